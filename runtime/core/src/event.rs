@@ -1,0 +1,351 @@
+//! Events in and messages out, as every stage passes them on: shared, never copied.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+use crate::packed::{Headers, Malformed, Packed, pack_headers};
+
+/// The unit of order: an order id, an account, a session.
+pub type Key = Arc<str>;
+
+/// Which handler executed an event: `name@semver`.
+pub type Version = Arc<str>;
+
+/// Position of a delivery in its source's order, counted by the driver from 1 and without holes.
+/// A repeated delivery of the same event has a position of its own.
+pub type Delivery = u64;
+
+/// The first sequence that no key can have: `next` must be able to stand one past the last.
+pub const SEQUENCE_END: u64 = u64::MAX;
+
+/// The number of the shard that holds `key`.
+///
+/// It is part of what is stored: changing it would look for every job in the wrong place.
+pub fn shard_of(key: &str, shards: u32) -> u32 {
+    (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
+}
+
+/// A 64-bit digest of any bytes, the same on every machine and in every version.
+pub fn digest(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// What a decoder knows of an event. [`Event::new`] packs it.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the accessors of `Event` have the meanings")]
+pub struct EventParts<'a> {
+    pub key: &'a str,
+    pub sequence: Option<u64>,
+    pub id: &'a str,
+    pub kind: &'a str,
+    pub source: &'a str,
+    pub time_ms: Option<u64>,
+    pub content_type: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub data: &'a [u8],
+    pub end: bool,
+}
+
+/// One event, immutable.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Event {
+    /// key, id, type, source, content type, headers, data
+    parts: Packed<7>,
+    sequence: Option<u64>,
+    time_ms: Option<u64>,
+    content: u64,
+    end: bool,
+}
+
+const EVENT_FORMAT: u8 = 1;
+const HAS_SEQUENCE: u8 = 1;
+const HAS_TIME: u8 = 2;
+const IS_END: u8 = 4;
+const HAS_DELAY: u8 = 8;
+const HAS_KEY: u8 = 16;
+
+impl Event {
+    /// Packs the parts.
+    pub fn new(parts: &EventParts<'_>) -> Self {
+        let headers = pack_headers(parts.headers.iter().copied());
+        Self::from_packed(
+            Packed::new([
+                parts.key.as_bytes(),
+                parts.id.as_bytes(),
+                parts.kind.as_bytes(),
+                parts.source.as_bytes(),
+                parts.content_type.as_bytes(),
+                &headers,
+                parts.data,
+            ]),
+            parts.sequence,
+            parts.time_ms,
+            parts.end,
+        )
+    }
+
+    fn from_packed(
+        parts: Packed<7>,
+        sequence: Option<u64>,
+        time_ms: Option<u64>,
+        end: bool,
+    ) -> Self {
+        let mut hash = Xxh3Default::new();
+        hash.update(parts.bytes(2));
+        hash.update(&[0]);
+        hash.update(parts.bytes(6));
+        let content = hash.digest();
+        Self { parts, sequence, time_ms, content, end }
+    }
+
+    /// The unit of order.
+    pub fn key(&self) -> &str {
+        self.parts.text(0)
+    }
+
+    /// The producer's number of the event within its key; `None` where the stream numbers itself.
+    pub fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    /// The producer's identity of the event.
+    pub fn id(&self) -> &str {
+        self.parts.text(1)
+    }
+
+    /// A digest of the id, by which a `fifo` stream remembers what it took.
+    pub fn id_digest(&self) -> u64 {
+        digest(self.parts.bytes(1))
+    }
+
+    /// The `type` attribute.
+    pub fn kind(&self) -> &str {
+        self.parts.text(2)
+    }
+
+    /// The `source` attribute.
+    pub fn source(&self) -> &str {
+        self.parts.text(3)
+    }
+
+    /// The producer's clock in ms since the Unix epoch.
+    pub fn time_ms(&self) -> Option<u64> {
+        self.time_ms
+    }
+
+    /// The media type of the data.
+    pub fn content_type(&self) -> &str {
+        self.parts.text(4)
+    }
+
+    /// The remaining headers, in their order.
+    pub fn headers(&self) -> Headers<'_> {
+        Headers::new(self.parts.bytes(5))
+    }
+
+    /// The payload.
+    pub fn data(&self) -> &[u8] {
+        self.parts.bytes(6)
+    }
+
+    /// Whether it is the last one of its key.
+    pub fn end(&self) -> bool {
+        self.end
+    }
+
+    /// Digest of what makes two events of one sequence the same: type and data.
+    pub fn content(&self) -> u64 {
+        self.content
+    }
+
+    /// What holding it costs in memory, in bytes.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.parts.len()
+    }
+
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.reserve(self.encoded_len());
+        out.put_u8(EVENT_FORMAT);
+        out.put_u8(
+            if self.sequence.is_some() { HAS_SEQUENCE } else { 0 }
+                | if self.time_ms.is_some() { HAS_TIME } else { 0 }
+                | if self.end { IS_END } else { 0 },
+        );
+        out.put_u64_le(self.sequence.unwrap_or(0));
+        out.put_u64_le(self.time_ms.unwrap_or(0));
+        self.parts.encode(out);
+    }
+
+    /// Length of what [`Self::encode`] appends.
+    pub fn encoded_len(&self) -> usize {
+        18 + self.parts.encoded_len()
+    }
+
+    /// Reads the stored form.
+    pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
+        if input.len() < 18 {
+            return Err(Malformed("event"));
+        }
+        if input.get_u8() != EVENT_FORMAT {
+            return Err(Malformed("event format"));
+        }
+        let flags = input.get_u8();
+        let sequence = input.get_u64_le();
+        let time = input.get_u64_le();
+        let parts = Packed::decode(input, 5)?;
+        Headers::new(parts.bytes(5)).check()?;
+        Ok(Self::from_packed(
+            parts,
+            (flags & HAS_SEQUENCE != 0).then_some(sequence),
+            (flags & HAS_TIME != 0).then_some(time),
+            flags & IS_END != 0,
+        ))
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Event({:?} #{:?} id {:?})", self.key(), self.sequence, self.id())
+    }
+}
+
+/// What a handler wants published. [`Message::new`] packs it.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the accessors of `Message` have the meanings")]
+pub struct MessageParts<'a> {
+    pub sink: &'a str,
+    pub key: Option<&'a str>,
+    pub kind: &'a str,
+    pub content_type: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub data: &'a [u8],
+    pub delay_ms: Option<u64>,
+    pub end: bool,
+}
+
+/// A message of a handler to a sink, published after the commit that contains it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// sink, key, type, content type, headers, data
+    parts: Packed<6>,
+    delay_ms: Option<u64>,
+    has_key: bool,
+    end: bool,
+}
+
+impl Message {
+    /// Packs the parts.
+    pub fn new(parts: &MessageParts<'_>) -> Self {
+        let headers = pack_headers(parts.headers.iter().copied());
+        Self {
+            parts: Packed::new([
+                parts.sink.as_bytes(),
+                parts.key.unwrap_or_default().as_bytes(),
+                parts.kind.as_bytes(),
+                parts.content_type.as_bytes(),
+                &headers,
+                parts.data,
+            ]),
+            delay_ms: parts.delay_ms,
+            has_key: parts.key.is_some(),
+            end: parts.end,
+        }
+    }
+
+    /// The configured sink it goes to.
+    pub fn sink(&self) -> &str {
+        self.parts.text(0)
+    }
+
+    /// Its key in the sink; `None` means the key of the event that caused it.
+    pub fn key(&self) -> Option<&str> {
+        self.has_key.then(|| self.parts.text(1))
+    }
+
+    /// The `type` attribute.
+    pub fn kind(&self) -> &str {
+        self.parts.text(2)
+    }
+
+    /// The media type of the data.
+    pub fn content_type(&self) -> &str {
+        self.parts.text(3)
+    }
+
+    /// Headers, in their order.
+    pub fn headers(&self) -> Headers<'_> {
+        Headers::new(self.parts.bytes(4))
+    }
+
+    /// The payload.
+    pub fn data(&self) -> &[u8] {
+        self.parts.bytes(5)
+    }
+
+    /// The payload shared, not copied.
+    pub fn shared_data(&self) -> Bytes {
+        self.parts.shared(5)
+    }
+
+    /// Not to be published before this long after the commit, in ms.
+    pub fn delay_ms(&self) -> Option<u64> {
+        self.delay_ms
+    }
+
+    /// Whether it is the last one of its key in a sequenced sink.
+    pub fn end(&self) -> bool {
+        self.end
+    }
+
+    /// What holding it costs in memory, in bytes.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.parts.len()
+    }
+
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.reserve(self.encoded_len());
+        out.put_u8(EVENT_FORMAT);
+        out.put_u8(
+            if self.delay_ms.is_some() { HAS_DELAY } else { 0 }
+                | if self.has_key { HAS_KEY } else { 0 }
+                | if self.end { IS_END } else { 0 },
+        );
+        out.put_u64_le(self.delay_ms.unwrap_or(0));
+        self.parts.encode(out);
+    }
+
+    /// Length of what [`Self::encode`] appends.
+    pub fn encoded_len(&self) -> usize {
+        10 + self.parts.encoded_len()
+    }
+
+    /// Reads the stored form.
+    pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
+        if input.len() < 10 {
+            return Err(Malformed("message"));
+        }
+        if input.get_u8() != EVENT_FORMAT {
+            return Err(Malformed("message format"));
+        }
+        let flags = input.get_u8();
+        let delay = input.get_u64_le();
+        let parts = Packed::decode(input, 4)?;
+        Headers::new(parts.bytes(4)).check()?;
+        Ok(Self {
+            parts,
+            delay_ms: (flags & HAS_DELAY != 0).then_some(delay),
+            has_key: flags & HAS_KEY != 0,
+            end: flags & IS_END != 0,
+        })
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Message(to {:?} key {:?} type {:?})", self.sink(), self.key(), self.kind())
+    }
+}

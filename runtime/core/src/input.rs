@@ -1,0 +1,90 @@
+//! Everything that can happen to a sequencer.
+
+use std::sync::Arc;
+
+use crate::event::{Delivery, Event, Key, Version};
+use crate::job::{CommitReply, Loaded};
+use crate::letter::DeadLetter;
+use crate::turn::{Token, TurnDone};
+
+/// What happened. Completions answer an [`Effect`](crate::Effect) and carry its token or number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The source delivered an event. Deliveries are numbered from 1 without holes; those that
+    /// are [`Input::Unreadable`] count.
+    Arrived {
+        /// Its position.
+        delivery: Delivery,
+        /// The event.
+        event: Arc<Event>,
+        /// Where it came from, for people: `line 17 of orders.ndjson`. `None` where the event's
+        /// id says enough.
+        origin: Option<Arc<str>>,
+    },
+    /// The source delivered something that is no event; the letter says what and why.
+    Unreadable {
+        /// Its position.
+        delivery: Delivery,
+        /// The finished letter.
+        letter: Box<DeadLetter>,
+    },
+    /// The source will deliver everything unacknowledged again, under new positions (its
+    /// connection was lost).
+    SourceReset,
+    /// The source is at its end: gap clocks expire at once, since nothing more can come.
+    SourceEnded,
+    /// Answers [`Effect::Load`](crate::Effect::Load).
+    Loaded {
+        /// The load's.
+        token: Token,
+        /// `None`: there is no such job. An error names a job that cannot be read.
+        loaded: Result<Option<Box<Loaded>>, String>,
+    },
+    /// Answers [`Effect::Run`](crate::Effect::Run).
+    TurnDone(TurnDone),
+    /// Answers [`Effect::Commit`](crate::Effect::Commit).
+    Committed {
+        /// The batch's.
+        shard: u32,
+        /// The batch's.
+        number: u64,
+        /// The answer.
+        reply: CommitReply,
+    },
+    /// Answers [`Effect::ReadSpill`](crate::Effect::ReadSpill).
+    SpillRead {
+        /// The read's.
+        token: Token,
+        /// The first events from the sequence asked for on, ascending.
+        events: Vec<(u64, Arc<Event>)>,
+        /// Whether there is nothing after the last of them.
+        end: bool,
+    },
+    /// Answers [`Effect::Replay`](crate::Effect::Replay).
+    Replayed {
+        /// The request's.
+        token: Token,
+        /// What was found, of what was asked for, ascending by sequence.
+        found: Vec<(u64, Arc<Event>)>,
+        /// Whether the source may know more later (it failed, or answered "again").
+        again: bool,
+    },
+    /// Answers [`Effect::ReadDue`](crate::Effect::ReadDue).
+    DueRead {
+        /// Keys whose entry has passed, the earliest first.
+        keys: Vec<Key>,
+        /// Time from now, in ms, to the earliest entry after those.
+        next_in: Option<u64>,
+    },
+    /// All messages of the commits of a shard up to this number are published and marked done.
+    Published {
+        /// The shard.
+        shard: u32,
+        /// The number of the newest such commit.
+        through: u64,
+    },
+    /// Another handler version is active.
+    VersionChanged(Version),
+    /// No more turns are to be started: finish and commit what runs.
+    Drain,
+}

@@ -1,0 +1,365 @@
+//! The durable record of one key, and what a commit writes of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::event::{Event, Key, Message, Version};
+use crate::letter::{Cause, DeadLetter, LetterId};
+
+/// The durable record of one key, without its handler's state (which is read and written beside
+/// it, so that a change of one does not rewrite the other).
+///
+/// Times in it are the store's, in ms since the Unix epoch. A time of 0 in a record that is being
+/// written means "the time of this commit": the store fills it in, since only it knows its clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// The next sequence to settle: everything below it is settled.
+    pub next: u64,
+    /// Time of the key's first commit. It tells a key born again after its end from the first one.
+    pub incarnation: u64,
+    /// The partition whose owner may commit.
+    pub partition: u32,
+    /// What is going on with the key.
+    pub status: Status,
+    /// Failed tries of event `next`.
+    pub attempts: u32,
+    /// Replay rounds made for event `next`.
+    pub rounds: u32,
+    /// How often the key was parked: an operator's action names the one it means.
+    pub generation: u32,
+    /// What is held in the store's spill area for this key.
+    pub spilled: Spilled,
+    /// The handler version of the last commit with an executed event.
+    pub version: Option<Version>,
+    /// Why the key waits, retries or is parked.
+    pub trouble: Option<Box<Trouble>>,
+    /// Content digests of the last settled sequences.
+    pub digests: Digests,
+    /// Sequences that were skipped without their event having been seen.
+    pub holes: Holes,
+    /// `fifo`: ids of sequences from here on are remembered. 0 where none are.
+    pub ids_from: u64,
+}
+
+impl Job {
+    /// A key that has never been committed.
+    pub fn new(first: u64, partition: u32) -> Self {
+        Self {
+            next: first,
+            incarnation: 0,
+            partition,
+            status: Status::Active,
+            attempts: 0,
+            rounds: 0,
+            generation: 0,
+            spilled: Spilled::default(),
+            version: None,
+            trouble: None,
+            digests: Digests::default(),
+            holes: Holes::default(),
+            ids_from: 0,
+        }
+    }
+
+    /// Puts the time of the commit in place of the zeros, as a store does when it writes.
+    pub fn fill_times(&mut self, now: u64) {
+        if self.incarnation == 0 {
+            self.incarnation = now;
+        }
+        if let Some(trouble) = &mut self.trouble
+            && trouble.since == 0
+        {
+            trouble.since = now;
+        }
+    }
+}
+
+/// What is going on with a key. `Waiting` and `Retrying` are written only when something of the
+/// key is written anyway; a lane in memory knows better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Events run as they come.
+    Active,
+    /// Event `next` is missing while later ones are held.
+    Waiting,
+    /// Event `next` failed and will be tried again.
+    Retrying,
+    /// Stopped at event `next` until something ends it.
+    Parked,
+    /// Ended for good; kept for `complete_ttl` so that repeats are known.
+    Completed,
+}
+
+/// Why a key waits, retries or is parked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The class of the reason.
+    pub cause: Cause,
+    /// The reason in words.
+    pub error: String,
+    /// Since when.
+    pub since: u64,
+}
+
+/// Extent of a key's spill area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spilled {
+    /// How many events.
+    pub count: u64,
+    /// A lower bound of their sequences.
+    pub first: u64,
+    /// An upper bound of their sequences.
+    pub last: u64,
+}
+
+impl Spilled {
+    /// Widens the extent by one event.
+    pub fn add(&mut self, sequence: u64) {
+        if self.count == 0 {
+            (self.first, self.last) = (sequence, sequence);
+        } else {
+            self.first = self.first.min(sequence);
+            self.last = self.last.max(sequence);
+        }
+        self.count += 1;
+    }
+
+    /// Whether every number between the bounds is there.
+    pub fn contiguous(&self) -> bool {
+        self.count > 0 && self.count - 1 == self.last - self.first
+    }
+
+    /// Whether the sequence lies between the bounds.
+    pub fn spans(&self, sequence: u64) -> bool {
+        self.count > 0 && (self.first..=self.last).contains(&sequence)
+    }
+}
+
+/// Content digests of the sequences just below `next`, the newest last: 32 bits each, enough to
+/// tell an accident from a repeat, and 256 bytes a job at the default length.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Digests(pub VecDeque<u32>);
+
+impl Digests {
+    /// The stored form of a content digest.
+    pub fn short(content: u64) -> u32 {
+        (content ^ (content >> 32)) as u32
+    }
+
+    /// Remembers the digest of sequence `next`, which is being settled.
+    pub fn push(&mut self, content: u64, limit: usize) {
+        self.0.push_back(Self::short(content));
+        while self.0.len() > limit {
+            self.0.pop_front();
+        }
+    }
+
+    /// Whether `content` differs from what was settled as `sequence`; `None` if that is no longer
+    /// remembered.
+    pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
+        let back = usize::try_from(next.checked_sub(sequence)?).ok()?;
+        let index = self.0.len().checked_sub(back)?;
+        self.0.get(index).map(|settled| *settled != Self::short(content))
+    }
+}
+
+/// Ranges (first, last) of sequences that were skipped unseen, ascending.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Holes(pub Vec<(u64, u64)>);
+
+impl Holes {
+    /// Ranges remembered for a key: a key with more has lost its producer's trust long before,
+    /// and the late original of a forgotten hole counts as a duplicate.
+    pub const LIMIT: usize = 64;
+
+    /// Adds a range above all others.
+    pub fn push(&mut self, first: u64, last: u64) {
+        match self.0.last_mut() {
+            Some(range) if range.1 + 1 == first => range.1 = last,
+            _ => self.0.push((first, last)),
+        }
+        if self.0.len() > Self::LIMIT {
+            self.0.remove(0);
+        }
+    }
+
+    /// Whether the sequence was skipped unseen.
+    pub fn contains(&self, sequence: u64) -> bool {
+        self.0.iter().any(|&(first, last)| (first..=last).contains(&sequence))
+    }
+
+    /// Takes a sequence out: its original came after all.
+    pub fn remove(&mut self, sequence: u64) {
+        let Some(index) =
+            self.0.iter().position(|&(first, last)| (first..=last).contains(&sequence))
+        else {
+            return;
+        };
+        let (first, last) = self.0.remove(index);
+        if sequence < last {
+            self.0.insert(index, (sequence + 1, last));
+        }
+        if first < sequence {
+            self.0.insert(index, (first, sequence - 1));
+        }
+    }
+}
+
+/// An id that a `fifo` stream has taken, with the number it got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakenId {
+    /// The number it got.
+    pub sequence: u64,
+    /// [`Event::id_digest`].
+    pub id: u64,
+    /// [`Digests::short`] of [`Event::content`].
+    pub content: u32,
+}
+
+/// What a handler does to the state of its key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Change {
+    /// Leave it as it is.
+    #[default]
+    Keep,
+    /// Replace it.
+    Put(Bytes),
+    /// Remove it: the next event sees none.
+    Delete,
+}
+
+impl Change {
+    /// Bytes it holds.
+    pub fn memory(&self) -> usize {
+        match self {
+            Self::Put(state) => state.len(),
+            Self::Keep | Self::Delete => 0,
+        }
+    }
+}
+
+/// What a job must look like for a write to apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// There is no job, not even a tombstone.
+    Absent,
+    /// There is one, of this partition, with this `next`.
+    Next(u64),
+}
+
+/// Everything a commit writes of one key, all or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobWrite {
+    /// The key.
+    pub key: Key,
+    /// Condition; where it does not hold, this write alone is refused.
+    pub expect: Expect,
+    /// The job as it will be. Spilled events below its `next` are removed by this write.
+    pub job: Job,
+    /// What becomes of the state.
+    pub state: Change,
+    /// Messages with the sequence of the event that emitted them, in order of emission.
+    pub messages: Vec<Emitted>,
+    /// Dead letters to put. One with the id of another replaces it.
+    pub letters: Vec<DeadLetter>,
+    /// Dead letters to remove, because their event has now been settled in another way.
+    pub consumed: Vec<LetterId>,
+    /// Events to hold in the spill area, each put only if its sequence is not there yet.
+    pub spill: Vec<(u64, Arc<Event>)>,
+    /// `fifo`: ids taken by this write, ascending.
+    pub ids: SmallVec<[TakenId; 2]>,
+    /// Earliest time, in ms from the commit, at which the owner must look at the key; the due
+    /// index is changed to this.
+    pub due_in: Option<u64>,
+    /// Remove the job this many ms after the commit, if nothing is written until then.
+    pub expire_in: Option<u64>,
+}
+
+/// A message and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emitted {
+    /// Sequence of the event.
+    pub sequence: u64,
+    /// Position among the messages of that event.
+    pub index: u32,
+    /// The message.
+    pub message: Message,
+}
+
+/// One commit of one shard: applied whole, except for writes that are refused one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The shard.
+    pub shard: u32,
+    /// One more than the last commit of this (partition, shard). A batch sent again keeps it.
+    pub number: u64,
+    /// At most one per key.
+    pub writes: Vec<JobWrite>,
+    /// Dead letters that belong to no write: their events never touched a job. Idempotent by id.
+    pub letters: Vec<DeadLetter>,
+}
+
+/// What a commit answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommitReply {
+    /// It is durable, now or since an earlier try with the same number.
+    Applied(Applied),
+    /// A newer owner has the partition.
+    Fenced,
+    /// The store is not where this owner left it.
+    Rewound {
+        /// What was found, in words.
+        found: String,
+    },
+    /// No answer: it may have been applied or not. The batch is to be sent again.
+    Unknown,
+}
+
+/// Details of an applied commit: only what is not the ordinary case.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// The store's time of the commit: what zero times in its writes became.
+    pub time: u64,
+    /// Writes (by their position) that were refused. Nothing of them is in the store.
+    pub refused: Vec<(usize, Refusal)>,
+    /// Spilled events (position of the write, sequence) that were in the spill area already.
+    pub present: Vec<Present>,
+}
+
+/// A spilled event whose sequence was there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Present {
+    /// Position of the write.
+    pub write: usize,
+    /// The sequence.
+    pub sequence: u64,
+    /// Whether what is there has the same content.
+    pub same: bool,
+}
+
+/// Why one write was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The job's `next` is another (`None`: there is no job).
+    Next(Option<u64>),
+    /// Another partition has taken the job over; its `next` is this.
+    Partition(u64),
+    /// The job cannot be read.
+    Corrupt(String),
+}
+
+/// A job as loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// The record.
+    pub job: Job,
+    /// The handler's state.
+    pub state: Option<Bytes>,
+    /// `fifo`: the ids remembered, ascending by sequence.
+    pub ids: Vec<TakenId>,
+    /// Time from now, in ms, to the key's entry in the due index; 0 if it has passed.
+    pub due_in: Option<u64>,
+}

@@ -1,0 +1,156 @@
+//! Several byte strings in one reference-counted buffer.
+//!
+//! An event or a message is many small strings. Kept apart they would cost an allocation each, on
+//! every event; kept here they cost one, are cloned by counting, and are already in the form in
+//! which the store and the outbox keep them. This module must never interpret the strings.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// The bytes are not what [`Packed::encode`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed(
+    /// What was being read when the bytes ended or did not fit.
+    pub &'static str,
+);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "malformed or truncated: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// `N` byte strings in one buffer; the last one may be large (the payload).
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Packed<const N: usize> {
+    /// Where each string ends, relative to the first one's start.
+    ends: [u32; N],
+    buffer: Bytes,
+}
+
+impl<const N: usize> Packed<N> {
+    /// Copies the parts into one buffer. Together they must stay below 4 GiB; sizes are limited
+    /// to a few MiB long before.
+    pub(crate) fn new(parts: [&[u8]; N]) -> Self {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(u32::try_from(total).is_ok(), "packed parts exceed 4 GiB");
+        let mut buffer = BytesMut::with_capacity(total);
+        let mut ends = [0; N];
+        for (end, part) in ends.iter_mut().zip(parts) {
+            buffer.put_slice(part);
+            *end = buffer.len() as u32;
+        }
+        Self { ends, buffer: buffer.freeze() }
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<usize> {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        start..self.ends[index] as usize
+    }
+
+    pub(crate) fn bytes(&self, index: usize) -> &[u8] {
+        &self.buffer[self.range(index)]
+    }
+
+    /// The string shared, not copied.
+    pub(crate) fn shared(&self, index: usize) -> Bytes {
+        self.buffer.slice(self.range(index))
+    }
+
+    /// The string as text: every text part is checked when it comes in.
+    pub(crate) fn text(&self, index: usize) -> &str {
+        std::str::from_utf8(self.bytes(index)).expect("text parts are checked on the way in")
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        for end in self.ends {
+            out.put_u32_le(end);
+        }
+        out.extend_from_slice(&self.buffer);
+    }
+
+    pub(crate) fn encoded_len(&self) -> usize {
+        4 * N + self.buffer.len()
+    }
+
+    /// The inverse of [`Self::encode`]; takes the rest of `input`. The first `texts` parts must
+    /// be UTF-8.
+    pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, Malformed> {
+        use bytes::Buf;
+        if input.len() < 4 * N {
+            return Err(Malformed("lengths"));
+        }
+        let mut ends = [0; N];
+        let mut last = 0;
+        for end in &mut ends {
+            *end = input.get_u32_le();
+            if *end < last {
+                return Err(Malformed("lengths"));
+            }
+            last = *end;
+        }
+        if last as usize != input.len() {
+            return Err(Malformed("content"));
+        }
+        let packed = Self { ends, buffer: input };
+        for index in 0..texts {
+            if std::str::from_utf8(packed.bytes(index)).is_err() {
+                return Err(Malformed("text"));
+            }
+        }
+        Ok(packed)
+    }
+}
+
+/// Name and value pairs as one string of a [`Packed`].
+pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in headers {
+        for text in [name, value] {
+            out.put_u32_le(text.len() as u32);
+            out.put_slice(text.as_bytes());
+        }
+    }
+    out
+}
+
+/// Reads what [`pack_headers`] wrote.
+#[derive(Clone, Debug)]
+pub struct Headers<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Headers<'a> {
+    pub(crate) fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// Whether every pair can be read to the end.
+    pub(crate) fn check(mut self) -> Result<(), Malformed> {
+        while !self.rest.is_empty() {
+            self.next().ok_or(Malformed("headers"))?;
+        }
+        Ok(())
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let (length, rest) = self.rest.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        let (text, rest) = rest.split_at_checked(length)?;
+        self.rest = rest;
+        std::str::from_utf8(text).ok()
+    }
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a str, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some((self.text()?, self.text()?))
+    }
+}

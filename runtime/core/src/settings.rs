@@ -1,0 +1,132 @@
+//! The settings of a sequencer. Defaults and their reasons are in the host's configuration; here
+//! are only the meanings.
+
+use crate::event::Version;
+
+/// Settings of one sequencer. Durations are in ms, sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Who numbers the events of a key.
+    pub ordering: Ordering,
+    /// Sequence of a key's first event: 0 or 1.
+    pub first: u64,
+    /// The partition it owns.
+    pub partition: u32,
+    /// Shards of the store.
+    pub shards: u32,
+    /// Lanes in memory.
+    pub max_lanes: usize,
+    /// Memory for events, states and outcomes; beyond it waiting events are spilled, then intake
+    /// stops.
+    pub memory_budget: usize,
+    /// Events dispatched or executed and not yet committed.
+    pub run_ahead: usize,
+    /// Turns with the workers at one time.
+    pub max_turns: usize,
+    /// Events in a commit.
+    pub batch_events: usize,
+    /// Bytes in a commit, except that one turn's outcome always fits.
+    pub batch_bytes: usize,
+    /// Deliveries taken and not yet acknowledged.
+    pub prefetch: usize,
+    /// Events of a key in one turn.
+    pub quantum: usize,
+    /// Loads under way at one time.
+    pub max_loads: usize,
+    /// Messages committed and not yet published.
+    pub max_outbox: usize,
+    /// Events of a blocked key in memory; beyond, it spills.
+    pub lane_buffer: usize,
+    /// How long an event may wait in memory before its key spills.
+    pub spill_after: u64,
+    /// Events of one key in the store's spill area.
+    pub spill_limit: u64,
+    /// What happens beyond `spill_limit`.
+    pub overflow: Overflow,
+    /// Gaps.
+    pub gap: GapSettings,
+    /// Failures.
+    pub retry: RetrySettings,
+    /// Ids remembered for a key of a `fifo` stream.
+    pub id_window: usize,
+    /// Content digests remembered for a key.
+    pub digests: usize,
+    /// How long a completed key is remembered.
+    pub complete_ttl: u64,
+    /// How long a key that is not written to is remembered; `None`: for ever.
+    pub key_ttl: Option<u64>,
+    /// The handler version that is active at the start.
+    pub version: Option<Version>,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+/// Who numbers the events of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordering {
+    /// The producer.
+    Sequenced,
+    /// Ordain, in the order of delivery.
+    Fifo,
+}
+
+/// What happens to an event that would exceed `spill_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// It stays unacknowledged, which in the end stops intake.
+    Pause,
+    /// It is dead-lettered.
+    DeadLetter,
+}
+
+/// What happens when all attempts are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exhausted {
+    /// The key stops.
+    Park,
+    /// The event is dead-lettered and the key goes on.
+    Skip,
+    /// The key goes on waiting for the event (gaps only).
+    Wait,
+}
+
+/// Bounds of an exponential backoff, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// Upper bound of the first delay, and the lower bound of all.
+    pub min: u64,
+    /// Upper bound of all.
+    pub max: u64,
+}
+
+/// How a gap is treated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapSettings {
+    /// From the arrival of the first later event to the first round.
+    pub timeout: u64,
+    /// Rounds.
+    pub attempts: u32,
+    /// Between rounds.
+    pub backoff: Backoff,
+    /// How many replay sources there are, asked in order; the store itself is number 0.
+    pub sources: usize,
+    /// How far beyond the first missing number an event may be.
+    pub max_width: u64,
+    /// After the last round.
+    pub on_exhausted: Exhausted,
+    /// Ask once for the next event of a key not heard of for this long.
+    pub tail: Option<u64>,
+}
+
+/// How failures are treated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetrySettings {
+    /// Tries of one event that may pass with time, the first included.
+    pub attempts: u32,
+    /// Between tries.
+    pub backoff: Backoff,
+    /// After the last try.
+    pub on_exhausted: Exhausted,
+    /// Whether a key parked by a failure tries again under another handler version.
+    pub on_new_version: bool,
+}

@@ -1,0 +1,2 @@
+//! The host of Ordain.
+pub mod store;

@@ -1,0 +1,244 @@
+//! What the runtime needs of a store. One trait, and one conformance suite over every
+//! implementation of it.
+//!
+//! A store keeps and refuses; it decides nothing. What is written, and under which condition,
+//! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ordain_core::{
+    Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
+};
+
+/// A partition of a stream: the unit of ownership.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Partition {
+    /// The stream's name.
+    pub stream: Arc<str>,
+    /// Its number, from 0.
+    pub number: u32,
+}
+
+/// What an owner writes into a fence. A commit under another claim is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Higher than that of every owner before.
+    pub epoch: u64,
+    /// Tells two owners of one epoch apart, which a store that went back in time can make.
+    pub random: u64,
+}
+
+/// A claimed partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The claim, written into every shard.
+    pub claim: Claim,
+    /// The number of the last commit of each shard; 0 where there was none.
+    pub commits: Vec<u64>,
+}
+
+/// The committed messages of one batch, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxEntry {
+    /// Number of the commit.
+    pub number: u64,
+    /// Its messages.
+    pub messages: Vec<OutboxMessage>,
+}
+
+/// One committed message with what its id is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxMessage {
+    /// Key of the event that caused it.
+    pub key: Key,
+    /// [`Job::incarnation`] of that key.
+    pub incarnation: u64,
+    /// The message, with the sequence of the event and its position there.
+    pub emitted: Emitted,
+}
+
+/// A record of the host's own that is written together with the removal of outbox entries, or by
+/// itself: the checkpoint of a source, the length of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// Its name, for example `source/orders` or `sink/receipts`.
+    pub name: String,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// One page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The rows, in the store's order.
+    pub rows: Vec<T>,
+    /// Where to go on; `None` at the end.
+    pub cursor: Option<String>,
+}
+
+/// A row of a listing of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRow {
+    /// The key.
+    pub key: Key,
+    /// Its record, or why it cannot be read.
+    pub job: Result<Job, String>,
+    /// Bytes of its state.
+    pub state_size: u64,
+    /// Its entry in the due index: time in ms since the Unix epoch, by the store's clock.
+    pub due_at: Option<u64>,
+}
+
+/// Which keys to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeyFilter {
+    /// Only with this status.
+    pub status: Option<Status>,
+    /// Only keys that begin so.
+    pub prefix: String,
+    /// Where the last page ended.
+    pub cursor: Option<String>,
+    /// Rows at most.
+    pub limit: usize,
+}
+
+/// A dead letter as kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// When it was put, by the store's clock, in ms since the Unix epoch.
+    pub at: u64,
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It belongs to somebody else, or is of another kind, schema or shape. Nothing is written;
+    /// the message says what was found and what to do.
+    #[error("{0}")]
+    Unusable(String),
+    /// It did not answer; trying again may help.
+    #[error("the store did not answer: {0}")]
+    Unavailable(String),
+    /// What is stored cannot be read.
+    #[error("the store holds something unreadable: {0}")]
+    Corrupt(String),
+    /// The cursor of a listing is not one that this store gave.
+    #[error("not a cursor of this listing: {0:?}")]
+    Cursor(String),
+}
+
+/// A store. All methods may be called from many tasks at once; for one (partition, shard) the
+/// caller has one commit under way.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Shards that it spreads keys over.
+    fn shards(&self) -> u32;
+
+    /// What its settings mean for what is acknowledged, in one plain sentence for the log.
+    fn durability(&self) -> String;
+
+    /// Takes a partition over: writes a claim with a higher epoch than any before into each of
+    /// its shards. From then on commits under an older claim are answered
+    /// [`CommitReply::Fenced`].
+    async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError>;
+
+    /// Loads jobs, and takes over for the partition those that another one had. The outer error
+    /// concerns all of them; the inner one names a job that cannot be read.
+    #[allow(clippy::type_complexity, reason = "it is `Input::Loaded`'s")]
+    async fn load(
+        &self,
+        partition: &Partition,
+        keys: &[Key],
+    ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError>;
+
+    /// Commits a batch durably. A number that is the last one again is answered as it was; the
+    /// store keeps that answer.
+    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply;
+
+    /// Spilled events of a key from `from` on, ascending, and whether there are none after them.
+    /// At least one is read if there is one; then no more than `limit`, and `bytes` of memory.
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError>;
+
+    /// Missing events that the store has in any form: spilled, or as `far-ahead` letters.
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+    ) -> Result<Vec<(u64, Arc<Event>)>, StoreError>;
+
+    /// Keys of the partition whose due entry has passed, the earliest first, and the ms to the
+    /// earliest entry after those.
+    async fn due(
+        &self,
+        partition: &Partition,
+        limit: usize,
+    ) -> Result<(Vec<Key>, Option<u64>), StoreError>;
+
+    /// Committed messages that are not marked done, from after commit `after` on, of at most
+    /// `limit` commits (at least one if there is one).
+    async fn outbox(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<OutboxEntry>, StoreError>;
+
+    /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
+    /// atomic write. It need not be durable before the next commit is, but becomes so in order.
+    async fn outbox_done(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        through: u64,
+        marks: &[Mark],
+    ) -> Result<(), StoreError>;
+
+    /// Puts marks, as lazily as [`Store::outbox_done`].
+    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
+
+    /// Reads a mark.
+    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
+
+    /// Makes everything written so far durable.
+    async fn flush(&self) -> Result<(), StoreError>;
+
+    /// The streams of which it holds anything.
+    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
+
+    /// Lists keys of a stream.
+    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
+
+    /// One key, with its state.
+    async fn key(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError>;
+
+    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key.
+    async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<StoredLetter>, StoreError>;
+
+    /// One dead letter.
+    async fn letter(&self, stream: &str, id: &LetterId)
+    -> Result<Option<StoredLetter>, StoreError>;
+}
