@@ -179,13 +179,16 @@ pub trait Store: Send + Sync + 'static {
         missing: &[RangeInclusive<u64>],
     ) -> Result<Vec<(u64, Arc<Event>)>, StoreError>;
 
-    /// Keys of the partition whose due entry has passed, the earliest first, and the ms to the
-    /// earliest entry after those.
+    /// Entries (time, key) of the partition's due index that have passed (with `all`, the others
+    /// as well), the earliest first, behind `after`; and the ms to the earliest entry after those,
+    /// passed or not.
     async fn due(
         &self,
         partition: &Partition,
+        after: Option<&(u64, Key)>,
         limit: usize,
-    ) -> Result<(Vec<Key>, Option<u64>), StoreError>;
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError>;
 
     /// Committed messages that are not marked done, from after commit `after` on, of at most
     /// `limit` commits (at least one if there is one).
