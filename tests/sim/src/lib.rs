@@ -57,17 +57,6 @@ impl Breakage {
     ];
 }
 
-impl Options {
-    fn broken(&self) -> store::Broken {
-        store::Broken {
-            claim: self.breakage == Some(Breakage::StoreIgnoresTheClaim),
-            condition: self.breakage == Some(Breakage::StoreIgnoresTheCondition),
-            memory: self.breakage == Some(Breakage::StoreForgetsItsLastReply),
-            spill: self.breakage == Some(Breakage::StoreForgetsSpills),
-        }
-    }
-}
-
 /// What a run came to.
 #[derive(Debug, Clone)]
 pub struct Outcome {

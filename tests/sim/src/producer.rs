@@ -146,8 +146,13 @@ impl Writer<'_> {
             return;
         }
         let id = format!("odd/{key}/{sequence}");
-        let mut parts =
-            EventParts { key, sequence: Some(sequence), id: &id, kind: "odd", ..Default::default() };
+        let mut parts = EventParts {
+            key,
+            sequence: Some(sequence),
+            id: &id,
+            kind: "odd",
+            ..Default::default()
+        };
         match self.rng.below(6) {
             0 => parts.key = "",
             1 => (parts.sequence, parts.id) = (None, ""),
@@ -162,7 +167,8 @@ impl Writer<'_> {
         }
         // Sequence 0 is an ordinary one where keys begin with it.
         let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
-        if !(usual || self.is_fifo() && !parts.key.is_empty() && !parts.id.is_empty()) {
+        let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
+        if unusable && !usual {
             self.place(route, at, Arc::new(Event::new(&parts)));
         }
     }

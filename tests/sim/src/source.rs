@@ -57,7 +57,11 @@ impl Source {
     }
 
     /// The next delivery, if one is there.
-    pub(crate) fn deliver(&self, connection: &mut Connection, now: u64) -> Option<(Delivery, Item)> {
+    pub(crate) fn deliver(
+        &self,
+        connection: &mut Connection,
+        now: u64,
+    ) -> Option<(Delivery, Item)> {
         if self.next_at(connection)? > now {
             return None;
         }

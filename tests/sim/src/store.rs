@@ -14,6 +14,8 @@ use ordain_core::{
 
 pub(crate) use commit::Message;
 
+use crate::Breakage;
+
 /// Store time at virtual time 0: its clock is another than the owners'.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 
@@ -22,19 +24,6 @@ const STORE_EPOCH: u64 = 1_700_000_000_000;
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
     pub(crate) random: u64,
-}
-
-/// Ways in which a simulated part is broken on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Broken {
-    /// Commits under any claim apply.
-    pub(crate) claim: bool,
-    /// Writes apply whatever the job looks like.
-    pub(crate) condition: bool,
-    /// A repeated commit is applied again.
-    pub(crate) memory: bool,
-    /// Spilled events are forgotten.
-    pub(crate) spill: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -67,7 +56,8 @@ type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Message>>>;
 pub(crate) struct Store {
     pub(crate) records: BTreeMap<Key, Record>,
     pub(crate) letters: BTreeMap<LetterId, DeadLetter>,
-    pub(crate) broken: Broken,
+    /// How it is broken on purpose.
+    pub(crate) breakage: Option<Breakage>,
     shards: u32,
     epoch: u64,
     fences: BTreeMap<(u32, u32), Fence>,
@@ -79,7 +69,7 @@ impl Store {
         Self {
             records: BTreeMap::new(),
             letters: BTreeMap::new(),
-            broken: Broken::default(),
+            breakage: None,
             shards,
             epoch: 0,
             fences: BTreeMap::new(),
@@ -90,6 +80,10 @@ impl Store {
     /// The store's clock.
     pub(crate) fn time(now: u64) -> u64 {
         STORE_EPOCH + now
+    }
+
+    fn is_broken(&self, breakage: Breakage) -> bool {
+        self.breakage == Some(breakage)
     }
 
     /// Takes a partition over; the numbers of the last commits of its shards.

@@ -37,11 +37,25 @@ enum What {
     /// An owner is told something.
     Tell(u64, Input),
     /// The store does what an owner asked for; the owner may be gone by then.
-    Commit { owner: u64, claim: Claim, batch: Arc<Batch>, reply: Reply },
+    Commit {
+        owner: u64,
+        claim: Claim,
+        batch: Arc<Batch>,
+        reply: Reply,
+    },
     /// The store loads a job.
-    Load { owner: u64, token: Token, key: Key },
+    Load {
+        owner: u64,
+        token: Token,
+        key: Key,
+    },
     /// Messages go out.
-    Publish { owner: u64, shard: u32, number: u64, messages: Vec<Message> },
+    Publish {
+        owner: u64,
+        shard: u32,
+        number: u64,
+        messages: Vec<Message>,
+    },
     /// An owner looks at its clock and its source.
     Wake(u64),
     /// Owners of a partition.
@@ -70,7 +84,8 @@ enum Reply {
 /// A run under way.
 pub(crate) struct World {
     plan: Plan,
-    options: Options,
+    #[cfg(feature = "faults")]
+    fault: Option<ordain_core::Fault>,
     rng: Rng,
     now: u64,
     agenda: BTreeMap<(u64, u64), What>,
@@ -110,7 +125,7 @@ impl World {
             }
         }
         let mut store = Store::new(plan.settings.shards);
-        store.broken = options.broken();
+        store.breakage = options.breakage;
         let mut world = Self {
             rng,
             now: 0,
@@ -131,7 +146,8 @@ impl World {
             tries: BTreeMap::new(),
             checker,
             trace: Trace::new(options.trace),
-            options: options.clone(),
+            #[cfg(feature = "faults")]
+            fault: options.fault,
             plan,
         };
         world.schedule_disturbances();
@@ -165,7 +181,8 @@ impl World {
         let gap = &self.plan.settings.gap;
         let patience = 600_000
             + 2 * (gap.timeout + gap.tail.unwrap_or(0) + gap.backoff.max)
-            + 2 * (self.plan.settings.retry.backoff.max + self.plan.settings.complete_ttl.min(60_000));
+            + 2 * (self.plan.settings.retry.backoff.max
+                + self.plan.settings.complete_ttl.min(60_000));
         while let Some(((at, _), what)) = self.agenda.pop_first() {
             let idle = matches!(what, What::Wake(_))
                 && self.agenda.values().all(|what| matches!(what, What::Wake(_)));

@@ -194,8 +194,12 @@ fn letter(text: &str) -> Box<DeadLetter> {
 fn step() -> impl Strategy<Value = Step> {
     let answers = proptest::option::weighted(0.8, any::<prop::sample::Index>());
     let wait = prop_oneof![5 => Just(0), 4 => 0..500u64, 1 => 0..1_000_000u64];
-    (input(), answers, wait, any::<bool>())
-        .prop_map(|(input, answers, wait, drains)| Step { input, answers, wait, drains })
+    (input(), answers, wait, any::<bool>()).prop_map(|(input, answers, wait, drains)| Step {
+        input,
+        answers,
+        wait,
+        drains,
+    })
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -302,9 +306,7 @@ impl Driver {
             Some(taken)
         };
         Some(match input {
-            Input::Arrived { event, .. } => {
-                Input::Arrived { delivery: self.deliver()?, event }
-            }
+            Input::Arrived { event, .. } => Input::Arrived { delivery: self.deliver()?, event },
             Input::Unreadable { letter, .. } => {
                 Input::Unreadable { delivery: self.deliver()?, letter }
             }

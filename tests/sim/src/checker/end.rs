@@ -102,7 +102,10 @@ impl Checker {
                 .iter()
                 .any(|item| matches!(item, Item::Event(other) if **other == *event));
             let fates = self.fates_of(&event, store);
-            if fates.is_empty() && !open && !self.is_covered(&event, store) && self.was_taken(&event)
+            if fates.is_empty()
+                && !open
+                && !self.is_covered(&event, store)
+                && self.was_taken(&event)
             {
                 self.broke("I5", format!("{place} ({event:?}) is nowhere"));
             }

@@ -24,17 +24,18 @@ pub(super) fn fold(
     plan: &Plan,
     version: &str,
     steps: &[Step<'_>],
-    from: Option<Bytes>,
+    from: Option<&Bytes>,
     to: Option<&Bytes>,
 ) -> Option<(Vec<Arc<Event>>, bool)> {
     let Some((step, rest)) = steps.split_first() else {
-        return (from.as_ref() == to).then(|| (Vec::new(), false));
+        return (from == to).then(|| (Vec::new(), false));
     };
     for event in &step.candidates {
         if !succeeds(plan, event, version) {
             continue;
         }
-        let effect = handler::handle(plan, version, step.sequence, event, from.as_deref());
+        let effect =
+            handler::handle(plan, version, step.sequence, event, from.map(|state| &**state));
         if !effect.messages.iter().eq(step.messages.iter().copied()) {
             continue;
         }
@@ -42,8 +43,8 @@ pub(super) fn fold(
         if ends && !rest.is_empty() {
             continue;
         }
-        let state = handler::changed(from.clone(), &effect.state);
-        if let Some((mut events, ended)) = fold(plan, version, rest, state, to) {
+        let state = handler::changed(from.cloned(), &effect.state);
+        if let Some((mut events, ended)) = fold(plan, version, rest, state.as_ref(), to) {
             events.insert(0, event.clone());
             return Some((events, ended || ends));
         }
@@ -55,7 +56,7 @@ pub(super) fn fold(
 fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
     match handler::nature(plan, event) {
         Nature::Fine | Nature::Fails(..) => true,
-        Nature::FailsUntilMended(_) => version != &*crate::world::FIRST_VERSION,
+        Nature::FailsUntilMended(_) => version != crate::world::FIRST_VERSION,
         Nature::Rejected | Nature::FailsForEver(_) => false,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Cause, Event, Key, TakenId};
+use ordain_core::{Event, Key, TakenId};
 
 use super::{Checker, at};
 use crate::store::Record;
@@ -13,7 +13,7 @@ use crate::store::Record;
 #[derive(Debug, Clone)]
 pub(crate) enum Settled {
     Effect(Arc<Event>),
-    Without(Cause, Arc<Event>),
+    Without(Arc<Event>),
     /// Skipped, never seen.
     Hole,
     /// Skipped, and seen later.
@@ -23,7 +23,7 @@ pub(crate) enum Settled {
 impl Settled {
     pub(super) fn event(&self) -> Option<&Arc<Event>> {
         match self {
-            Self::Effect(event) | Self::Without(_, event) | Self::Late(event) => Some(event),
+            Self::Effect(event) | Self::Without(event) | Self::Late(event) => Some(event),
             Self::Hole => None,
         }
     }

@@ -73,6 +73,6 @@ impl Checker {
 
     /// The furthest that the first missing sequence can be by now.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
-        (self.next(key)..).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
+        (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
     }
 }

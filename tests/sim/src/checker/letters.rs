@@ -1,6 +1,8 @@
 //! Dead letters: each has a reason that is true, keeps its whole event, and is never lost.
 
-use ordain_core::{Cause, DeadLetter, Event, Exhausted, Key, LetterContent, LetterId, Ordering, Overflow};
+use ordain_core::{
+    Cause, DeadLetter, Event, Exhausted, Key, LetterContent, LetterId, Ordering, Overflow,
+};
 
 use super::{Checker, Settled, at};
 use crate::handler::{self, Nature};
@@ -120,7 +122,9 @@ impl Checker {
             Cause::FarAhead => {
                 sequenced && event.sequence().is_some_and(|s| s == u64::MAX || self.was_far(key, s))
             }
-            Cause::AfterEnd => model.is_some_and(|model| model.completed || !model.former.is_empty()),
+            Cause::AfterEnd => {
+                model.is_some_and(|model| model.completed || !model.former.is_empty())
+            }
             Cause::Late => model.is_some_and(|model| {
                 model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
             }),

@@ -60,7 +60,8 @@ impl Checker {
         if expected.place == counts.1 {
             counts.1 += 1;
         } else {
-            let detail = format!("{id:?} is number {} of its key, after {}", expected.place, counts.1);
+            let detail =
+                format!("{id:?} is number {} of its key, after {}", expected.place, counts.1);
             self.broke("publishing", detail);
         }
     }

@@ -14,7 +14,13 @@ use crate::store::Store;
 
 impl Checker {
     /// The store has applied a batch.
-    pub(crate) fn applied(&mut self, partition: u32, batch: &Batch, applied: &Applied, store: &Store) {
+    pub(crate) fn applied(
+        &mut self,
+        partition: u32,
+        batch: &Batch,
+        applied: &Applied,
+        store: &Store,
+    ) {
         let mut letters = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
             if applied.refused.iter().all(|(refused, _)| *refused != index) {
@@ -77,8 +83,8 @@ impl Checker {
         for sequence in next..write.job.next {
             let letter = write.letters.iter().find(|l| l.id.sequence == sequence && l.id.tag == 0);
             match letter.map(|letter| (letter.cause, &letter.content)) {
-                Some((cause, LetterContent::Event(event))) => {
-                    without.push((sequence, Settled::Without(cause, event.clone())));
+                Some((_, LetterContent::Event(event))) => {
+                    without.push((sequence, Settled::Without(event.clone())));
                 }
                 Some((Cause::Gap, LetterContent::Nothing)) => {
                     without.push((sequence, Settled::Hole));
@@ -104,7 +110,8 @@ impl Checker {
         }
         let after = handler::changed(before.clone(), &write.state);
         let version = write.job.version.as_deref().unwrap_or("no version");
-        let Some((events, ended)) = fold(&self.plan, version, &steps, before, after.as_ref())
+        let Some((events, ended)) =
+            fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {
             let sequences: Vec<_> = steps.iter().map(|s| (s.sequence, &s.candidates)).collect();
             let what = format!("no execution of {sequences:?} by {version} explains it");
@@ -153,7 +160,7 @@ impl Checker {
         let was = self.model(key).completed;
         // Whether a refused or skipped event with the mark ends its key is left open.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
-        if ended && !completed || was && !completed {
+        if (ended || was) && !completed {
             self.broke("end", format!("{} has ended and is not closed", at(key, write.job.next)));
         }
         if completed && !may {

@@ -1,8 +1,8 @@
 //! Commits into the simulated store: the fence, the conditions, and what a write does.
 
-use ordain_core::{
-    Applied, Batch, CommitReply, Emitted, Expect, JobWrite, Key, Present, Refusal,
-};
+use ordain_core::{Applied, Batch, CommitReply, Emitted, Expect, JobWrite, Key, Present, Refusal};
+
+use crate::Breakage;
 
 use super::{Claim, Fence, Record, Store};
 
@@ -23,19 +23,19 @@ impl Store {
         batch: &Batch,
         now: u64,
     ) -> (CommitReply, bool) {
-        let broken = self.broken;
-        let fence = match self.fences.get_mut(&(partition, batch.shard)) {
-            Some(fence) => fence,
-            None => return (rewound("a shard that nobody has claimed"), false),
+        let any_claim = self.is_broken(Breakage::StoreIgnoresTheClaim);
+        let forgetful = self.is_broken(Breakage::StoreForgetsItsLastReply);
+        let Some(fence) = self.fences.get_mut(&(partition, batch.shard)) else {
+            return (rewound("a shard that nobody has claimed"), false);
         };
-        if broken.claim {
+        if any_claim {
             fence.claim = claim;
             fence.last = fence.last.max(batch.number.saturating_sub(1));
         }
         if let Some(refused) = check(fence, claim, batch.number) {
             return (refused, false);
         }
-        if fence.last == batch.number && !broken.memory {
+        if fence.last == batch.number && !forgetful {
             return (CommitReply::Applied(fence.reply.clone()), false);
         }
         let mut reply = Applied { time: Self::time(now), ..Applied::default() };
@@ -63,13 +63,14 @@ impl Store {
         let Some(record) = self.records.get(&write.key) else {
             return match write.expect {
                 Expect::Absent => None,
-                Expect::Next(_) => Some(Refusal::Next(None)).filter(|_| !self.broken.condition),
+                Expect::Next(_) => Some(Refusal::Next(None))
+                    .filter(|_| !self.is_broken(Breakage::StoreIgnoresTheCondition)),
             };
         };
         if record.corrupt {
             return Some(Refusal::Corrupt("simulated: not readable".into()));
         }
-        if self.broken.condition {
+        if self.is_broken(Breakage::StoreIgnoresTheCondition) {
             return None;
         }
         let next = record.job.next;
@@ -88,6 +89,7 @@ impl Store {
     ) {
         let mut job = write.job.clone();
         job.fill_times(reply.time);
+        let forgets = self.is_broken(Breakage::StoreForgetsSpills);
         let record = self.records.entry(write.key.clone()).or_insert_with(|| Record {
             job: job.clone(),
             state: None,
@@ -103,7 +105,7 @@ impl Store {
             if let Some(held) = record.spill.get(sequence) {
                 let same = held.content() == event.content();
                 reply.present.push(Present { write: index, sequence: *sequence, same });
-            } else if !self.broken.spill {
+            } else if !forgets {
                 record.spill.insert(*sequence, event.clone());
             }
         }

@@ -43,18 +43,14 @@ impl World {
         self.rng.below(u64::from(self.plan.partitions)) as u32
     }
 
-    pub(super) fn disturbance(&mut self, what: What) {
+    pub(super) fn disturbance(&mut self, what: &What) {
         self.progress = self.now;
-        match what {
+        match *what {
             What::Start(partition) => self.start(partition),
             What::Crash(partition) => self.crash_soon(partition),
             What::Takeover(partition) => self.take_over(partition),
             What::Reset(partition) => self.reset(partition),
-            What::Kill(owner) => {
-                if self.owners.remove(&owner).is_some() {
-                    self.forget(owner);
-                }
-            }
+            What::Kill(owner) => self.kill(owner),
             What::NewVersion => self.new_version(),
             What::Corrupt => self.corrupt(),
             _ => {}
@@ -79,6 +75,12 @@ impl World {
         }
     }
 
+    fn kill(&mut self, owner: u64) {
+        if self.owners.remove(&owner).is_some() {
+            self.forget(owner);
+        }
+    }
+
     /// An owner is gone. Another follows it, unless it was not the newest any more.
     pub(super) fn bury(&mut self, id: u64, partition: u32) {
         self.trace.line(self.now, &format!("owner {id} is gone"));
@@ -97,7 +99,9 @@ impl World {
         self.agenda.retain(|at, what| {
             match what {
                 What::Tell(owner, _) | What::Wake(owner) => return *owner != id,
-                What::Commit { owner, .. } | What::Load { owner, .. } | What::Publish { owner, .. }
+                What::Commit { owner, .. }
+                | What::Load { owner, .. }
+                | What::Publish { owner, .. }
                     if *owner == id =>
                 {
                     orphans.push(*at);

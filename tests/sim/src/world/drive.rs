@@ -29,7 +29,7 @@ impl World {
             What::Publish { owner, shard, number, messages } => {
                 self.publishes(owner, shard, number, &messages);
             }
-            other => self.disturbance(other),
+            other => self.disturbance(&other),
         }
     }
 

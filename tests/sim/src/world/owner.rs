@@ -49,7 +49,7 @@ impl World {
         #[allow(unused_mut, reason = "a fault is injected where there are faults")]
         let mut sequencer = Sequencer::new(settings, &commits, clock + self.now);
         #[cfg(feature = "faults")]
-        if let Some(fault) = self.options.fault {
+        if let Some(fault) = self.fault {
             sequencer.inject(fault);
         }
         let open_at = self.now + self.rng.below(50);

@@ -17,7 +17,7 @@ impl World {
             }
             Effect::Run(turn) => {
                 self.progress = self.now;
-                let (wait, done) = self.execute(owner, turn);
+                let (wait, done) = self.execute(owner, &turn);
                 self.plan_at(wait, What::Tell(id, Input::TurnDone(done)));
             }
             Effect::Commit(batch) => {

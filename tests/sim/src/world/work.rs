@@ -12,7 +12,7 @@ const HOUR: u64 = 3_600_000;
 
 impl World {
     /// What comes of a turn, and after how long.
-    pub(super) fn execute(&mut self, owner: &Owner, turn: Turn) -> (u64, TurnDone) {
+    pub(super) fn execute(&mut self, owner: &Owner, turn: &Turn) -> (u64, TurnDone) {
         let mut done = TurnDone {
             token: turn.token,
             version: owner.version.clone(),
@@ -47,7 +47,7 @@ impl World {
                 break;
             }
         }
-        (self.duration(&turn), done)
+        (self.duration(turn), done)
     }
 
     fn failure(&mut self, kind: FailureKind) -> Failure {
