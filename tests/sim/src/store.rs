@@ -129,6 +129,7 @@ impl Store {
             state: record.state.clone(),
             ids: record.ids.values().copied().collect(),
             due_in: record.due_at.map(|at| at.saturating_sub(Self::time(now))),
+            expire_in: record.expires_at.map(|at| at.saturating_sub(Self::time(now))),
         })))
     }
 
