@@ -62,6 +62,8 @@ impl Breakage {
 pub struct Outcome {
     /// Its profile.
     pub profile: Profile,
+    /// Its length.
+    pub steps: u64,
     /// Its size, in words.
     pub summary: String,
     /// What broke first, if something did. A panic counts.
@@ -78,13 +80,13 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let played = catch_unwind(AssertUnwindSafe(|| {
         let mut world = world::World::new(plan, options);
         let result = world.run();
-        (world.summary(), result.err())
+        (world.steps(), world.summary(), result.err())
     }));
-    let (summary, violation) = played.unwrap_or_else(|panic| {
+    let (steps, summary, violation) = played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         let detail = text.unwrap_or_else(|| "without words".into());
-        (String::new(), Some(Violation { invariant: "panic", detail }))
+        (0, String::new(), Some(Violation { invariant: "panic", detail }))
     });
-    Outcome { profile, summary, violation }
+    Outcome { profile, steps, summary, violation }
 }

@@ -77,8 +77,10 @@ enum Reply {
     LostBefore,
     /// Applied, nothing heard.
     LostAfter,
-    /// Applied long after everybody has stopped listening.
+    /// Given up by its owner, and applied later all the same.
     Ghost,
+    /// Applied, nobody listens.
+    Unheard,
 }
 
 /// A run under way.
@@ -210,7 +212,9 @@ impl World {
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
             if left.is_empty() && !owner.sequencer.quiescent() {
-                let detail = format!("owner {id} has nothing to do and is not quiescent");
+                let stats = owner.sequencer.stats();
+                let detail =
+                    format!("owner {id} has nothing to do and is not quiescent: {stats:?}");
                 self.checker.broke("quiescent", detail);
             }
         }
@@ -233,6 +237,10 @@ impl World {
         for (key, record) in self.store.expire(self.now) {
             self.checker.expired(&key, &record);
         }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Numbers that describe the run, so that a test can see that it was not an empty one.

@@ -12,8 +12,8 @@ use ordain_sim::{Options, Outcome, run};
 
 /// Enough that each profile is played more than a hundred times.
 const SEEDS: u64 = 4_000;
-/// Failing seeds of which a run tells.
-const FAILURES: usize = 10;
+/// Failing seeds of each invariant that are told of.
+const SHOWN: usize = 6;
 
 #[test]
 fn the_invariants_hold() {
@@ -25,15 +25,7 @@ fn the_invariants_hold() {
     }
     let seeds = number("ORDAIN_SIM_SEEDS").unwrap_or(SEEDS);
     let failures = play(seeds);
-    let kinds = failures.values().fold(BTreeMap::new(), |mut kinds, outcome| {
-        let kind = outcome.violation.as_ref().map(|violation| violation.invariant);
-        *kinds.entry((kind, format!("{:?}", outcome.profile))).or_insert(0) += 1;
-        kinds
-    });
-    let told: Vec<String> =
-        failures.iter().take(FAILURES).map(|(seed, outcome)| tell(*seed, outcome)).collect();
-    let count = failures.len();
-    assert!(failures.is_empty(), "{count} of {seeds} seeds: {kinds:?}\n{}", told.join("\n"));
+    assert!(failures.is_empty(), "{} of {seeds} seeds:\n{}", failures.len(), digest(&failures));
 }
 
 #[test]
@@ -69,11 +61,29 @@ fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     failures.into_inner().expect("no run panics")
 }
 
+/// How often which invariant broke, each with its shortest runs.
+fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
+    let mut kinds: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for (seed, outcome) in failures {
+        let kind = outcome.violation.as_ref().map_or("", |violation| violation.invariant);
+        kinds.entry(kind).or_default().push((outcome.steps, *seed));
+    }
+    let mut text = String::new();
+    for (kind, mut runs) in kinds {
+        runs.sort_unstable();
+        text += &format!("{kind}: {} times\n", runs.len());
+        for (_, seed) in runs.iter().take(SHOWN) {
+            text += &tell(*seed, &failures[seed]);
+        }
+    }
+    text
+}
+
 fn tell(seed: u64, outcome: &Outcome) -> String {
     let violation = outcome.violation.as_ref().map(ToString::to_string).unwrap_or_default();
     format!(
-        "seed {seed} ({:?}) broke {violation}\n    replay it: ORDAIN_SIM_SEED={seed} \
-         cargo test --release -p ordain-sim --test seeds -- --nocapture the_invariants_hold",
+        "  seed {seed} ({:?}) broke {violation}\n    replay: ORDAIN_SIM_SEED={seed} cargo test \
+         --release -p ordain-sim --test seeds -- --nocapture the_invariants_hold\n",
         outcome.profile
     )
 }

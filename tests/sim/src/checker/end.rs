@@ -88,7 +88,7 @@ impl Checker {
             self.broke("gap", format!("{} is parked", at(key, next)));
         } else if record.spill.contains_key(&next) {
             self.broke("I5", format!("{} is held, and parked as missing", at(key, next)));
-        } else if asked < self.plan.settings.gap.attempts {
+        } else if asked < self.rounds_due() {
             self.broke("gap", format!("{} is parked after {asked} rounds", at(key, next)));
         }
     }

@@ -79,6 +79,9 @@ impl Checker {
         if let Some((sequence, _)) = record.spill.first_key_value() {
             self.broke("I5", format!("{} expired with its job", at(key, *sequence)));
         }
+        for watch in self.watches.values_mut() {
+            watch.reborn(key);
+        }
         let first = self.plan.settings.first;
         let model = self.model(key);
         let mut former = std::mem::take(&mut model.former);

@@ -96,7 +96,7 @@ impl Checker {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
-        if rounds < gap.attempts {
+        if rounds < self.rounds_due() {
             return Err(format!("it was asked for {rounds} times"));
         }
         Ok(())

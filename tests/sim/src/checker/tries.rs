@@ -61,6 +61,12 @@ fn needed(nature: Nature, settings: &Settings) -> u32 {
 }
 
 impl Checker {
+    /// Rounds after which a gap is exhausted: where the source has ended, nothing can come, and
+    /// one that found nothing says all.
+    pub(super) fn rounds_due(&self) -> u32 {
+        if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
+    }
+
     /// An owner was told of a failed try.
     pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, done: &TurnDone) {
         if done.failure.is_none() {

@@ -166,7 +166,10 @@ impl Checker {
         if completed && !may {
             self.broke("end", format!("{} is closed without an end", at(key, write.job.next)));
         }
-        if completed && write.expire_in != Some(self.plan.settings.complete_ttl) && !was {
+        // What is still held beyond the end has to be lettered first.
+        let ttl = self.plan.settings.complete_ttl;
+        let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
+        if completed && !expires && write.job.spilled.count == 0 {
             self.broke("end", format!("{key:?} is closed and does not expire as set"));
         }
         self.model(key).completed = completed;

@@ -48,6 +48,9 @@ impl World {
             self.bury(id, owner.partition);
             return;
         }
+        if owner.connection.outstanding() > self.plan.settings.prefetch {
+            self.checker.broke("I7", "more deliveries taken than allowed".into());
+        }
         let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
         self.checker.drained(id, &stats, credit, &self.store);
         self.sleep(id, &mut owner, now);
@@ -104,9 +107,6 @@ impl World {
                 }
             };
             self.tell(id, owner, now, input);
-            if owner.connection.outstanding() > self.plan.settings.prefetch {
-                self.checker.broke("I7", "more deliveries taken than allowed".into());
-            }
         }
         let at_end = self.sources[partition].at_end(&owner.connection);
         if self.plan.once && at_end && !owner.connection.ended {

@@ -24,7 +24,7 @@ impl World {
             // The owner hears nothing and asks again; this one arrives some time later.
             let wait = self.rng.below(3 * SILENCE_MS);
             let batch = batch.clone();
-            self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::LostAfter });
+            self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::Unheard });
             self.tell_unknown(owner, shard, number);
             return;
         }
@@ -38,6 +38,9 @@ impl World {
         if let (CommitReply::Applied(details), true) = (&answer, applied) {
             self.progress = self.now;
             self.checker.applied(partition, batch, details, &self.store);
+        }
+        if reply == Reply::Unheard {
+            return;
         }
         if reply == Reply::LostAfter {
             self.tell_unknown(owner, shard, number);
