@@ -15,14 +15,14 @@
 //! | `trap` | | executes `unreachable` |
 //! | `trap-if-used` | | traps unless this is the first event of the instance |
 //! | `panic` | `text` "told to" | panics: the text goes to standard error, then it traps |
-//! | `exit` | `code` 1 | ends the program, by WASI |
+//! | `exit` | `code` 1 | ends the program, by WASI, which tells the host only 0 or 1 |
 //! | `loop` | | never ends |
-//! | `recurse` | | calls itself until the stack is used up |
-//! | `allocate` | `mib` | takes and touches so much memory, gives it back and is done |
+//! | `recurse` | | calls itself until the host's stack for wasm is used up |
+//! | `allocate` | `mib` | takes and touches so much memory, gives it back to the instance and is done |
 //! | `hoard` | `mib` | the same, but keeps it as long as the instance lives |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs so many lines of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps, by WASI |
+//! | `sleep` | `ms` | sleeps, by WASI: the guest does not run meanwhile |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, and then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state; `null` where there is none |
 //! | `calls` | | emits `{"calls": N}`: the events that this instance has been given, this one included |
@@ -35,6 +35,7 @@
 mod harm;
 mod probe;
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_sdk::prelude::*;
@@ -141,7 +142,6 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
     let calls = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
     let done = Outcome::keep();
     Ok(match event.data {
-        Command::Ok => done,
         Command::Complete => done.complete(),
         Command::Put { bytes } => Outcome::put(filler(bytes)),
         Command::Delete => Outcome::delete(),
@@ -153,7 +153,7 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         Command::Retry { reason, after_ms } => return Err(Failure::Retry { reason, after_ms }),
         Command::Trap => harm::trap(),
         Command::TrapIfUsed if calls > 1 => harm::trap(),
-        Command::TrapIfUsed => done,
+        Command::Ok | Command::TrapIfUsed => done,
         Command::Panic { text } => panic!("{text}"),
         Command::Exit { code } => std::process::exit(code),
         Command::Loop => harm::run_forever(),
@@ -172,6 +172,8 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         }
         Command::Print { out, err } => {
             print!("{out}");
+            // Without an end of line it would stay in the instance.
+            std::io::stdout().flush().or_retry("standard output")?;
             eprint!("{err}");
             done
         }

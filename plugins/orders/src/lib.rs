@@ -65,30 +65,34 @@ use Status::{Cancelled, Created, Delivered, Packed, Paid, Refunded, Shipped};
 const ALL: [Status; 7] = [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
 
 impl Status {
-    /// The type of the events that lead to it, as this handler emits them.
-    fn kind(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Created => "order.created",
-            Paid => "order.paid",
-            Packed => "order.packed",
-            Shipped => "order.shipped",
-            Delivered => "order.delivered",
-            Cancelled => "order.cancelled",
-            Refunded => "order.refunded",
+            Created => "created",
+            Paid => "paid",
+            Packed => "packed",
+            Shipped => "shipped",
+            Delivered => "delivered",
+            Cancelled => "cancelled",
+            Refunded => "refunded",
         }
     }
 
-    fn name(self) -> &'static str {
-        after_last_dot(self.kind())
-    }
-
+    /// The status that events of this type lead to.
     fn of(kind: &str) -> Option<Self> {
-        let name = after_last_dot(kind);
+        let name = kind.rsplit('.').next()?;
         ALL.into_iter().find(|status| status.name() == name)
     }
 
-    fn has_receipt(self) -> bool {
-        !matches!(self, Created | Packed)
+    /// The type of the message that tells of it, where one does.
+    fn receipt(self) -> Option<&'static str> {
+        match self {
+            Created | Packed => None,
+            Paid => Some("order.paid"),
+            Shipped => Some("order.shipped"),
+            Delivered => Some("order.delivered"),
+            Cancelled => Some("order.cancelled"),
+            Refunded => Some("order.refunded"),
+        }
     }
 }
 
@@ -125,10 +129,10 @@ fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome
     };
 
     let ended = ends(from, to);
-    let receipt = to.has_receipt().then(|| {
+    let receipt = to.receipt().map(|kind| {
         let receipt = Receipt { order: &event.key, status: to, amount_cents };
         let last = ended || event.end_of_sequence;
-        Message::json(SINK, to.kind(), &receipt).end_of_sequence(last)
+        Message::json(SINK, kind, &receipt).end_of_sequence(last)
     });
     let outcome = if ended {
         Outcome::delete().complete()
@@ -139,10 +143,6 @@ fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome
 }
 
 ordain_sdk::handler!(handle);
-
-fn after_last_dot(kind: &str) -> &str {
-    kind.rsplit('.').next().unwrap_or(kind)
-}
 
 #[cold]
 fn unknown(kind: &str) -> Failure {

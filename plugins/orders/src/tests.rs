@@ -22,7 +22,8 @@ fn step(from: Option<Status>, to: Status) -> (Result<Outcome<Raw>>, Option<Order
     if let Some(status) = from {
         run = run.with_state(Order { status, amount_cents: 1200 });
     }
-    let result = run.event(to.kind(), json!({"amount_cents": 1200, "pad": "xxxx"}));
+    let kind = format!("order.{}", to.name());
+    let result = run.event(&kind, json!({"amount_cents": 1200, "pad": "xxxx"}));
     (result, run.state())
 }
 

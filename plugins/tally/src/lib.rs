@@ -43,6 +43,7 @@ struct Report<'a> {
     hash: Hash,
 }
 
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "a handler's shape")]
 fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
     let Tally { count, hash } = tally.unwrap_or_default();
     let (count, hash) = (count + 1, hash.event(&event));

@@ -137,6 +137,20 @@ fn words(what: &impl Display, error: impl Into<Failure>) -> String {
 mod tests {
     use super::*;
 
+    #[derive(Debug)]
+    struct Outer(std::num::ParseIntError);
+
+    impl Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("no amount")
+        }
+    }
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
     fn number(text: &str) -> Result<u8> {
         Ok(text.parse::<u8>()?)
     }
@@ -146,18 +160,6 @@ mod tests {
         assert_eq!(number("7"), Ok(7));
         assert_eq!(number("x"), Err(Failure::reject("invalid digit found in string")));
 
-        #[derive(Debug)]
-        struct Outer(std::num::ParseIntError);
-        impl Display for Outer {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("no amount")
-            }
-        }
-        impl Error for Outer {
-            fn source(&self) -> Option<&(dyn Error + 'static)> {
-                Some(&self.0)
-            }
-        }
         let error = Outer("x".parse::<u8>().unwrap_err());
         assert_eq!(Failure::from(error).reason(), "no amount: invalid digit found in string");
     }

@@ -1,7 +1,8 @@
 //! The wasm side: the generated bindings, and the moves between their types and this crate's.
 //! It decides nothing.
 
-use std::fmt;
+use std::sync::Once;
+use std::{fmt, panic};
 
 use crate::call::call;
 use crate::log::Level;
@@ -35,6 +36,10 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
+    // The standard hook advises to set an environment variable, which there is none of here.
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| panic::set_hook(Box::new(|info| eprintln!("{info}"))));
+
     let types::Event { data, .. } = event;
     let event = Event {
         stream: event.stream,

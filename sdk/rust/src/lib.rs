@@ -33,9 +33,23 @@
 //! # assert_eq!(run.state().unwrap().cents, 5);
 //! ```
 //!
-//! The crate of a handler is a `cdylib` that depends on `ordain-sdk` and `serde`. Built by
-//! `cargo build --release --target wasm32-wasip2`, it is a component for the plugins folder. The
-//! same function runs natively under `cargo test`, see [`testing`].
+//! Its crate is a library that becomes a component:
+//!
+//! ```toml
+//! [lib]
+//! crate-type = ["cdylib"]
+//!
+//! [dependencies]
+//! ordain-sdk = { path = "…" }
+//! serde = { version = "1", features = ["derive"] }
+//!
+//! [profile.release]
+//! lto = true
+//! strip = "debuginfo" # 0.1 MB instead of 3
+//! ```
+//!
+//! `cargo build --release --target wasm32-wasip2` makes the `.wasm` file for the plugins folder.
+//! The same function runs natively under `cargo test`: see [`testing`].
 //!
 //! # Where an error goes
 //!
@@ -52,10 +66,10 @@
 //!
 //! # What a handler sees of the world
 //!
-//! No files, environment or sockets. The clock shows the event's time and randomness is drawn
-//! from the event's name, so that a second try sees what the first one saw. An instance is used
-//! for many events, also of other keys: what is left in a `static` may be there or not, and only
-//! the state is kept.
+//! No files, environment or sockets. The clock shows the event's time, and randomness is drawn
+//! from the event's stream, key and sequence. What it prints goes to the host's log, as do the
+//! lines of [`log`]. An instance is used for many events, also of other keys: what is left in a
+//! `static` may be there or not, and only the state is kept.
 
 pub mod log;
 pub mod testing;
