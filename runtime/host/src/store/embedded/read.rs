@@ -109,10 +109,13 @@ pub(super) fn spill(
     limit: usize,
     bytes: usize,
 ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError> {
-    let mut events = Vec::new();
-    let mut memory = 0;
+    let snapshot = shared.tables.db.snapshot();
+    let (mut events, mut memory) = (Vec::new(), 0);
+    if has_expired(shared, &snapshot, stream, key)? {
+        return Ok((events, true));
+    }
     let range = keys::event(stream, key, from)..keys::event(stream, key, u64::MAX);
-    for entry in shared.tables.db.snapshot().range(&shared.tables.spill, range) {
+    for entry in snapshot.range(&shared.tables.spill, range) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if !events.is_empty() && events.len() >= limit {
             return Ok((events, false));
@@ -128,6 +131,19 @@ pub(super) fn spill(
     Ok((events, true))
 }
 
+/// Whether what is spilled for a key is a leftover of a job that is no more.
+fn has_expired(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    stream: &str,
+    key: &str,
+) -> Result<bool, StoreError> {
+    let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key));
+    let stored = stored.map_err(|error| read_error(&error))?;
+    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    Ok(record.is_some_and(|record| record.envelope.expired(shared.clock.now())))
+}
+
 /// See [`Store::find`](crate::store::Store::find).
 pub(super) fn find(
     shared: &Shared,
@@ -138,9 +154,12 @@ pub(super) fn find(
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let mut found = Found::default();
+    let expired = has_expired(shared, &snapshot, stream, key)?;
     for range in missing {
         let first = found.events.len();
-        spilled(shared, &snapshot, stream, key, range, &mut found)?;
+        if !expired {
+            spilled(shared, &snapshot, stream, key, range, &mut found)?;
+        }
         far_ahead(shared, &snapshot, stream, key, range, now, &mut found)?;
         // A stable sort: what is spilled stays before a letter of the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
