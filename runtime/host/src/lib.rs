@@ -1,2 +1,3 @@
 //! The host of Ordain.
+pub mod plugin;
 pub mod store;
