@@ -17,7 +17,7 @@ use crate::sink::{Job, Target};
 use crate::source::{Checkpoint, Deliveries, Delivered, Position, Source};
 use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
 
-pub use progress::{Progress, Shared};
+pub use progress::Shared;
 
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
