@@ -1,3 +1,4 @@
 //! The host of Ordain.
+pub mod cloudevents;
 pub mod config;
 pub mod store;
