@@ -1,5 +1,6 @@
 //! The host of Ordain: everything round the sequencer that touches the outside world.
 
+pub mod cli;
 pub mod cloudevents;
 pub mod config;
 pub mod driver;
