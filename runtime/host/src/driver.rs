@@ -164,7 +164,7 @@ impl Driver {
                 && driver.sequencer.credit() > 0;
             tokio::select! {
                 biased;
-                _ = shutdown.wait_for(|stop| *stop), if !draining => {
+                () = asked_to_stop(&mut shutdown), if !draining => {
                     draining = true;
                     driver.input(Input::Drain);
                 }
@@ -315,6 +315,13 @@ impl Driver {
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(stop) => self.stopped = Some(stop),
         }
+    }
+}
+
+async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        // Nobody can ask any more.
+        std::future::pending::<()>().await;
     }
 }
 

@@ -23,7 +23,8 @@ impl Driver {
             self.turns.submit(std::mem::take(&mut self.bunch));
         }
         if !self.loads.is_empty() {
-            self.load(std::mem::take(&mut self.loads));
+            let loads = std::mem::take(&mut self.loads);
+            self.load(loads);
         }
     }
 
@@ -32,7 +33,7 @@ impl Driver {
         let notes = self.notes.clone();
         tokio::spawn(async move {
             let (tokens, keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = insist("load", async || store.load(&partition, &keys).await).await;
+            let loaded = insist("load", || store.load(&partition, &keys)).await;
             for (token, loaded) in tokens.into_iter().zip(loaded) {
                 // The driver is gone when the process is ending: then nobody needs it.
                 let _ = notes.send(Note::Input(Input::Loaded { token, loaded })).await;
@@ -68,7 +69,7 @@ impl Driver {
     ) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
-            let read = async || store.read_spill(&partition, &key, from, limit, bytes).await;
+            let read = || store.read_spill(&partition, &key, from, limit, bytes);
             let (events, end) = insist("read of spilled events", read).await;
             Input::SpillRead { token, events, end }
         });
@@ -84,7 +85,7 @@ impl Driver {
         debug_assert_eq!(source, 0, "the store is the only replay source of this build");
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
-            let find = async || store.find(&partition, &key, &missing).await;
+            let find = || store.find(&partition, &key, &missing);
             let found = insist("search for missing events", find).await;
             Input::Replayed { token, found, again: false }
         });
@@ -93,7 +94,7 @@ impl Driver {
     pub(super) fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
-            let read = async || store.due(&partition, after.as_ref(), limit, all).await;
+            let read = || store.due(&partition, after.as_ref(), limit, all);
             let (entries, next_in) = insist("read of the due index", read).await;
             Input::DueRead { entries, next_in }
         });
@@ -110,7 +111,10 @@ impl Driver {
 }
 
 /// Reads until it works.
-async fn insist<T>(what: &str, read: impl AsyncFn() -> Result<T, StoreError>) -> T {
+async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     loop {
         match read().await {
             Ok(read) => return read,
