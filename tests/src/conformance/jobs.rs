@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use ordain::store::{KEY_SIZE_LIMIT, Store};
+use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
     Cause, Change, CommitReply, Digests, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
 };

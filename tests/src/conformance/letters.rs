@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain::store::{Store, StoredLetter};
-use ordain_core::{Batch, Cause, CommitReply, DeadLetter, Expect, LetterContent, LetterId};
+use ordain_core::{Cause, CommitReply, DeadLetter, Expect, LetterContent, LetterId};
 
 use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
 

@@ -1,6 +1,5 @@
 //! The spill area.
 
-use ordain::store::Store;
 use ordain_core::{Expect, JobWrite, Present, Spilled};
 
 use super::{Fixture, Owner, event, fresh, job};

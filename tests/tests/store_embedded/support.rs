@@ -12,7 +12,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture};
 const START: u64 = 1_000_000;
 
 /// A store under test.
-pub struct Rig {
+pub(super) struct Rig {
     store: Option<Embedded>,
     folder: tempfile::TempDir,
     now: Arc<AtomicU64>,
@@ -20,7 +20,7 @@ pub struct Rig {
 
 impl Rig {
     /// A new one.
-    pub fn open() -> Self {
+    pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut rig = Self { store: None, folder, now: Arc::new(AtomicU64::new(START)) };
         rig.store = Some(Embedded::open(rig.options()).expect("a new store"));
@@ -28,7 +28,7 @@ impl Rig {
     }
 
     /// How it is opened.
-    pub fn options(&self) -> Options {
+    pub(super) fn options(&self) -> Options {
         let now = self.now.clone();
         Options {
             dead_ttl: DEAD_TTL,
@@ -38,17 +38,17 @@ impl Rig {
     }
 
     /// Its folder.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Sets its clock to any time.
-    pub fn set_clock(&self, now: u64) {
+    pub(super) fn set_clock(&self, now: u64) {
         self.now.store(now, Ordering::Relaxed);
     }
 
     /// Closes it.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.store = None;
     }
 }

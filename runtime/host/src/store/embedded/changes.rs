@@ -8,7 +8,7 @@ use fjall::{OwnedWriteBatch, Slice};
 use ordain_core::{Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
 
 use super::keys;
-use super::record::{self, Envelope, Record};
+use super::record::{self, Envelope, INLINE_STATE, Record, State};
 use super::tables::{Tables, is_damage};
 use crate::store::codec::{TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id};
 use crate::store::{KEY_SIZE_LIMIT, Partition};
@@ -45,12 +45,33 @@ impl<'a> Changes<'a> {
         Self { batch, outbox, present, first_due, first_expiry, tables, partition, now, scratch }
     }
 
-    /// Adds one write, or says why not. `index` is its position in the batch.
-    pub(super) fn write(
-        &mut self,
-        index: usize,
-        write: &JobWrite,
-    ) -> fjall::Result<Option<Refusal>> {
+    /// Adds writes, and answers which are refused and why, by their position.
+    pub(super) fn writes(&mut self, writes: &[JobWrite]) -> fjall::Result<Vec<(usize, Refusal)>> {
+        // In the tables' order, neighbours find in the processor's cache what the one before
+        // them has walked through.
+        let mut order: Vec<usize> = (0..writes.len()).collect();
+        order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
+        let mut refused = Vec::new();
+        for index in order {
+            if let Some(refusal) = self.write(index, &writes[index])? {
+                refused.push((index, refusal));
+            }
+        }
+        refused.sort_unstable_by_key(|(index, _)| *index);
+        self.present.sort_unstable_by_key(|present| (present.write, present.sequence));
+        for (index, write) in writes.iter().enumerate() {
+            if refused.binary_search_by_key(&index, |(refused, _)| *refused).is_err() {
+                let incarnation = match write.job.incarnation {
+                    0 => self.now,
+                    since => since,
+                };
+                encode_outbox_write(&write.key, incarnation, &write.messages, &mut self.outbox);
+            }
+        }
+        Ok(refused)
+    }
+
+    fn write(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
         if let Some(words) = too_long(&write.key) {
             return Ok(Some(Refusal::Corrupt(words)));
         }
@@ -142,12 +163,13 @@ impl<'a> Changes<'a> {
             due_at: write.due_in.map_or(0, |ms| self.now.saturating_add(ms)),
             expire_at: write.expire_in.map_or(0, |ms| self.now.saturating_add(ms)),
             expiry_entry: before.expiry_entry,
-            state_size: self.state(&write.state, &place, before.state_size),
         };
+        let state = old.map(|old| old.state).unwrap_or_default();
+        let state = self.state(&write.state, &place, state);
         self.due(&write.key, before.due_at, envelope.due_at);
         let envelope = self.expiry(&place, envelope);
         self.scratch.clear();
-        record::encode(&envelope, &write.job, self.now, &mut self.scratch);
+        record::encode(&envelope, state, &write.job, self.now, &mut self.scratch);
         self.batch.insert(&self.tables.jobs, place, self.scratch.as_slice());
 
         for id in &write.consumed {
@@ -155,28 +177,23 @@ impl<'a> Changes<'a> {
             self.batch.remove(&self.tables.letters, place);
         }
         self.letters(&write.letters);
-        let incarnation = match write.job.incarnation {
-            0 => self.now,
-            since => since,
-        };
-        encode_outbox_write(&write.key, incarnation, &write.messages, &mut self.outbox);
     }
 
-    /// What becomes of the state; answers its size.
-    fn state(&mut self, change: &Change, place: &Slice, before: Option<u64>) -> Option<u64> {
-        match change {
-            Change::Keep => before,
+    /// What becomes of the state.
+    fn state<'s>(&mut self, change: &'s Change, place: &Slice, before: State<'s>) -> State<'s> {
+        let after = match change {
+            Change::Keep => return before,
+            Change::Put(state) if state.len() <= INLINE_STATE => State::Inline(state),
             Change::Put(state) => {
                 self.batch.insert(&self.tables.states, place.clone(), state.clone());
-                Some(state.len() as u64)
+                return State::Beside(state.len() as u64);
             }
-            Change::Delete => {
-                if before.is_some() {
-                    self.batch.remove(&self.tables.states, place.clone());
-                }
-                None
-            }
+            Change::Delete => State::None,
+        };
+        if matches!(before, State::Beside(_)) {
+            self.batch.remove(&self.tables.states, place.clone());
         }
+        after
     }
 
     fn due(&mut self, key: &str, before: u64, after: u64) {
@@ -282,7 +299,7 @@ pub(super) fn remove_job(
 ) -> fjall::Result<usize> {
     let before = batch.len();
     batch.remove(&tables.jobs, place);
-    if record.envelope.state_size.is_some() {
+    if matches!(record.state, State::Beside(_)) {
         batch.remove(&tables.states, place);
     }
     if record.envelope.expiry_entry != 0 {

@@ -10,7 +10,7 @@ use fjall::{Keyspace, Readable, Slice, Snapshot};
 use ordain_core::{Cause, DeadLetter, Key, LetterContent, LetterId};
 
 use super::keys;
-use super::record::Record;
+use super::record::{Record, State};
 use super::shared::Shared;
 use super::tables::{detach, read_error};
 use crate::store::codec::decode_letter;
@@ -103,11 +103,18 @@ pub(super) fn key(
     let snapshot = tables.db.snapshot();
     let place = keys::job(stream, key);
     let stored = snapshot.get(&tables.jobs, &place).map_err(|error| read_error(&error))?;
-    let Some(row) = stored.and_then(|stored| key_row(key, &stored, shared.clock.now())) else {
-        return Ok(None);
+    let Some(stored) = stored else { return Ok(None) };
+    let Some(row) = key_row(key, &stored, shared.clock.now()) else { return Ok(None) };
+    let state = match Record::parse(&stored).map(|record| record.state) {
+        Ok(State::None) => None,
+        Ok(State::Inline(state)) => Some(Bytes::copy_from_slice(state)),
+        // Of a job that cannot be read, show at least this.
+        Ok(State::Beside(_)) | Err(_) => {
+            let state = snapshot.get(&tables.states, &place);
+            state.map_err(|error| read_error(&error))?.map(detach)
+        }
     };
-    let state = snapshot.get(&tables.states, &place).map_err(|error| read_error(&error))?;
-    Ok(Some((row, state.map(detach))))
+    Ok(Some((row, state)))
 }
 
 /// A job as a row; `None` if it has expired.
@@ -125,7 +132,7 @@ fn key_row(key: &str, stored: &[u8], now: u64) -> Option<KeyRow> {
     Some(KeyRow {
         key,
         job: Ok(record.job.to_job()),
-        state_size: record.envelope.state_size.unwrap_or_default(),
+        state_size: record.state.size().unwrap_or_default(),
         due_at: (record.envelope.due_at != 0).then_some(record.envelope.due_at),
     })
 }

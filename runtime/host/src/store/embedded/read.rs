@@ -10,7 +10,7 @@ use ordain_core::{Cause, Event, Key, LetterContent, Loaded, TakenId};
 
 use super::changes::too_long;
 use super::keys;
-use super::record::Record;
+use super::record::{Record, State};
 use super::shared::Shared;
 use super::tables::{detach, is_damage, read_error};
 use super::writer::read_number;
@@ -62,13 +62,17 @@ fn load_one(
     if record.envelope.expired(now) {
         return Ok(Ok(None));
     }
-    let mut state = None;
-    if let Some(size) = record.envelope.state_size {
-        state = snapshot.get(&tables.states, &place)?.map(detach);
-        if state.as_ref().map(|state| state.len() as u64) != Some(size) {
-            return Ok(Err(format!("the job has a state of {size} bytes, which is not there")));
+    let state = match record.state {
+        State::None => None,
+        State::Inline(state) => Some(Bytes::copy_from_slice(state)),
+        State::Beside(size) => {
+            let state = snapshot.get(&tables.states, &place)?.map(detach);
+            match state.filter(|state| state.len() as u64 == size) {
+                Some(state) => Some(state),
+                None => return Ok(Err(format!("its state of {size} bytes is not there"))),
+            }
         }
-    }
+    };
     let ids = match ids(shared, snapshot, stream, key, record.job.ids_from)? {
         Ok(ids) => ids,
         Err(words) => return Ok(Err(words)),

@@ -14,14 +14,14 @@ use crate::store::StoreError;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Journal files together. They bound how long opening after a crash takes (about a second for
-/// 100 MiB) and, since a table is written out when the oldest of them is to be removed, what
-/// rarely written tables hold in memory.
-const JOURNALS: u64 = 256 * MIB;
+/// Journal files together. They bound how long opening takes (about a second) and, since a table
+/// is written out when the oldest of them is to be removed, what rarely written tables hold in
+/// memory.
+const JOURNALS: u64 = 128 * MIB;
 
-/// One background thread writes tables out while another compacts; more than four would compete
-/// with the handlers.
-const WORKERS: std::ops::RangeInclusive<usize> = 2..=4;
+/// Background threads. With more than one the engine's first spins as long as another compacts,
+/// which costs more than it gives.
+const WORKERS: usize = 1;
 
 /// A table written out in memory (the engine then holds back writers at four of them). What is
 /// large and short-lived gets more room, so that it is mostly gone before it is written out.
@@ -66,11 +66,10 @@ impl Tables {
     }
 
     fn open_engine(folder: &Path, cache: u64) -> fjall::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let db = Database::builder(folder)
             .cache_size(cache)
             .max_journaling_size(JOURNALS)
-            .worker_threads(cores.clamp(*WORKERS.start(), *WORKERS.end()))
+            .worker_threads(WORKERS)
             .open()?;
         let table = |name, memory| {
             db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memory))

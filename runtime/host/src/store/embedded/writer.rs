@@ -199,12 +199,7 @@ impl Writer {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
         let mut changes = Changes::new(tables, partition, now, batch.writes.len());
-        let mut refused = Vec::new();
-        for (index, write) in batch.writes.iter().enumerate() {
-            if let Some(refusal) = changes.write(index, write)? {
-                refused.push((index, refusal));
-            }
-        }
+        let refused = changes.writes(&batch.writes)?;
         changes.letters(&batch.letters);
         let Changes { batch: mut writes, outbox, present, first_due, first_expiry, .. } = changes;
         if !outbox.is_empty() {
