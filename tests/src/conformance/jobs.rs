@@ -33,7 +33,7 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
 
     fixture.pass(5).await;
     let store = fixture.store();
-    let trouble = Trouble { cause: Cause::Retry, error: "later".into(), since: 0 };
+    let trouble = Trouble { cause: Cause::Retry, error: "later".into(), since: 0, version: None };
     let mut waiting = Job { incarnation: applied.time, ..job(2) };
     waiting.trouble = Some(Box::new(trouble));
     let second = owner.write(store, fresh("a", Expect::Next(2), waiting)).await;
@@ -88,6 +88,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
             cause: Cause::Corrupt,
             error: "trüb\n\0".repeat(1_000),
             since: 12,
+            version: Some("orders@1".into()),
         })),
         digests: Digests((0..64).map(|number| number * 0x0400_0001).collect::<VecDeque<_>>()),
         holes: Holes((0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect()),

@@ -67,8 +67,9 @@ impl Owner {
 
     /// Keys that are due, and the time to the next.
     pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
-        let (keys, next) = store.due(&self.partition, limit).await.expect("the due index");
-        (keys.iter().map(|key| key.to_string()).collect(), next)
+        let read = store.due(&self.partition, None, limit, false).await;
+        let (entries, next) = read.expect("the due index");
+        (entries.iter().map(|(_, key)| key.to_string()).collect(), next)
     }
 
     /// Spilled events from a sequence on.

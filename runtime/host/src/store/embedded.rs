@@ -278,10 +278,12 @@ impl Store for Embedded {
     async fn due(
         &self,
         partition: &Partition,
+        after: Option<&(u64, Key)>,
         limit: usize,
-    ) -> Result<(Vec<Key>, Option<u64>), StoreError> {
-        let partition = partition.clone();
-        self.read(move |shared| read::due(shared, &partition, limit)).await
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+        let (partition, after) = (partition.clone(), after.cloned());
+        self.read(move |shared| read::due(shared, &partition, after.as_ref(), limit, all)).await
     }
 
     async fn outbox(

@@ -47,7 +47,7 @@ pub struct JobView<'a> {
     rounds: u32,
     generation: u32,
     version: Option<&'a str>,
-    trouble: Option<(Cause, &'a str)>,
+    trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
     holes: Reader<'a>,
 }
@@ -105,8 +105,9 @@ impl<'a> JobView<'a> {
             generation: self.generation,
             spilled: self.spilled,
             version: self.version.map(Into::into),
-            trouble: self.trouble.map(|(cause, error)| {
-                Box::new(Trouble { cause, error: error.to_owned(), since: self.since })
+            trouble: self.trouble.map(|(cause, error, version)| {
+                let (error, version) = (error.to_owned(), version.map(Into::into));
+                Box::new(Trouble { cause, error, since: self.since, version })
             }),
             digests: Digests(digests.collect::<VecDeque<_>>()),
             holes: Holes(holes),
@@ -139,6 +140,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
         Some(trouble) => {
             out.push(cause_number(trouble.cause));
             put_bytes(trouble.error.as_bytes(), out);
+            put_option(trouble.version.as_deref(), out);
         }
     }
     put_varint(job.digests.0.len() as u64, out);
@@ -156,12 +158,14 @@ pub fn set_partition(record: &mut [u8], partition: u32) {
     record[JOB_PARTITION_AT..JOB_NEXT_AT].copy_from_slice(&partition.to_le_bytes());
 }
 
-fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<(Cause, &'a str)>, Undecodable> {
+type TroubleView<'a> = (Cause, &'a str, Option<&'a str>);
+
+fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, Undecodable> {
     match reader.u8("cause")? {
         0 => Ok(None),
         number => {
             let cause = cause_of(number).ok_or_else(|| reader.bad("cause"))?;
-            Ok(Some((cause, reader.text("error")?)))
+            Ok(Some((cause, reader.text("error")?, reader.option("failed version")?)))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reading and writing the parts of a record. Must never trust a length before it has been
 //! compared with what is there.
 
-use ordain_core::packed::Malformed;
+use ordain_core::Malformed;
 
 /// Stored bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

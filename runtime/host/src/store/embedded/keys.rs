@@ -141,6 +141,12 @@ pub(super) fn due(partition: &Partition, at: u64, key: &str) -> Vec<u8> {
     out
 }
 
+/// What comes right after an entry.
+pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
+    entry.push(0);
+    entry
+}
+
 /// The time and the key of a due entry, of which `prefix` is [`due_all`].
 pub(super) fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     let (at, key) = entry.strip_prefix(prefix)?.split_first_chunk()?;

@@ -77,8 +77,9 @@ fn load_one(
         Ok(ids) => ids,
         Err(words) => return Ok(Err(words)),
     };
-    let due_in = record.envelope.due_in(now);
-    Ok(Ok(Some(Box::new(Loaded { job: record.job.to_job(), state, ids, due_in }))))
+    let (due_in, expire_in) = (record.envelope.due_in(now), record.envelope.expire_in(now));
+    let job = record.job.to_job();
+    Ok(Ok(Some(Box::new(Loaded { job, state, ids, due_in, expire_in }))))
 }
 
 fn ids(
@@ -247,13 +248,25 @@ fn far_ahead(
 pub(super) fn due(
     shared: &Shared,
     partition: &Partition,
+    after: Option<&(u64, Key)>,
     limit: usize,
-) -> Result<(Vec<Key>, Option<u64>), StoreError> {
+    future: bool,
+) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
     let mark = shared.due.get(partition);
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let all = keys::due_all(partition);
-    let range = keys::due_from(partition, mark.from)..keys::due_from(partition, u64::MAX);
+    let start = match after {
+        None => keys::due_from(partition, mark.from),
+        Some((at, key)) => keys::after(keys::due(partition, *at, key)),
+    };
+    let range = start..keys::after(keys::due_from(partition, u64::MAX));
+    // Only a read from the beginning knows that nothing is before its first entry.
+    let advance = |to: u64| {
+        if after.is_none() {
+            shared.due.advance(partition, mark, to);
+        }
+    };
     let (mut due, mut first) = (Vec::new(), None);
     for entry in snapshot.range(&shared.tables.times, range) {
         let entry = entry.key().map_err(|error| read_error(&error))?;
@@ -262,13 +275,13 @@ pub(super) fn due(
         if !is_due(shared, &snapshot, partition, &key, at, now)? {
             continue;
         }
-        if at > now || due.len() >= limit {
-            shared.due.advance(partition, mark, first.min(now));
+        if (at > now && !future) || due.len() >= limit {
+            advance(first.min(now));
             return Ok((due, Some(at.saturating_sub(now))));
         }
-        due.push(key);
+        due.push((at, key));
     }
-    shared.due.advance(partition, mark, first.unwrap_or(now).min(now));
+    advance(first.unwrap_or(now).min(now));
     Ok((due, None))
 }
 

@@ -59,6 +59,10 @@ impl Envelope {
         (self.due_at != 0).then(|| self.due_at.saturating_sub(now))
     }
 
+    pub(super) fn expire_in(&self, now: u64) -> Option<u64> {
+        (self.expire_at != 0).then(|| self.expire_at.saturating_sub(now))
+    }
+
     fn encode(&self, state: State<'_>, out: &mut Vec<u8>) {
         out.push(FORMAT);
         put_varint(self.due_at, out);
