@@ -62,8 +62,13 @@ pub enum Effect {
     },
     /// Read the due index of this partition. Answered by `DueRead`.
     ReadDue {
-        /// Keys to read at most.
+        /// Start behind this entry; `None`: at the beginning.
+        after: Option<(u64, Key)>,
+        /// Entries to read at most.
         limit: usize,
+        /// Entries that have not passed as well: nothing more can come, so nothing is worth
+        /// waiting for.
+        all: bool,
     },
     /// Ownership is over: close everything without another write.
     Stop(Stop),

@@ -17,9 +17,6 @@ pub enum Input {
         delivery: Delivery,
         /// The event.
         event: Arc<Event>,
-        /// Where it came from, for people: `line 17 of orders.ndjson`. `None` where the event's
-        /// id says enough.
-        origin: Option<Arc<str>>,
     },
     /// The source delivered something that is no event; the letter says what and why.
     Unreadable {
@@ -71,9 +68,9 @@ pub enum Input {
     },
     /// Answers [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
-        /// Keys whose entry has passed, the earliest first.
-        keys: Vec<Key>,
-        /// Time from now, in ms, to the earliest entry after those.
+        /// Entries (store time, key) after the one asked from, the earliest first.
+        entries: Vec<(u64, Key)>,
+        /// Time from now, in ms, to the earliest entry after those; 0 if it has passed.
         next_in: Option<u64>,
     },
     /// All messages of the commits of a shard up to this number are published and marked done.
@@ -83,6 +80,8 @@ pub enum Input {
         /// The number of the newest such commit.
         through: u64,
     },
+    /// Something outside has changed for a key: look at it, even if it is quiet.
+    Look(Key),
     /// Another handler version is active.
     VersionChanged(Version),
     /// No more turns are to be started: finish and commit what runs.

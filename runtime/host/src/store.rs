@@ -4,6 +4,9 @@
 //! A store keeps and refuses; it decides nothing. What is written, and under which condition,
 //! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
 
+pub mod codec;
+pub mod embedded;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -12,6 +15,14 @@ use bytes::Bytes;
 use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
 };
+
+/// Bytes of a key. Decoders refuse longer ones. The embedded store's engine takes 65,535 bytes for
+/// a place, and the key of a dead letter, whose NULs are doubled there, needs twice its length
+/// beside the stream and the numbers; and a key is held by every lane and every index entry.
+pub const KEY_SIZE_LIMIT: usize = 16 * 1024;
+
+/// Bytes of a stream's name, which is part of every place: its length is kept in one byte.
+pub const STREAM_NAME_LIMIT: usize = 255;
 
 /// A partition of a stream: the unit of ownership.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -179,13 +190,16 @@ pub trait Store: Send + Sync + 'static {
         missing: &[RangeInclusive<u64>],
     ) -> Result<Vec<(u64, Arc<Event>)>, StoreError>;
 
-    /// Keys of the partition whose due entry has passed, the earliest first, and the ms to the
-    /// earliest entry after those.
+    /// Entries (time, key) of the partition's due index that have passed (with `all`, the others
+    /// as well), the earliest first, behind `after`; and the ms to the earliest entry after those,
+    /// passed or not.
     async fn due(
         &self,
         partition: &Partition,
+        after: Option<&(u64, Key)>,
         limit: usize,
-    ) -> Result<(Vec<Key>, Option<u64>), StoreError>;
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError>;
 
     /// Committed messages that are not marked done, from after commit `after` on, of at most
     /// `limit` commits (at least one if there is one).
