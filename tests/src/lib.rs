@@ -1,1 +1,3 @@
-//! x
+//! What the tests of the whole have in common.
+
+pub mod conformance;

@@ -102,6 +102,8 @@ pub struct Trouble {
     pub error: String,
     /// Since when.
     pub since: u64,
+    /// The handler version that failed, if one did.
+    pub version: Option<Version>,
 }
 
 /// Extent of a key's spill area.
@@ -144,25 +146,50 @@ impl Spilled {
 pub struct Digests(pub VecDeque<u32>);
 
 impl Digests {
+    /// Stands for a sequence whose event was never seen.
+    const UNSEEN: u32 = 0;
+
     /// The stored form of a content digest.
     pub fn short(content: u64) -> u32 {
-        (content ^ (content >> 32)) as u32
+        ((content ^ (content >> 32)) as u32).max(1)
     }
 
     /// Remembers the digest of sequence `next`, which is being settled.
     pub fn push(&mut self, content: u64, limit: usize) {
-        self.0.push_back(Self::short(content));
-        while self.0.len() > limit {
+        self.push_short(Self::short(content), limit);
+    }
+
+    /// Sequence `next` is being settled without its event having been seen.
+    pub fn push_unseen(&mut self, limit: usize) {
+        self.push_short(Self::UNSEEN, limit);
+    }
+
+    fn push_short(&mut self, short: u32, limit: usize) {
+        while self.0.len() >= limit.max(1) {
             self.0.pop_front();
+        }
+        if limit > 0 {
+            self.0.push_back(short);
+        }
+    }
+
+    fn position(&self, next: u64, sequence: u64) -> Option<usize> {
+        let back = usize::try_from(next.checked_sub(sequence)?).ok()?;
+        self.0.len().checked_sub(back)
+    }
+
+    /// The event of a settled sequence has been seen after all.
+    pub fn set(&mut self, next: u64, sequence: u64, content: u64) {
+        if let Some(short) = self.position(next, sequence).and_then(|at| self.0.get_mut(at)) {
+            *short = Self::short(content);
         }
     }
 
     /// Whether `content` differs from what was settled as `sequence`; `None` if that is no longer
     /// remembered.
     pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
-        let back = usize::try_from(next.checked_sub(sequence)?).ok()?;
-        let index = self.0.len().checked_sub(back)?;
-        self.0.get(index).map(|settled| *settled != Self::short(content))
+        let settled = *self.0.get(self.position(next, sequence)?)?;
+        (settled != Self::UNSEEN).then(|| settled != Self::short(content))
     }
 }
 
@@ -257,7 +284,8 @@ pub struct JobWrite {
     pub key: Key,
     /// Condition; where it does not hold, this write alone is refused.
     pub expect: Expect,
-    /// The job as it will be. Spilled events below its `next` are removed by this write.
+    /// The job as it will be. Spilled events below its `next` are removed by this write; all of
+    /// them are where its `spilled.count` is 0.
     pub job: Job,
     /// What becomes of the state.
     pub state: Change,
@@ -362,4 +390,6 @@ pub struct Loaded {
     pub ids: Vec<TakenId>,
     /// Time from now, in ms, to the key's entry in the due index; 0 if it has passed.
     pub due_in: Option<u64>,
+    /// Time from now, in ms, until the store forgets the job; `None`: never.
+    pub expire_in: Option<u64>,
 }

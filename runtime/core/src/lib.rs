@@ -1,17 +1,38 @@
 //! The sequencer of Ordain: decides, for one partition of a stream, what happens to each event
-//! and when. It performs nothing itself: no I/O, no clock, no random source.
-pub mod effect;
-pub mod event;
-pub mod input;
-pub mod job;
-pub mod letter;
-pub mod packed;
-pub mod settings;
-pub mod turn;
-pub use effect::*;
-pub use event::*;
-pub use input::*;
-pub use job::*;
-pub use letter::*;
-pub use settings::*;
-pub use turn::*;
+//! and when. It performs nothing itself: no I/O, no clock, no random source. Time and seeds are
+//! arguments, so that every run can be repeated.
+//!
+//! [`Sequencer`] takes [`Input`]s and gives [`Effect`]s. The other modules are the words that both
+//! are made of, and what a store keeps.
+
+mod effect;
+mod event;
+#[cfg(feature = "faults")]
+mod fault;
+mod input;
+mod job;
+mod letter;
+mod packed;
+mod sequencer;
+mod settings;
+mod stats;
+mod turn;
+
+pub use effect::{Effect, Stop};
+pub use event::{
+    Delivery, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END, Version, digest,
+    shard_of,
+};
+#[cfg(feature = "faults")]
+pub use fault::Fault;
+pub use input::Input;
+pub use job::{
+    Applied, Batch, Change, CommitReply, Digests, Emitted, Expect, Holes, Job, JobWrite, Loaded,
+    Present, Refusal, Spilled, Status, TakenId, Trouble,
+};
+pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
+pub use packed::{Headers, Malformed};
+pub use sequencer::Sequencer;
+pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
+pub use stats::{LaneState, Stats};
+pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};

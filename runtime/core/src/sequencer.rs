@@ -1,0 +1,281 @@
+//! The sequencer of one partition.
+//!
+//! Call it in this order: [`Sequencer::handle`] for each input there is, then
+//! [`Sequencer::poll_effect`] until it has no more (commits and turns are formed there, so that
+//! they are as large as the inputs allow), then sleep until the next input or
+//! [`Sequencer::poll_timeout`], and call [`Sequencer::handle_timeout`].
+//!
+//! Its parts, each in a file: `arrive` decides about an event, `dispatch` forms turns and takes
+//! their results, `retry` treats failures, `gap` missing events, `spill` moves events between
+//! memory and store, `commit` forms batches and takes the answers, `load` brings lanes in and
+//! out, `settle` is what all of them call after they have changed a lane.
+
+/// Whether a deliberate fault is switched on; `false` at compile time without the feature.
+macro_rules! fault {
+    ($sequencer:expr, $fault:ident) => {{
+        #[cfg(feature = "faults")]
+        let on = $sequencer.fault == Some($crate::fault::Fault::$fault);
+        #[cfg(not(feature = "faults"))]
+        let on = false;
+        on
+    }};
+}
+
+mod arrive;
+mod commit;
+mod dispatch;
+mod gap;
+mod ids;
+mod jitter;
+mod lane;
+mod lanes;
+mod letters;
+mod load;
+mod retry;
+mod settle;
+mod spill;
+mod timers;
+mod window;
+
+use std::collections::VecDeque;
+
+use self::commit::Shard;
+use self::jitter::Jitter;
+use self::lanes::{Lanes, List};
+use self::load::Due;
+use self::timers::Timers;
+use self::window::Window;
+use crate::effect::Effect;
+use crate::event::{Key, Version};
+use crate::input::Input;
+use crate::settings::Settings;
+use crate::stats::{LaneState, Stats};
+
+/// Decides what happens to each event of one partition, and when.
+#[derive(Debug)]
+pub struct Sequencer {
+    settings: Settings,
+    now: u64,
+    serial: u64,
+    lanes: Lanes,
+    window: Window,
+    shards: Vec<Shard>,
+    /// Lanes that may have an event to run.
+    ready: VecDeque<u32>,
+    /// Lanes that wait for their load to be asked for.
+    loads: VecDeque<u32>,
+    loads_under_way: usize,
+    /// Keys to be looked at when there is room.
+    looks: VecDeque<Key>,
+    pages: usize,
+    replays: usize,
+    turns: usize,
+    ahead: usize,
+    /// Bytes of events, states, outcomes and unpublished messages.
+    memory: usize,
+    /// What a turn's outcome took lately, in bytes.
+    outcome: usize,
+    outbox: usize,
+    /// Lanes to which something will happen by itself.
+    restless: usize,
+    timers: Timers,
+    due: Due,
+    jitter: Jitter,
+    effects: VecDeque<Effect>,
+    /// The source is at its end.
+    ended: bool,
+    draining: bool,
+    stopped: bool,
+    version: Option<Version>,
+    stats: Stats,
+    #[cfg(feature = "faults")]
+    fault: Option<crate::fault::Fault>,
+}
+
+/// Share of the memory budget at which intake stops; the rest is for outcomes of what is in.
+const INTAKE_SHARE: (usize, usize) = (3, 4);
+
+impl Sequencer {
+    /// A sequencer for a partition that has just been claimed. `commits` has the number of the
+    /// last commit of each shard.
+    pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
+        assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
+        Self {
+            now,
+            serial: 0,
+            lanes: Lanes::new(),
+            window: Window::new(),
+            shards: commits.iter().map(|number| Shard::new(*number)).collect(),
+            ready: VecDeque::new(),
+            loads: VecDeque::new(),
+            loads_under_way: 0,
+            looks: VecDeque::new(),
+            pages: 0,
+            replays: 0,
+            turns: 0,
+            ahead: 0,
+            memory: 0,
+            outcome: 0,
+            outbox: 0,
+            restless: 0,
+            timers: Timers::default(),
+            due: Due::new(now),
+            jitter: Jitter::new(settings.seed),
+            effects: VecDeque::new(),
+            ended: false,
+            draining: false,
+            stopped: false,
+            version: settings.version.clone(),
+            stats: Stats::default(),
+            settings,
+            #[cfg(feature = "faults")]
+            fault: None,
+        }
+    }
+
+    // Getters.
+
+    /// How many more deliveries it takes now.
+    pub fn credit(&self) -> usize {
+        let limit = self.settings.memory_budget / INTAKE_SHARE.1 * INTAKE_SHARE.0;
+        if self.draining || self.stopped || self.memory >= limit {
+            return 0;
+        }
+        let window = self.settings.prefetch.saturating_sub(self.window.len());
+        window.min(self.room())
+    }
+
+    /// Whether everything it was given is durably settled or held, and nothing is going to happen
+    /// before another event or a person comes.
+    pub fn quiescent(&self) -> bool {
+        let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
+        self.drained()
+            && self.window.len() == 0
+            && self.ready.is_empty()
+            && self.pages == 0
+            && self.replays == 0
+            && self.loads_under_way == 0
+            && self.loads.is_empty()
+            && self.looks.is_empty()
+            && self.due.settled()
+            && LaneState::ALL
+                .iter()
+                .filter(|state| !resting.contains(state))
+                .all(|state| self.stats.lanes_by_state[*state as usize] == 0)
+            && self.waiting_for_ever()
+    }
+
+    /// Whether nothing is executed, committed or published at this moment. After
+    /// [`Input::Drain`] this is the end.
+    pub fn drained(&self) -> bool {
+        self.turns == 0 && self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
+    }
+
+    /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
+    pub fn looks(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            lanes: self.lanes.len(),
+            memory: self.memory,
+            unacknowledged: self.window.len(),
+            ahead: self.ahead,
+            turns: self.turns,
+            loads: self.loads_under_way,
+            outbox: self.outbox,
+            ..self.stats
+        }
+    }
+
+    /// Breaks itself on purpose.
+    #[cfg(feature = "faults")]
+    pub fn inject(&mut self, fault: crate::fault::Fault) {
+        self.fault = Some(fault);
+    }
+
+    // Inputs.
+
+    /// Takes in what happened at `now` (ms, never earlier than before).
+    pub fn handle(&mut self, now: u64, input: Input) {
+        self.now = self.now.max(now);
+        if self.stopped {
+            return;
+        }
+        match input {
+            Input::Arrived { delivery, event } => self.arrived(delivery, event),
+            Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
+            Input::SourceReset => self.window.reset(),
+            Input::SourceEnded => self.source_ended(),
+            Input::Loaded { token, loaded } => self.loaded(token, loaded),
+            Input::TurnDone(done) => self.turn_done(done),
+            Input::Committed { shard, number, reply } => self.committed(shard, number, reply),
+            Input::SpillRead { token, events, end } => self.spill_read(token, events, end),
+            Input::Replayed { token, found, again } => self.replayed(token, found, again),
+            Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
+            Input::Published { shard, through } => self.published(shard, through),
+            Input::Look(key) => self.looks.push_back(key),
+            Input::VersionChanged(version) => self.version_changed(version),
+            Input::Drain => self.draining = true,
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        if self.stopped {
+            return;
+        }
+        while let Some((index, birth)) = self.timers.pop(self.now) {
+            if self.lanes.get(index).is_some_and(|lane| lane.birth == birth) {
+                self.lane_timeout(index);
+            }
+        }
+        self.resend();
+    }
+
+    // Outputs.
+
+    /// The next thing to do; `None` once there is nothing until the next input or timeout.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        if self.effects.is_empty() && !self.stopped {
+            self.relieve();
+            self.look();
+            self.start_loads();
+            self.dispatch();
+            self.close_batches();
+            self.read_due();
+            if let Some(through) = self.window.acknowledge() {
+                self.effects.push_back(Effect::Ack { through });
+            }
+        }
+        self.effects.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is to be called, if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.stopped {
+            return None;
+        }
+        let resend = self.shards.iter().filter_map(Shard::resend_at).min();
+        [self.timers.next(), self.spill_timeout(), self.due.at(), resend]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    // Shared by the parts.
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Lanes that can still be made, or made free.
+    fn room(&self) -> usize {
+        let leaving = self.lanes.count(List::Leaving);
+        (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())
+    }
+}

@@ -1,0 +1,359 @@
+//! What becomes of an event when it arrives.
+
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::lane::{Check, Copy, Held, Mode};
+use super::letters::{aside, settling, tag};
+use super::window::NO_LANE;
+use crate::event::{Delivery, Event, Key, SEQUENCE_END, shard_of};
+use crate::job::{Digests, Status, TakenId};
+use crate::letter::{Cause, DeadLetter, LetterId};
+use crate::settings::{Ordering, Overflow, Settings};
+
+impl Sequencer {
+    pub(super) fn arrived(&mut self, delivery: Delivery, event: Arc<Event>) {
+        self.stats.delivered += 1;
+        if let Some(letter) = self.refuse(&event) {
+            self.window.open(delivery, NO_LANE, self.now);
+            self.free_letter(letter, delivery);
+            return;
+        }
+        let index = match self.lanes.find(event.key()) {
+            Some(index) => index,
+            None => self.new_lane(&event),
+        };
+        self.window.open(delivery, index, self.now);
+        if fault!(self, AckPastHeld) {
+            self.window.finish(delivery);
+        }
+        self.take(index, delivery, event);
+        self.settle(index);
+    }
+
+    /// The letter of an event that can belong to no lane.
+    fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
+        let (cause, error) = if event.key().is_empty() {
+            (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
+        } else if self.settings.ordering == Ordering::Fifo {
+            if !event.id().is_empty() {
+                return None;
+            }
+            (Cause::NoId, "the event has no id, by which a repeat could be known".into())
+        } else {
+            let first = self.settings.first;
+            match event.sequence() {
+                Some(sequence) if (first..SEQUENCE_END).contains(&sequence) => return None,
+                Some(sequence) => (
+                    Cause::NoSequence,
+                    format!(
+                        "sequence {sequence} is not in {first}..={} (see the setting `first`)",
+                        SEQUENCE_END - 1
+                    ),
+                ),
+                None => (
+                    Cause::NoSequence,
+                    "the stream is `sequenced`, but the event has no sequence: \
+                     let its producer number it, or make the stream `fifo`"
+                        .into(),
+                ),
+            }
+        };
+        let sequence = event.sequence().unwrap_or(0);
+        Some(aside(&event.key().into(), sequence, event, cause, error))
+    }
+
+    fn new_lane(&mut self, event: &Event) -> u32 {
+        let key = event.key().into();
+        let shard = shard_of(event.key(), self.settings.shards);
+        let index = self.make_lane(key, shard);
+        let first_of_all = self.settings.ordering == Ordering::Sequenced
+            && event.sequence() == Some(self.settings.first);
+        let lane = &mut self.lanes[index];
+        if first_of_all {
+            // It may run before it is known that there is no job: the commit checks that.
+            lane.mode = Mode::Live;
+            lane.absent = true;
+        } else {
+            self.loads.push_back(index);
+        }
+        index
+    }
+
+    /// Decides about an event of a lane, or lets it wait for its job.
+    pub(super) fn take(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+        let lane = &mut self.lanes[index];
+        match &lane.mode {
+            Mode::Loading => self.wait(index, delivery, event),
+            Mode::Foreign(next) => {
+                let expected = is_next(&self.settings, *next, &event);
+                self.wait(index, delivery, event);
+                if expected {
+                    self.load_again(index);
+                }
+            }
+            Mode::Broken(error) => {
+                let error = format!("the key's record in the store cannot be read: {error}");
+                let sequence = event.sequence().unwrap_or(0);
+                let letter = aside(&lane.key, sequence, &event, Cause::Corrupt, error);
+                self.free_letter(letter, delivery);
+            }
+            Mode::Live if lane.ended && self.now >= lane.forgotten_at && lane.durable() => {
+                self.wait(index, delivery, event);
+                self.load_again(index);
+            }
+            Mode::Live => match self.settings.ordering {
+                Ordering::Sequenced => self.take_sequenced(index, delivery, event),
+                Ordering::Fifo => self.take_fifo(index, delivery, event),
+            },
+        }
+    }
+
+    /// Lets an event wait until its lane can decide about it.
+    pub(super) fn wait(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+        self.memory += event.memory();
+        self.lanes[index].arrivals.push_back((delivery, event));
+    }
+
+    /// Decides about the events that waited.
+    pub(super) fn take_arrivals(&mut self, index: u32) {
+        for (delivery, event) in std::mem::take(&mut self.lanes[index].arrivals) {
+            self.memory -= event.memory();
+            self.take(index, delivery, event);
+        }
+    }
+
+    fn take_sequenced(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+        let sequence = event.sequence().expect("events without one never reach a lane");
+        let lane = &mut self.lanes[index];
+        if sequence < lane.done && fault!(self, TakeADuplicateForNew) && sequence + 1 == lane.done {
+            lane.done = sequence;
+            lane.job.next = lane.job.next.min(sequence);
+        }
+        let lane = &mut self.lanes[index];
+        if let Ok(position) = lane.find(sequence) {
+            self.repeat_of_held(index, position, delivery, &event);
+        } else if sequence < lane.done {
+            self.repeat_of_settled(index, sequence, delivery, event);
+        } else if lane.ended {
+            self.after_end(index, sequence, delivery, &event);
+        } else if lane.rest.spans(sequence) {
+            self.memory += event.memory();
+            lane.checks.push(Check { sequence, event, delivery });
+        } else {
+            self.hold(index, sequence, delivery, event);
+        }
+    }
+
+    fn take_fifo(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+        let id = event.id_digest();
+        let lane = &mut self.lanes[index];
+        if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id)) {
+            if let Ok(position) = lane.find(sequence) {
+                self.repeat_of_held(index, position, delivery, &event);
+            } else if content == Digests::short(event.content()) || fault!(self, IgnoreConflicts) {
+                self.duplicate(delivery);
+            } else {
+                self.conflict(index, sequence, delivery, &event);
+            }
+            return;
+        }
+        if lane.ended {
+            self.after_end(index, 0, delivery, &event);
+            return;
+        }
+        lane.advance_front();
+        let sequence = lane.front.max(lane.highest().map_or(0, |highest| highest + 1));
+        if self.overflows(index) {
+            self.overflow(index, sequence, delivery, &event);
+            return;
+        }
+        let content = Digests::short(event.content());
+        let taken = TakenId { sequence, id, content };
+        self.lanes[index].ids.get_or_insert_default().take(taken);
+        self.hold(index, sequence, delivery, event);
+    }
+
+    /// A new event of the lane, at or after `done`.
+    fn hold(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
+        let lane = &mut self.lanes[index];
+        if sequence != lane.done {
+            lane.advance_front();
+            if sequence > lane.front.saturating_add(self.settings.gap.max_width) {
+                let error = format!(
+                    "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
+                     missing one",
+                    self.settings.gap.max_width, lane.front
+                );
+                let letter = aside(&lane.key, sequence, &event, Cause::FarAhead, error);
+                self.free_letter(letter, delivery);
+                return;
+            }
+            if self.settings.ordering == Ordering::Sequenced && self.overflows(index) {
+                self.overflow(index, sequence, delivery, &event);
+                return;
+            }
+        }
+        let replayed = delivery == 0;
+        let copy = Copy::None;
+        self.insert(index, Held { sequence, at: self.now, event, delivery, copy, replayed });
+        let lane = &mut self.lanes[index];
+        if lane.parked() {
+            if sequence == lane.done
+                && lane.job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap)
+            {
+                // The event whose absence stopped the key has come after all.
+                self.resume(index);
+            } else {
+                lane.spill_all = true;
+            }
+        } else if lane.blocked()
+            && lane.held.len() - lane.ran > self.settings.lane_buffer
+            && !fault!(self, NeverSpill)
+        {
+            lane.spill_all = true;
+        }
+    }
+
+    /// Puts an event in its place; nothing with its sequence is there.
+    pub(super) fn insert(&mut self, index: u32, held: Held) {
+        self.memory += held.event.memory();
+        let lane = &mut self.lanes[index];
+        if held.copy != Copy::Stored {
+            lane.loose += 1;
+        }
+        let Err(position) = lane.find(held.sequence) else {
+            unreachable!("two events of one sequence are never held")
+        };
+        if position < lane.held.len() && held.delivery != 0 {
+            self.stats.reordered += 1;
+        }
+        if held.sequence < lane.done {
+            lane.ran += 1;
+        }
+        lane.held.insert(position, held);
+    }
+
+    fn overflows(&self, index: u32) -> bool {
+        let lane = &self.lanes[index];
+        self.settings.overflow == Overflow::DeadLetter
+            && lane.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
+            && lane.blocked()
+    }
+
+    fn overflow(&mut self, index: u32, sequence: u64, delivery: Delivery, event: &Arc<Event>) {
+        let lane = &self.lanes[index];
+        let error = format!(
+            "the key is blocked at {} and has {} events behind it already (spill_limit)",
+            lane.done, self.settings.spill_limit
+        );
+        let letter = aside(&lane.key, sequence, event, Cause::Overflow, error);
+        self.free_letter(letter, delivery);
+    }
+
+    fn repeat_of_held(
+        &mut self,
+        index: u32,
+        position: usize,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        let lane = &mut self.lanes[index];
+        let held = &mut lane.held[position];
+        let sequence = held.sequence;
+        if held.event.content() != event.content() && !fault!(self, IgnoreConflicts) {
+            self.conflict(index, sequence, delivery, event);
+        } else if held.copy == Copy::Stored {
+            self.duplicate(delivery);
+        } else if held.delivery == 0 {
+            // Found by replay, and now the source has it too.
+            held.delivery = delivery;
+        } else {
+            lane.repeats.push((sequence, delivery));
+        }
+    }
+
+    fn repeat_of_settled(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: Arc<Event>,
+    ) {
+        let lane = &mut self.lanes[index];
+        if lane.job.holes.contains(sequence) && !fault!(self, TakeLateForDuplicate) {
+            self.late(index, sequence, delivery, event);
+            return;
+        }
+        let differs = lane.job.digests.differs(lane.job.next, sequence, event.content());
+        if differs == Some(true) && !fault!(self, IgnoreConflicts) {
+            self.conflict(index, sequence, delivery, &event);
+        } else {
+            self.duplicate(delivery);
+        }
+    }
+
+    /// The original of a skipped sequence: it takes the place of the empty letter.
+    fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
+        let lane = &mut self.lanes[index];
+        lane.job.holes.remove(sequence);
+        lane.job.digests.set(lane.job.next, sequence, event.content());
+        let error = "it came after its sequence had been skipped".into();
+        let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
+        let bytes = letter.memory();
+        let chunk = lane.chunk(None, &self.settings);
+        chunk.letters.push(letter);
+        chunk.joined.push((delivery, event));
+        chunk.bytes += bytes;
+        self.memory += bytes;
+    }
+
+    pub(super) fn duplicate(&mut self, delivery: Delivery) {
+        if delivery != 0 {
+            self.stats.duplicates += 1;
+            self.window.finish(delivery);
+        }
+    }
+
+    fn conflict(&mut self, index: u32, sequence: u64, delivery: Delivery, event: &Arc<Event>) {
+        let error = "another event with other content has the same identity".into();
+        let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
+        self.free_letter(letter, delivery);
+    }
+
+    /// A check that the store answered: its event was there with other content.
+    pub(super) fn conflict_with_spilled(&mut self, index: u32, check: &Check) {
+        self.conflict(index, check.sequence, check.delivery, &check.event);
+    }
+
+    pub(super) fn after_end(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        let lane = &self.lanes[index];
+        if lane.job.status != Status::Completed || lane.writing || !lane.pending.is_empty() {
+            // The end is not durable yet: if its commit is refused, this event may still count.
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
+        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
+        let letter = aside(&lane.key, sequence, event, Cause::AfterEnd, error);
+        self.free_letter(letter, delivery);
+    }
+}
+
+/// Whether the event can be the next one of a job whose `next` is this.
+pub(super) fn is_next(settings: &Settings, next: u64, event: &Event) -> bool {
+    match settings.ordering {
+        Ordering::Sequenced => event.sequence() == Some(next),
+        Ordering::Fifo => true,
+    }
+}
+
+/// Identity of the letter that an event found by replay may come from.
+pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
+    LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
+}

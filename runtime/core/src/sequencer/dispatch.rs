@@ -1,0 +1,201 @@
+//! Turns to the workers, and their results.
+
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::lane::InTurn;
+use super::letters::settling;
+use crate::effect::Effect;
+use crate::event::{Event, Version};
+use crate::job::{Change, Emitted};
+use crate::letter::Cause;
+use crate::turn::{Token, Turn, TurnDone, Verdict};
+
+impl Sequencer {
+    /// Starts turns round robin, as far as the limits allow.
+    pub(super) fn dispatch(&mut self) {
+        while self.may_start_turn() {
+            let Some(index) = self.ready.pop_front() else { return };
+            let Some(lane) = self.lanes.get(index) else { continue };
+            if !lane.ready {
+                continue;
+            }
+            self.lanes[index].ready = false;
+            let again = fault!(self, TwoTurnsOfOneKey) && self.lanes[index].turn.is_some();
+            if again || self.lanes[index].runnable(&self.settings) {
+                self.start_turn(index);
+            }
+            self.settle(index);
+        }
+    }
+
+    fn may_start_turn(&self) -> bool {
+        if self.draining || self.ready.is_empty() {
+            return false;
+        }
+        if fault!(self, BlockOthers)
+            && self.stats.lanes_by_state[crate::stats::LaneState::Parked as usize] > 0
+        {
+            return false;
+        }
+        // What the turns under way will bring must fit as well; one may always run.
+        let expected = self.memory + (self.turns + 1) * self.outcome;
+        let turns = fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns;
+        let ahead = fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead;
+        turns
+            && ahead
+            && self.outbox < self.settings.max_outbox
+            && (self.turns == 0 || expected <= self.settings.memory_budget)
+    }
+
+    fn start_turn(&mut self, index: u32) {
+        let serial = self.next_serial();
+        let mut limit = self.settings.quantum;
+        if !fault!(self, IgnoreRunAhead) {
+            limit = limit.min(self.settings.run_ahead - self.ahead);
+        }
+        let lane = &mut self.lanes[index];
+        if lane.again {
+            limit = 1;
+        }
+        let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
+        for (next, held) in (lane.done..).zip(lane.held.range(lane.ran..).take(limit)) {
+            if held.sequence != next {
+                break;
+            }
+            events.push((next, Arc::clone(&held.event)));
+        }
+        if events.is_empty() {
+            return;
+        }
+        lane.turn = Some(InTurn { serial, events: events.len(), stale: false });
+        self.turns += 1;
+        self.ahead += events.len();
+        self.effects.push_back(Effect::Run(Turn {
+            token: Token { lane: index, serial },
+            key: lane.key.clone(),
+            state: lane.state.clone(),
+            events,
+            fresh: lane.again,
+        }));
+    }
+
+    pub(super) fn turn_done(&mut self, done: TurnDone) {
+        let careless = fault!(self, ForgetTheTokenCheck);
+        let index = done.token.lane;
+        let turn = self.lanes.get(index).and_then(|lane| lane.turn);
+        let Some(turn) = turn.filter(|turn| turn.serial == done.token.serial) else {
+            self.stats.stale += 1;
+            return;
+        };
+        self.lanes[index].turn = None;
+        self.turns -= 1;
+        self.ahead -= turn.events;
+        if turn.stale && !careless {
+            self.stats.stale += 1;
+        } else {
+            self.take_result(index, turn, done);
+        }
+        self.settle(index);
+    }
+
+    fn take_result(&mut self, index: u32, turn: InTurn, done: TurnDone) {
+        let TurnDone { version, verdicts, state, failure, .. } = done;
+        assert!(verdicts.len() <= turn.events, "a worker settles no more than it was given");
+        if !verdicts.is_empty() {
+            self.take_verdicts(index, &version, verdicts, state);
+        }
+        if let Some(failure) = failure
+            && !self.lanes[index].ended
+        {
+            self.failed(index, failure, version);
+        }
+    }
+
+    fn take_verdicts(
+        &mut self,
+        index: u32,
+        version: &Version,
+        verdicts: Vec<Verdict>,
+        state: Change,
+    ) {
+        let ignore_end = fault!(self, ForgetTheEnd);
+        let lose_letter = fault!(self, LoseALetter);
+        let ack_now = fault!(self, AckBeforeCommit);
+        let lane = &mut self.lanes[index];
+        let key = Arc::clone(&lane.key);
+        let mut done = lane.done;
+        let mut bytes = state.memory();
+        let mut ended = false;
+        let mut finished = Vec::new();
+        // Taken out, so that the lane's events can be looked at while it is filled.
+        lane.chunk(Some(version.clone()), &self.settings);
+        let mut chunk = lane.pending.pop_back().expect("there is one now");
+        let before = chunk.bytes;
+        for (verdict, held) in verdicts.into_iter().zip(lane.held.range(lane.ran..)) {
+            ended = held.event.end();
+            match verdict {
+                Verdict::Effect { messages, complete } => {
+                    ended |= complete;
+                    chunk.effects += 1;
+                    for (position, message) in messages.into_iter().enumerate() {
+                        bytes += message.memory();
+                        let (sequence, index) = (held.sequence, position as u32);
+                        chunk.messages.push(Emitted { sequence, index, message });
+                    }
+                }
+                Verdict::Rejected(reason) => {
+                    let (event, version) = (Some(&held.event), Some(version.clone()));
+                    let letter =
+                        settling(&key, held.sequence, event, Cause::Rejected, reason, version);
+                    bytes += letter.memory();
+                    if !lose_letter {
+                        chunk.letters.push(letter);
+                    }
+                }
+            }
+            if held.replayed {
+                let id = super::arrive::far_ahead_id(&key, held.sequence, &held.event);
+                chunk.consumed.push(id);
+            }
+            if ack_now {
+                finished.push(held.delivery);
+            }
+            chunk.events += 1;
+            self.ahead += 1;
+            lane.ran += 1;
+            done += 1;
+            ended &= !ignore_end;
+            if ended {
+                break;
+            }
+        }
+        match state {
+            Change::Keep => {}
+            Change::Put(state) => {
+                lane.state = Some(state.clone());
+                chunk.bytes -= chunk.state.memory();
+                chunk.state = Change::Put(state);
+            }
+            Change::Delete => {
+                lane.state = None;
+                chunk.bytes -= chunk.state.memory();
+                chunk.state = Change::Delete;
+            }
+        }
+        chunk.next = done;
+        chunk.bytes += bytes;
+        self.memory = self.memory + chunk.bytes - before;
+        self.outcome = bytes.max(self.outcome - self.outcome / 8);
+        lane.pending.push_back(chunk);
+        lane.done = done;
+        lane.ended = ended;
+        lane.again = false;
+        lane.job.attempts = 0;
+        lane.job.rounds = 0;
+        lane.job.trouble = None;
+        for delivery in finished {
+            self.window.finish(delivery);
+        }
+    }
+}

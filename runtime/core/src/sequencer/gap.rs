@@ -1,0 +1,305 @@
+//! Missing events: a clock from the arrival of the first later one, rounds of asking every replay
+//! source, and what happens when all rounds were in vain. The event itself ends it at any point.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::retry::missing;
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::job::Loaded;
+use crate::settings::{Exhausted, Ordering};
+use crate::turn::Token;
+
+/// The gap that a lane has at its `front`.
+#[derive(Debug)]
+pub(super) struct Gap {
+    /// The first missing sequence.
+    pub(super) at: u64,
+    stage: Stage,
+    /// Rounds made.
+    round: u32,
+    /// Some source may know more later.
+    again: bool,
+    /// Asked because the key has been silent, not because a later event is there.
+    tail: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Until the next round.
+    Clock(u64),
+    /// The job is loaded again: another owner may have gone past the gap.
+    Reloading,
+    /// This source is asked.
+    Asking(usize),
+    /// All rounds are over; it acts once everything before the gap has run.
+    Exhausted,
+    /// It waits for ever.
+    Waiting,
+}
+
+impl Gap {
+    /// When the next round starts, if it is the clock that is waited for.
+    pub(super) fn clock(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Clock(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// When its owner must look at it if it leaves memory now.
+    pub(super) fn until(&self, now: u64) -> Option<u64> {
+        match self.stage {
+            Stage::Clock(at) => Some(at),
+            Stage::Waiting => None,
+            _ => Some(now),
+        }
+    }
+
+    pub(super) fn for_ever(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+}
+
+impl Sequencer {
+    /// Starts, keeps or ends the lane's gap according to what is there now.
+    pub(super) fn update_gap(&mut self, index: u32) {
+        let (now, ended) = (self.now, self.ended);
+        let skip = fault!(self, SkipAGap);
+        let lane = &mut self.lanes[index];
+        if lane.ended || lane.parked() || !lane.has_gap() {
+            if lane.gap.as_ref().is_some_and(|gap| !gap.tail || gap.at != lane.front) {
+                lane.gap = None;
+                lane.replay = None;
+            }
+            return;
+        }
+        if lane.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
+            let front = lane.front;
+            if skip && front == lane.done && lane.turn.is_none() && lane.find(front + 1).is_ok() {
+                lane.done += 1;
+                lane.front += 1;
+                return;
+            }
+            let later = lane.held.iter().filter(|held| held.sequence > front);
+            let since = later.map(|held| held.at).min().unwrap_or(now);
+            let timeout = if ended { 0 } else { self.settings.gap.timeout };
+            let round = if front == lane.done { lane.job.rounds } else { 0 };
+            let stage = Stage::Clock(since.saturating_add(timeout).max(now));
+            lane.replay = None;
+            lane.gap = Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));
+            if ended || timeout == 0 {
+                self.gap_round(index);
+            }
+        }
+        self.act_on_exhausted(index);
+    }
+
+    /// The clock has run out.
+    pub(super) fn gap_round(&mut self, index: u32) {
+        let serial = self.next_serial();
+        let lane = &mut self.lanes[index];
+        let Some(gap) = &mut lane.gap else { return };
+        if gap.round >= self.settings.gap.attempts {
+            gap.stage = Stage::Exhausted;
+            return;
+        }
+        gap.again = false;
+        gap.stage = Stage::Reloading;
+        self.stats.gap_rounds += 1;
+        let quiet = lane.turn.is_none()
+            && lane.pending.is_empty()
+            && !lane.writing
+            && !lane.dirty
+            && !lane.absent
+            && lane.load.is_none();
+        if quiet {
+            self.ask_for_load(index, serial);
+        } else {
+            // A commit of its own will tell whether another owner has been there.
+            self.ask_source(index, 0);
+        }
+    }
+
+    /// The job again, in the course of a round.
+    pub(super) fn reloaded_for_gap(
+        &mut self,
+        index: u32,
+        loaded: &Result<Option<Box<Loaded>>, String>,
+    ) {
+        let lane = &self.lanes[index];
+        let moved = match loaded {
+            Ok(Some(loaded)) => loaded.job.next > lane.job.next,
+            Ok(None) | Err(_) => !lane.absent,
+        };
+        if moved && !lane.writing && lane.turn.is_none() && lane.pending.is_empty() {
+            self.load_again(index);
+            return;
+        }
+        if lane.gap.as_ref().is_some_and(|gap| gap.stage == Stage::Reloading) {
+            self.ask_source(index, 0);
+        }
+    }
+
+    fn ask_source(&mut self, index: u32, source: usize) {
+        let serial = self.next_serial();
+        let missing = self.missing(index);
+        let lane = &mut self.lanes[index];
+        let Some(gap) = &mut lane.gap else { return };
+        if source >= self.settings.gap.sources || missing.is_empty() {
+            self.end_round(index);
+            return;
+        }
+        gap.stage = Stage::Asking(source);
+        lane.replay = Some(serial);
+        self.replays += 1;
+        let token = Token { lane: index, serial };
+        self.effects.push_back(Effect::Replay { token, key: lane.key.clone(), source, missing });
+    }
+
+    /// What is missing below the highest sequence known, as far as memory tells.
+    fn missing(&self, index: u32) -> Vec<RangeInclusive<u64>> {
+        let lane = &self.lanes[index];
+        let Some(gap) = &lane.gap else { return Vec::new() };
+        if gap.tail {
+            return vec![gap.at..=gap.at];
+        }
+        let mut ranges = Vec::new();
+        let mut next = gap.at;
+        let mut present = |first: u64, last: u64| {
+            if first > next {
+                ranges.push(next..=first - 1);
+            }
+            next = next.max(last.saturating_add(1));
+        };
+        // Between the bounds of `rest` nothing is known for sure, and what is there is not
+        // missing: it is asked for when it comes into memory.
+        let mut rest = (lane.rest.count > 0).then_some((lane.rest.first, lane.rest.last));
+        for held in &lane.held {
+            if held.sequence < gap.at {
+                continue;
+            }
+            if let Some((first, last)) = rest.filter(|(first, _)| *first < held.sequence) {
+                present(first, last);
+                rest = None;
+            }
+            present(held.sequence, held.sequence);
+        }
+        if let Some((first, last)) = rest {
+            present(first, last);
+        }
+        ranges
+    }
+
+    pub(super) fn replayed(&mut self, token: Token, found: Vec<(u64, Arc<Event>)>, again: bool) {
+        // Also one that nobody waits for any more was under way.
+        self.replays = self.replays.saturating_sub(1);
+        let Some(index) = self.answered(token, |lane| &mut lane.replay) else { return };
+        let lane = &mut self.lanes[index];
+        let Some(gap) = &mut lane.gap else { return };
+        gap.again |= again;
+        let (at, stage) = (gap.at, gap.stage);
+        let tail = gap.tail;
+        if tail {
+            lane.gap = None;
+        }
+        let sequenced = self.settings.ordering == Ordering::Sequenced;
+        for (sequence, event) in found {
+            let fits = event.key() == &*self.lanes[index].key && event.sequence() == Some(sequence);
+            if sequenced && fits && self.lanes[index].live() {
+                self.stats.replayed += 1;
+                self.take(index, 0, event);
+            }
+        }
+        self.lanes[index].advance_front();
+        if self.lanes[index].front == at && !tail {
+            if let Stage::Asking(source) = stage {
+                self.ask_source(index, source + 1);
+            }
+        } else if tail && self.lanes[index].held.is_empty() {
+            // Asked once, and there is nothing: the due index need not bring it back.
+            self.lanes[index].header = true;
+        }
+        self.settle(index);
+    }
+
+    fn end_round(&mut self, index: u32) {
+        let now = self.now;
+        let lane = &mut self.lanes[index];
+        let Some(gap) = &mut lane.gap else { return };
+        gap.round += 1;
+        let hopeless = self.ended && !gap.again;
+        if gap.round >= self.settings.gap.attempts || hopeless {
+            gap.stage = Stage::Exhausted;
+        } else {
+            let delay = self.jitter.delay(self.settings.gap.backoff, gap.round - 1);
+            gap.stage = Stage::Clock(now.saturating_add(delay));
+        }
+        if gap.at == lane.done {
+            lane.job.rounds = gap.round;
+            // A round counts across restarts only where a restart would find the key waiting.
+            lane.header |= lane.job.spilled.count > 0;
+        }
+    }
+
+    /// All rounds are over, and everything before the gap has run.
+    fn act_on_exhausted(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        let Some(gap) = &mut lane.gap else { return };
+        if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
+            return;
+        }
+        let (first, rounds) = (gap.at, gap.round);
+        let held = lane.held.get(lane.ran).map(|held| held.sequence);
+        let rest = (lane.rest.count > 0).then_some(lane.rest.first);
+        let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
+        let error = if next - first == 1 {
+            format!("event {first} never came: asked for in {rounds} rounds")
+        } else {
+            format!("events {first} to {} never came: asked for in {rounds} rounds", next - 1)
+        };
+        match self.settings.gap.on_exhausted {
+            Exhausted::Wait => gap.stage = Stage::Waiting,
+            Exhausted::Park => self.park(index, missing(error)),
+            Exhausted::Skip => {
+                lane.gap = None;
+                self.skip_unseen(index, next - 1, &format!("{error}; skipped"));
+                self.lanes[index].advance_front();
+                self.update_gap(index);
+            }
+        }
+    }
+
+    /// The key has been silent for `gap.tail`: asks once for the event that would be next.
+    pub(super) fn ask_for_tail(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        lane.tail_at = None;
+        let busy = lane.turn.is_some() || lane.gap.is_some() || lane.held.len() > lane.ran;
+        if busy || lane.ended || lane.parked() || !lane.live() || lane.rest.count > 0 {
+            return;
+        }
+        let at = lane.done;
+        let stage = Stage::Asking(0);
+        lane.gap = Some(Box::new(Gap { at, stage, round: 0, again: false, tail: true }));
+        self.ask_source(index, 0);
+    }
+
+    /// Nothing more will come from the source.
+    pub(super) fn source_ended(&mut self) {
+        self.ended = true;
+        self.due_soon(self.now);
+        for index in self.lanes.indices() {
+            if self.lanes[index].gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
+                self.gap_round(index);
+            }
+            self.settle(index);
+        }
+    }
+
+    /// Whether every lane that waits does so without an end.
+    pub(super) fn waiting_for_ever(&self) -> bool {
+        self.restless == 0
+    }
+}

@@ -1,0 +1,29 @@
+//! Delays between tries: exponential, with full jitter, from a seed.
+
+use crate::settings::Backoff;
+
+#[derive(Debug)]
+pub(super) struct Jitter(u64);
+
+impl Jitter {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// splitmix64, by Sebastiano Vigna (public domain): good enough to spread retries.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Delay before the next try after `tries` of them: anywhere between the lower bound and the
+    /// doubled one, up to the upper bound.
+    pub(super) fn delay(&mut self, backoff: Backoff, tries: u32) -> u64 {
+        let doubled = backoff.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
+        let ceiling = doubled.min(backoff.max).max(backoff.min);
+        backoff.min + self.next() % (ceiling - backoff.min + 1)
+    }
+}

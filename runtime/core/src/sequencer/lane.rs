@@ -1,0 +1,371 @@
+//! One active key: what is held of it in memory and how far it has come. Nothing here knows of
+//! other lanes.
+//!
+//! ```text
+//!        job.next          done            front
+//! settled   | executed, not |  to run, known | first missing     held beyond the gap
+//! durably   | yet durable   |  (or running)  |
+//! ```
+//!
+//! `held` has every event from `job.next` on that is in memory, durable or not, since a refused
+//! commit runs them again; `rest` is what only the store's spill area has.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::gap::Gap;
+use super::ids::Ids;
+use crate::event::{Delivery, Event, Key, Version};
+use crate::job::{Change, Emitted, Job, Spilled, Status};
+use crate::letter::{DeadLetter, LetterId};
+use crate::settings::Settings;
+use crate::stats::LaneState;
+
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent marks, not one state in disguise")]
+pub(super) struct Lane {
+    pub(super) key: Key,
+    pub(super) shard: u32,
+    /// Never used twice, while a lane's place is.
+    pub(super) birth: u64,
+    pub(super) mode: Mode,
+    /// The record as it will be once the commit in flight is applied, except that what concerns
+    /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
+    pub(super) job: Job,
+    /// The store has no record, as far as is known.
+    pub(super) absent: bool,
+    /// After everything below `done`.
+    pub(super) state: Option<Bytes>,
+    pub(super) done: u64,
+    pub(super) front: u64,
+    /// Ascending by sequence.
+    pub(super) held: VecDeque<Held>,
+    /// How many of `held` lie below `done`.
+    pub(super) ran: usize,
+    /// How many of `held` are not durable.
+    pub(super) loose: usize,
+    /// Deliveries of repeats that wait for their original.
+    pub(super) repeats: Vec<(u64, Delivery)>,
+    /// Deliveries that wait until the job is loaded, in order.
+    pub(super) arrivals: VecDeque<(Delivery, Arc<Event>)>,
+    /// Deliveries that may be repeats of events in `rest`: the store compares them.
+    pub(super) checks: Vec<Check>,
+    /// Executed or settled, not yet in a commit.
+    pub(super) pending: VecDeque<Chunk>,
+    pub(super) rest: Spilled,
+    pub(super) turn: Option<InTurn>,
+    pub(super) load: Option<u64>,
+    pub(super) page: Option<u64>,
+    pub(super) replay: Option<u64>,
+    /// A commit with a write of this lane is in flight.
+    pub(super) writing: bool,
+    /// It stands in its shard's queue of lanes to write.
+    pub(super) dirty: bool,
+    /// It stands in the queue of lanes to run.
+    pub(super) ready: bool,
+    /// The record is to be written although nothing is pending.
+    pub(super) header: bool,
+    /// Everything held is to be spilled.
+    pub(super) spill_all: bool,
+    /// The event at `done` trapped once: it is tried once more, on a fresh instance.
+    pub(super) again: bool,
+    pub(super) retry_at: Option<u64>,
+    /// Another partition had the job: when to look again.
+    pub(super) reload_at: Option<u64>,
+    /// When to ask for a lost last event.
+    pub(super) tail_at: Option<u64>,
+    pub(super) gap: Option<Box<Gap>>,
+    /// The key has ended with the last event below `done`.
+    pub(super) ended: bool,
+    /// When the store forgets the completed key.
+    pub(super) forgotten_at: u64,
+    pub(super) ids: Option<Box<Ids>>,
+    /// Earliest entry in the timers.
+    pub(super) timer: u64,
+    /// As counted.
+    pub(super) class: LaneState,
+    /// As counted: something will happen to it by itself.
+    pub(super) restless: bool,
+    /// As counted: memory apart from its events.
+    pub(super) charged: usize,
+    pub(super) link: super::lanes::Link,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Waits for its job.
+    Loading,
+    /// Its job is known.
+    Live,
+    /// Another partition has the job, whose next event is this.
+    Foreign(u64),
+    /// Its job cannot be read.
+    Broken(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) sequence: u64,
+    pub(super) at: u64,
+    pub(super) event: Arc<Event>,
+    /// 0 where there is none, or none any more.
+    pub(super) delivery: Delivery,
+    pub(super) copy: Copy,
+    /// Found by replay: it may stand in a `far-ahead` letter.
+    pub(super) replayed: bool,
+}
+
+/// Whether the store's spill area has a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copy {
+    None,
+    Writing,
+    Stored,
+}
+
+#[derive(Debug)]
+pub(super) struct Check {
+    pub(super) sequence: u64,
+    pub(super) event: Arc<Event>,
+    pub(super) delivery: Delivery,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InTurn {
+    pub(super) serial: u64,
+    pub(super) events: usize,
+    /// The lane started again meanwhile: the result is worth nothing, but until it comes no other
+    /// turn may start.
+    pub(super) stale: bool,
+}
+
+/// Results of one version, to be committed together.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// `done` after it.
+    pub(super) next: u64,
+    pub(super) events: usize,
+    /// Of `events`, those with effect.
+    pub(super) effects: usize,
+    pub(super) version: Option<Version>,
+    pub(super) state: Change,
+    pub(super) messages: Vec<Emitted>,
+    pub(super) letters: Vec<DeadLetter>,
+    pub(super) consumed: Vec<LetterId>,
+    /// Deliveries that are settled by it without being held: late originals.
+    pub(super) joined: Vec<(Delivery, Arc<Event>)>,
+    pub(super) bytes: usize,
+}
+
+impl Chunk {
+    pub(super) fn new(next: u64, version: Option<Version>) -> Self {
+        Self {
+            next,
+            events: 0,
+            effects: 0,
+            version,
+            state: Change::Keep,
+            messages: Vec::new(),
+            letters: Vec::new(),
+            consumed: Vec::new(),
+            joined: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn new(key: Key, shard: u32, birth: u64, settings: &Settings) -> Self {
+        let job = Job::new(settings.first, settings.partition);
+        Self {
+            key,
+            shard,
+            birth,
+            mode: Mode::Loading,
+            absent: false,
+            state: None,
+            done: job.next,
+            front: job.next,
+            job,
+            held: VecDeque::new(),
+            ran: 0,
+            loose: 0,
+            repeats: Vec::new(),
+            arrivals: VecDeque::new(),
+            checks: Vec::new(),
+            pending: VecDeque::new(),
+            rest: Spilled::default(),
+            turn: None,
+            load: None,
+            page: None,
+            replay: None,
+            writing: false,
+            dirty: false,
+            ready: false,
+            header: false,
+            spill_all: false,
+            again: false,
+            retry_at: None,
+            reload_at: None,
+            tail_at: None,
+            gap: None,
+            ended: false,
+            forgotten_at: u64::MAX,
+            ids: None,
+            timer: u64::MAX,
+            class: LaneState::Loading,
+            restless: false,
+            charged: 0,
+            link: super::lanes::Link::default(),
+        }
+    }
+
+    pub(super) fn live(&self) -> bool {
+        self.mode == Mode::Live
+    }
+
+    pub(super) fn parked(&self) -> bool {
+        self.job.status == Status::Parked
+    }
+
+    /// The highest sequence known to be held somewhere.
+    pub(super) fn highest(&self) -> Option<u64> {
+        let held = self.held.back().map(|held| held.sequence);
+        let rest = (self.rest.count > 0).then_some(self.rest.last);
+        held.max(rest)
+    }
+
+    pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
+        match self.held.back() {
+            None => Err(0),
+            Some(last) if last.sequence < sequence => Err(self.held.len()),
+            Some(last) if last.sequence == sequence => Ok(self.held.len() - 1),
+            Some(_) => self.held.binary_search_by_key(&sequence, |held| held.sequence),
+        }
+    }
+
+    /// Moves `front` over everything that is known to be there.
+    pub(super) fn advance_front(&mut self) {
+        self.front = self.front.max(self.done);
+        loop {
+            if self.rest.spans(self.front) {
+                if !self.rest.contiguous() {
+                    return;
+                }
+                self.front = self.rest.last + 1;
+            } else if let Ok(mut index) = self.find(self.front) {
+                while self.held.get(index).is_some_and(|held| held.sequence == self.front) {
+                    self.front += 1;
+                    index += 1;
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Whether event `front` is certainly missing while a later one is there.
+    pub(super) fn has_gap(&self) -> bool {
+        !self.rest.spans(self.front) && self.highest().is_some_and(|highest| highest > self.front)
+    }
+
+    /// Whether what is held cannot all be run now.
+    pub(super) fn blocked(&self) -> bool {
+        self.live()
+            && (self.parked()
+                || self.retry_at.is_some()
+                || self.gap.is_some()
+                || self.rest.count > 0)
+    }
+
+    pub(super) fn runnable(&self, settings: &Settings) -> bool {
+        self.turn.is_none()
+            && self.live()
+            && !self.ended
+            && !self.parked()
+            && self.retry_at.is_none()
+            && self.held.get(self.ran).is_some_and(|held| held.sequence == self.done)
+            && match self.pending.back() {
+                None => true,
+                Some(chunk) => {
+                    self.pending.len() == 1
+                        && chunk.events < settings.batch_events
+                        && chunk.bytes < settings.batch_bytes
+                }
+            }
+    }
+
+    /// Whether there is anything to spill and room for it.
+    pub(super) fn can_spill(&self, settings: &Settings) -> bool {
+        self.loose > 0 && self.job.spilled.count < settings.spill_limit
+    }
+
+    pub(super) fn wants_write(&self, settings: &Settings) -> bool {
+        self.live()
+            && (!self.pending.is_empty()
+                || self.header
+                || (!self.checks.is_empty() && self.page.is_none())
+                || (self.spill_all && self.can_spill(settings)))
+    }
+
+    /// Whether the store knows everything that this lane does.
+    pub(super) fn durable(&self) -> bool {
+        self.loose == 0
+            && self.mode != Mode::Loading
+            && self.turn.is_none()
+            && self.load.is_none()
+            && self.page.is_none()
+            && !self.ready
+            && !self.writing
+            && !self.dirty
+            && self.arrivals.is_empty()
+            && self.checks.is_empty()
+            && self.pending.is_empty()
+            && !self.header
+    }
+
+    /// The chunk that a result of this version at `done` belongs to.
+    pub(super) fn chunk(&mut self, version: Option<Version>, settings: &Settings) -> &mut Chunk {
+        let fits = self.pending.back().is_some_and(|chunk| {
+            chunk.events < settings.batch_events
+                && chunk.bytes < settings.batch_bytes
+                && (chunk.version.is_none() || version.is_none() || chunk.version == version)
+        });
+        if !fits {
+            self.pending.push_back(Chunk::new(self.done, version.clone()));
+        }
+        let chunk = self.pending.back_mut().expect("one was just pushed if there was none");
+        if chunk.version.is_none() {
+            chunk.version = version;
+        }
+        chunk
+    }
+
+    /// When its owner must look at it again, from what the store knows of it, or `None` if only
+    /// an event or a person can change anything.
+    pub(super) fn due(&self, now: u64) -> Option<u64> {
+        if self.parked() || self.ended {
+            return self.ended.then_some(now).filter(|_| self.job.spilled.count > 0);
+        }
+        if let Some(at) = self.retry_at {
+            return Some(at);
+        }
+        if self.job.spilled.count > 0 {
+            return match &self.gap {
+                Some(gap) if gap.at == self.done => gap.until(now),
+                _ => Some(now),
+            };
+        }
+        self.tail_at
+    }
+
+    /// What it costs in memory apart from its events.
+    pub(super) fn own_memory(&self) -> usize {
+        size_of::<Self>()
+            + self.key.len()
+            + self.state.as_ref().map_or(0, Bytes::len)
+            + self.ids.as_ref().map_or(0, |ids| ids.memory())
+    }
+}

@@ -1,0 +1,152 @@
+//! All lanes of a partition: by place, by key, and in two lists, least recently used first.
+
+use std::ops::{Index, IndexMut};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use slab::Slab;
+use std::hash::BuildHasher;
+
+use super::lane::Lane;
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    slab: Slab<Lane>,
+    by_key: HashTable<u32>,
+    hasher: FixedState,
+    ends: [Ends; 2],
+}
+
+/// Which list a lane stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    /// The store knows all that they do: they may leave.
+    Leaving = 0,
+    /// They hold what they cannot run: spilling it would let them leave.
+    Blocked = 1,
+}
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    first: u32,
+    last: u32,
+    count: usize,
+}
+
+/// A lane's place in its list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Link {
+    list: Option<List>,
+    before: u32,
+    after: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { list: None, before: NIL, after: NIL }
+    }
+}
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        let ends = Ends { first: NIL, last: NIL, count: 0 };
+        Self {
+            slab: Slab::new(),
+            by_key: HashTable::new(),
+            hasher: FixedState::default(),
+            ends: [ends; 2],
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Lane> {
+        self.slab.get(index as usize)
+    }
+
+    pub(super) fn find(&self, key: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(key);
+        self.by_key.find(hash, |&index| *self.slab[index as usize].key == *key).copied()
+    }
+
+    pub(super) fn insert(&mut self, lane: Lane) -> u32 {
+        let hash = self.hasher.hash_one(&*lane.key);
+        let index = self.slab.insert(lane) as u32;
+        let (slab, hasher) = (&self.slab, &self.hasher);
+        self.by_key
+            .insert_unique(hash, index, |&other| hasher.hash_one(&*slab[other as usize].key));
+        index
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> Lane {
+        self.list(index, None);
+        let lane = self.slab.remove(index as usize);
+        let hash = self.hasher.hash_one(&*lane.key);
+        if let Ok(entry) = self.by_key.find_entry(hash, |&other| other == index) {
+            entry.remove();
+        }
+        lane
+    }
+
+    /// In the order of their places.
+    pub(super) fn indices(&self) -> Vec<u32> {
+        self.slab.iter().map(|(index, _)| index as u32).collect()
+    }
+
+    pub(super) fn count(&self, list: List) -> usize {
+        self.ends[list as usize].count
+    }
+
+    pub(super) fn first(&self, list: List) -> Option<u32> {
+        let first = self.ends[list as usize].first;
+        (first != NIL).then_some(first)
+    }
+
+    /// Puts the lane at the end of a list, or in none. In the list it stands in it moves to the
+    /// end, as the one used last.
+    pub(super) fn list(&mut self, index: u32, list: Option<List>) {
+        let link = self.slab[index as usize].link;
+        if let Some(old) = link.list {
+            let ends = &mut self.ends[old as usize];
+            ends.count -= 1;
+            match link.before {
+                NIL => ends.first = link.after,
+                before => self.slab[before as usize].link.after = link.after,
+            }
+            let ends = &mut self.ends[old as usize];
+            match link.after {
+                NIL => ends.last = link.before,
+                after => self.slab[after as usize].link.before = link.before,
+            }
+        }
+        let mut link = Link::default();
+        if let Some(new) = list {
+            let ends = &mut self.ends[new as usize];
+            ends.count += 1;
+            link = Link { list, before: ends.last, after: NIL };
+            match std::mem::replace(&mut ends.last, index) {
+                NIL => ends.first = index,
+                before => self.slab[before as usize].link.after = index,
+            }
+        }
+        self.slab[index as usize].link = link;
+    }
+}
+
+impl Index<u32> for Lanes {
+    type Output = Lane;
+
+    fn index(&self, index: u32) -> &Lane {
+        &self.slab[index as usize]
+    }
+}
+
+impl IndexMut<u32> for Lanes {
+    fn index_mut(&mut self, index: u32) -> &mut Lane {
+        &mut self.slab[index as usize]
+    }
+}

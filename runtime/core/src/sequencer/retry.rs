@@ -1,0 +1,148 @@
+//! Failed tries, parked keys, and what lets them go on.
+
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::letters::settling;
+use crate::event::Version;
+use crate::job::{Status, Trouble};
+use crate::letter::Cause;
+use crate::settings::Exhausted;
+use crate::turn::Failure;
+
+impl Sequencer {
+    /// The event at `done` failed.
+    pub(super) fn failed(&mut self, index: u32, failure: Failure, version: Version) {
+        self.stats.failures += 1;
+        let never_enough = fault!(self, RetryForEver);
+        let settings = &self.settings.retry;
+        let lane = &mut self.lanes[index];
+        if failure.kind.may_pass() {
+            lane.job.attempts = lane.job.attempts.saturating_add(1);
+            if lane.job.attempts >= settings.attempts && !never_enough {
+                self.exhausted(index, failure, version);
+                return;
+            }
+            let delay = match failure.after_ms {
+                Some(wish) => wish.min(settings.backoff.max),
+                None => self.jitter.delay(settings.backoff, lane.job.attempts - 1),
+            };
+            lane.again = false;
+            lane.retry_at = Some(self.now.saturating_add(delay));
+            lane.job.trouble = Some(Box::new(trouble(failure, version)));
+            lane.header = true;
+        } else if lane.again && !never_enough {
+            self.exhausted(index, failure, version);
+        } else {
+            // At once, on a fresh instance: what earlier events left behind may be to blame.
+            lane.again = true;
+        }
+    }
+
+    fn exhausted(&mut self, index: u32, failure: Failure, version: Version) {
+        match self.settings.retry.on_exhausted {
+            Exhausted::Skip => self.skip_failed(index, failure, version),
+            Exhausted::Park | Exhausted::Wait => self.park(index, trouble(failure, version)),
+        }
+    }
+
+    fn skip_failed(&mut self, index: u32, failure: Failure, version: Version) {
+        let lane = &mut self.lanes[index];
+        let held = &lane.held[lane.ran];
+        let (ends, replayed) = (held.event.end(), held.replayed);
+        let event = Arc::clone(&held.event);
+        let sequence = held.sequence;
+        let cause = failure.kind.cause();
+        let version = Some(version);
+        let letter =
+            settling(&lane.key, sequence, Some(&event), cause, failure.message, version.clone());
+        let consumed = replayed.then(|| super::arrive::far_ahead_id(&lane.key, sequence, &event));
+        let bytes = letter.memory();
+        let chunk = lane.chunk(version, &self.settings);
+        chunk.next = sequence + 1;
+        chunk.events += 1;
+        chunk.letters.push(letter);
+        chunk.consumed.extend(consumed);
+        chunk.bytes += bytes;
+        self.memory += bytes;
+        self.ahead += 1;
+        lane.done += 1;
+        lane.ran += 1;
+        lane.ended = ends && !fault!(self, ForgetTheEnd);
+        self.calm(index);
+    }
+
+    /// Stops the key at the event at `done`; what is held of it goes into the store.
+    pub(super) fn park(&mut self, index: u32, trouble: Trouble) {
+        let lane = &mut self.lanes[index];
+        lane.job.status = Status::Parked;
+        lane.job.generation = lane.job.generation.wrapping_add(1);
+        lane.job.trouble = Some(Box::new(trouble));
+        lane.again = false;
+        lane.retry_at = None;
+        lane.gap = None;
+        lane.spill_all = true;
+        lane.header = true;
+    }
+
+    /// Lets a parked key go on from the event it stopped at.
+    pub(super) fn resume(&mut self, index: u32) {
+        self.lanes[index].job.status = Status::Active;
+        self.lanes[index].header = true;
+        self.calm(index);
+    }
+
+    /// The event at `done` has no history yet.
+    fn calm(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        lane.again = false;
+        lane.retry_at = None;
+        lane.job.attempts = 0;
+        lane.job.rounds = 0;
+        lane.job.trouble = None;
+    }
+
+    /// The backoff is over.
+    pub(super) fn retry_now(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        lane.retry_at = None;
+        if lane.held.len() == lane.ran && lane.rest.count == 0 {
+            // Its event is to come from the source again; until then nothing is due.
+            lane.header = true;
+        }
+    }
+
+    pub(super) fn version_changed(&mut self, version: Version) {
+        self.version = Some(version);
+        for index in self.lanes.indices() {
+            self.retry_under_new_version(index);
+            self.settle(index);
+        }
+    }
+
+    /// A key parked by a failure of one version tries again under another.
+    pub(super) fn retry_under_new_version(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
+            return;
+        }
+        let Some(trouble) = &lane.job.trouble else { return };
+        if trouble.version.is_some() && trouble.version != self.version && self.version.is_some() {
+            self.resume(index);
+        }
+    }
+}
+
+fn trouble(failure: Failure, version: Version) -> Trouble {
+    Trouble {
+        cause: failure.kind.cause(),
+        error: failure.message,
+        since: 0,
+        version: Some(version),
+    }
+}
+
+/// A key that is stopped because an event never came.
+pub(super) fn missing(error: String) -> Trouble {
+    Trouble { cause: Cause::Gap, error, since: 0, version: None }
+}

@@ -1,0 +1,116 @@
+//! What every part calls after it has changed a lane: the lane enters the queues, lists and
+//! counts that it now belongs in. So no part has to know what else follows from its change.
+
+use super::Sequencer;
+use super::lane::{Lane, Mode};
+use super::lanes::List;
+use crate::stats::LaneState;
+
+impl Sequencer {
+    pub(super) fn settle(&mut self, index: u32) {
+        if self.lanes[index].live() {
+            self.lanes[index].advance_front();
+            self.update_gap(index);
+            self.want_page(index);
+            let lane = &mut self.lanes[index];
+            let second = fault!(self, TwoTurnsOfOneKey) && lane.turn.is_some();
+            if !lane.ready && (second || lane.runnable(&self.settings)) {
+                lane.ready = true;
+                self.ready.push_back(index);
+            }
+            if !lane.dirty && lane.wants_write(&self.settings) {
+                lane.dirty = true;
+                self.shards[lane.shard as usize].dirty.push_back(index);
+            }
+        }
+        self.arm(index);
+        self.count(index);
+    }
+
+    /// Sees to it that the lane is looked at when its earliest deadline comes.
+    fn arm(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        let gap = lane.gap.as_ref().and_then(|gap| gap.clock());
+        let tail = lane.tail_at.filter(|_| lane.class == LaneState::Idle);
+        let Some(at) = [lane.retry_at, lane.reload_at, tail, gap].into_iter().flatten().min()
+        else {
+            return;
+        };
+        if at < lane.timer {
+            lane.timer = at;
+            self.timers.set(at, index, lane.birth);
+        }
+    }
+
+    pub(super) fn lane_timeout(&mut self, index: u32) {
+        let now = self.now;
+        let lane = &mut self.lanes[index];
+        lane.timer = u64::MAX;
+        if lane.retry_at.is_some_and(|at| at <= now) {
+            self.retry_now(index);
+        }
+        if self.lanes[index].gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
+            self.gap_round(index);
+        }
+        if self.lanes[index].reload_at.is_some_and(|at| at <= now) {
+            self.load_again(index);
+        }
+        if self.lanes[index].tail_at.is_some_and(|at| at <= now) {
+            self.ask_for_tail(index);
+        }
+        self.settle(index);
+    }
+
+    /// Puts the lane into the list and the counts that it belongs in.
+    fn count(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        let own = lane.own_memory();
+        self.memory = self.memory + own - lane.charged;
+        lane.charged = own;
+
+        let class = class_of(lane);
+        self.stats.lanes_by_state[lane.class as usize] -= 1;
+        self.stats.lanes_by_state[class as usize] += 1;
+        lane.class = class;
+
+        let restless =
+            lane.gap.as_ref().is_some_and(|gap| !gap.for_ever()) || lane.reload_at.is_some();
+        self.restless = self.restless + usize::from(restless) - usize::from(lane.restless);
+        lane.restless = restless;
+
+        let list = if lane.durable() {
+            Some(List::Leaving)
+        } else if !lane.spill_all && lane.blocked() && lane.can_spill(&self.settings) {
+            Some(List::Blocked)
+        } else {
+            None
+        };
+        self.lanes.list(index, list);
+    }
+}
+
+fn class_of(lane: &Lane) -> LaneState {
+    match lane.mode {
+        Mode::Loading => return LaneState::Loading,
+        Mode::Foreign(_) => return LaneState::Waiting,
+        Mode::Broken(_) => return LaneState::Broken,
+        Mode::Live => {}
+    }
+    if lane.turn.is_some() {
+        LaneState::Running
+    } else if lane.page.is_some() {
+        LaneState::Loading
+    } else if lane.ready {
+        LaneState::Ready
+    } else if lane.writing || lane.dirty {
+        LaneState::Committing
+    } else if lane.parked() {
+        LaneState::Parked
+    } else if lane.retry_at.is_some() {
+        LaneState::Retrying
+    } else if lane.gap.is_some() {
+        LaneState::Waiting
+    } else {
+        LaneState::Idle
+    }
+}

@@ -1,0 +1,269 @@
+//! Events between memory and the store's spill area, and what makes them go there.
+
+use std::sync::Arc;
+
+use super::lane::{Copy, Held};
+use super::lanes::List;
+use super::letters::{aside, settling};
+use super::window::NO_LANE;
+use super::{INTAKE_SHARE, Sequencer, Shard};
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::job::Spilled;
+use crate::letter::Cause;
+use crate::turn::Token;
+
+/// Bytes in one read of spilled events: what a commit may have.
+const PAGE_BYTES: usize = 4 << 20;
+
+impl Sequencer {
+    /// Reads spilled events back when the next one to run, or to bury after the key's end, is
+    /// among them.
+    pub(super) fn want_page(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        if lane.page.is_some() || lane.rest.count == 0 || lane.writing || !lane.checks.is_empty() {
+            return;
+        }
+        let next = lane.done + lane.turn.map_or(0, |turn| turn.events as u64);
+        let from = if lane.ended {
+            lane.rest.first
+        } else if lane.parked()
+            || lane.retry_at.is_some()
+            || !lane.rest.spans(next)
+            || lane.find(next).is_ok()
+        {
+            return;
+        } else {
+            next
+        };
+        let serial = self.next_serial();
+        let lane = &mut self.lanes[index];
+        lane.page = Some(serial);
+        self.pages += 1;
+        self.effects.push_back(Effect::ReadSpill {
+            token: Token { lane: index, serial },
+            key: lane.key.clone(),
+            from,
+            limit: self.settings.lane_buffer.max(self.settings.quantum),
+            bytes: PAGE_BYTES,
+        });
+    }
+
+    pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
+        let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
+        self.pages -= 1;
+        let lane = &mut self.lanes[index];
+        match events.last() {
+            Some(&(last, _)) if !end => {
+                lane.rest.first = last + 1;
+                lane.rest.last = lane.rest.last.max(last + 1);
+                lane.rest.count = lane.rest.count.saturating_sub(events.len() as u64).max(1);
+            }
+            _ => lane.rest = Spilled::default(),
+        }
+        for (sequence, event) in events {
+            if self.lanes[index].ended {
+                self.bury(index, sequence, &event);
+            } else {
+                self.unspill(index, sequence, event);
+            }
+        }
+        let lane = &mut self.lanes[index];
+        if lane.rest.count == 0 && (lane.ended || lane.held.is_empty()) {
+            // The record says that there is more than there is.
+            lane.header |= lane.job.spilled.count > 0;
+        }
+        self.settle(index);
+    }
+
+    /// A spilled event is in memory again.
+    fn unspill(&mut self, index: u32, sequence: u64, event: Arc<Event>) {
+        let lane = &mut self.lanes[index];
+        if sequence < lane.done {
+            return;
+        }
+        match lane.find(sequence) {
+            Err(_) => {
+                let (copy, at) = (Copy::Stored, self.now);
+                let held = Held { sequence, at, event, delivery: 0, copy, replayed: false };
+                self.insert(index, held);
+            }
+            Ok(position) if lane.held[position].event.content() == event.content() => {
+                self.stored(index, position);
+            }
+            Ok(_) => {
+                let error = "another event of the same sequence is being executed".into();
+                let letter = aside(&lane.key, sequence, &event, Cause::Conflict, error);
+                self.free_letter(letter, 0);
+            }
+        }
+    }
+
+    /// The spill area has a copy of a held event: its deliveries are finished.
+    pub(super) fn stored(&mut self, index: u32, position: usize) {
+        let lane = &mut self.lanes[index];
+        let held = &mut lane.held[position];
+        if held.copy == Copy::Stored {
+            return;
+        }
+        held.copy = Copy::Stored;
+        lane.loose -= 1;
+        let sequence = held.sequence;
+        self.window.finish(std::mem::take(&mut held.delivery));
+        self.finish_repeats(index, sequence);
+    }
+
+    pub(super) fn finish_repeats(&mut self, index: u32, sequence: u64) {
+        let repeats = &mut self.lanes[index].repeats;
+        if repeats.is_empty() {
+            return;
+        }
+        let finished: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == sequence).collect();
+        for (_, delivery) in finished {
+            self.duplicate(delivery);
+        }
+    }
+
+    /// An event that was spilled before its key ended.
+    pub(super) fn bury(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
+        let lane = &self.lanes[index];
+        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
+        let letter = aside(&lane.key, sequence, event, Cause::AfterEnd, error);
+        self.free_letter(letter, 0);
+    }
+
+    /// Forgets held events that the store has and that cannot run soon.
+    pub(super) fn unload(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        if !lane.blocked() || lane.page.is_some() || lane.ended {
+            return;
+        }
+        let running = lane.ran + lane.turn.map_or(0, |turn| turn.events);
+        let from = if lane.parked() || lane.retry_at.is_some() {
+            lane.done
+        } else {
+            let gap = lane.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
+            let rest = if lane.rest.count > 0 { lane.rest.first } else { u64::MAX };
+            gap.min(rest)
+        };
+        let mut position = 0;
+        let mut freed = 0;
+        let rest = &mut lane.rest;
+        lane.held.retain(|held| {
+            position += 1;
+            let keep = position <= running || held.sequence < from || held.copy != Copy::Stored;
+            if !keep {
+                rest.add(held.sequence);
+                freed += held.event.memory();
+            }
+            keep
+        });
+        self.memory -= freed;
+        lane.front = lane.done;
+    }
+
+    /// When the oldest delivery has waited so long that its lane is to spill.
+    pub(super) fn spill_timeout(&self) -> Option<u64> {
+        let head = self.window.head()?;
+        self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
+    }
+
+    fn can_spill_head(&self, lane: u32) -> bool {
+        lane != NO_LANE
+            && !fault!(self, NeverSpill)
+            && self.lanes.get(lane).is_some_and(|lane| {
+                lane.live() && !lane.spill_all && lane.can_spill(&self.settings)
+            })
+    }
+
+    /// Makes room where something holds up everything else.
+    pub(super) fn relieve(&mut self) {
+        let mut stalled = false;
+        if let Some(head) = self.window.head()
+            && self.can_spill_head(head.lane)
+        {
+            let late = self.now >= head.at.saturating_add(self.settings.spill_after);
+            if late || head.behind > self.settings.prefetch / 2 {
+                self.lanes[head.lane].spill_all = true;
+                self.settle(head.lane);
+            }
+            stalled = late || self.stalled();
+        }
+        let limit = self.settings.memory_budget / INTAKE_SHARE.1 * INTAKE_SHARE.0;
+        if (stalled || self.ended || self.memory >= limit || self.room() == 0)
+            && !fault!(self, NeverSpill)
+        {
+            while let Some(index) = self.lanes.first(List::Blocked) {
+                self.lanes[index].spill_all = true;
+                self.settle(index);
+            }
+        }
+        while self.memory >= limit
+            && let Some(index) = self.lanes.first(List::Leaving)
+        {
+            self.leave(index);
+        }
+    }
+
+    /// Whether intake has stopped and nothing that runs will start it again.
+    fn stalled(&self) -> bool {
+        self.window.len() >= self.settings.prefetch
+            && self.turns == 0
+            && self.loads_under_way == 0
+            && self.ready.is_empty()
+            && self.shards.iter().all(Shard::is_quiet)
+    }
+
+    /// What is held of a key that has just ended becomes letters.
+    pub(super) fn completed(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        lane.ran = 0;
+        lane.gap = None;
+        lane.spill_all = false;
+        for held in std::mem::take(&mut lane.held) {
+            self.memory -= held.event.memory();
+            if held.copy == Copy::Stored {
+                self.bury(index, held.sequence, &held.event);
+                continue;
+            }
+            self.lanes[index].loose -= 1;
+            self.after_end(index, held.sequence, held.delivery, &held.event);
+            let repeats = &mut self.lanes[index].repeats;
+            let same: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == held.sequence).collect();
+            for (_, delivery) in same {
+                self.after_end(index, held.sequence, delivery, &held.event);
+            }
+        }
+        let lane = &mut self.lanes[index];
+        if lane.rest.count == 0 && lane.job.spilled.count > 0 {
+            lane.header = true;
+        }
+    }
+
+    /// Settles a sequence that never came.
+    pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: &str) {
+        let lane = &mut self.lanes[index];
+        let first = lane.done;
+        let mut bytes = 0;
+        let mut letters = Vec::new();
+        for sequence in first..=last {
+            let letter = settling(&lane.key, sequence, None, Cause::Gap, error.to_owned(), None);
+            bytes += letter.memory();
+            letters.push(letter);
+        }
+        if fault!(self, LoseAGapLetter) {
+            letters.pop();
+        }
+        let lane = &mut self.lanes[index];
+        let chunk = lane.chunk(None, &self.settings);
+        chunk.next = last + 1;
+        chunk.letters.append(&mut letters);
+        chunk.bytes += bytes;
+        self.memory += bytes;
+        lane.job.holes.push(first, last);
+        lane.done = last + 1;
+        lane.job.rounds = 0;
+        lane.job.attempts = 0;
+        lane.job.trouble = None;
+    }
+}

@@ -1,0 +1,96 @@
+//! The deliveries that are not yet acknowledged, in delivery order.
+//!
+//! It knows which of them are finished, so that acknowledgements are cumulative, and which lane
+//! the oldest one belongs to, so that one slow delivery cannot hold back all others.
+
+use std::collections::VecDeque;
+
+use crate::event::Delivery;
+
+/// A delivery that no lane holds: its dead letter is being written.
+pub(super) const NO_LANE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Slot {
+    lane: u32,
+    done: bool,
+    at: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Window {
+    /// Number of the first slot.
+    base: Delivery,
+    slots: VecDeque<Slot>,
+    /// Finished deliveries behind an unfinished one.
+    done: usize,
+    /// What the source was told last.
+    acknowledged: Delivery,
+}
+
+/// The delivery that holds all others back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) lane: u32,
+    pub(super) at: u64,
+    /// Finished deliveries behind it.
+    pub(super) behind: usize,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self { base: 1, slots: VecDeque::new(), done: 0, acknowledged: 0 }
+    }
+
+    /// Takes the next delivery in. They are numbered without holes.
+    pub(super) fn open(&mut self, delivery: Delivery, lane: u32, now: u64) {
+        assert_eq!(
+            delivery,
+            self.base + self.slots.len() as u64,
+            "deliveries are numbered without holes"
+        );
+        self.slots.push_back(Slot { lane, done: false, at: now });
+    }
+
+    /// The delivery is durably settled or held. One from before a reset is ignored.
+    pub(super) fn finish(&mut self, delivery: Delivery) {
+        let Some(index) = delivery.checked_sub(self.base) else { return };
+        let slot = &mut self.slots[index as usize];
+        if slot.done {
+            return;
+        }
+        slot.done = true;
+        self.done += 1;
+        while self.slots.front().is_some_and(|slot| slot.done) {
+            self.slots.pop_front();
+            self.base += 1;
+            self.done -= 1;
+        }
+    }
+
+    /// The source delivers all of them again, under new numbers.
+    pub(super) fn reset(&mut self) {
+        self.base += self.slots.len() as u64;
+        self.slots.clear();
+        self.done = 0;
+        self.acknowledged = self.base - 1;
+    }
+
+    /// Up to where the source may be told that all is durable, if that is news.
+    pub(super) fn acknowledge(&mut self) -> Option<Delivery> {
+        let through = self.base - 1;
+        (through > self.acknowledged).then(|| {
+            self.acknowledged = through;
+            through
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn head(&self) -> Option<Head> {
+        let slot = self.slots.front()?;
+        Some(Head { lane: slot.lane, at: slot.at, behind: self.done })
+    }
+}
