@@ -4,6 +4,7 @@ pub mod cli;
 pub mod cloudevents;
 pub mod config;
 pub mod driver;
+pub mod generate;
 pub mod plugin;
 pub mod run;
 pub mod sink;

@@ -81,6 +81,15 @@ impl Scalar for Size {
     }
 }
 
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    /// As in the file, for a command line.
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as Scalar>::parse(text).map_err(|_| format!("{} is right", <Self as Scalar>::FORM))
+    }
+}
+
 impl Scalar for Backoff {
     const FORM: &'static str = "a range of durations such as \"200ms..5s\"";
 
