@@ -1,3 +1,7 @@
 //! What the tests of the whole have in common.
 
 pub mod conformance;
+pub mod host;
+pub mod log;
+pub mod plugins;
+pub mod tally;

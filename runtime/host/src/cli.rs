@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
+use crate::generate::{GenerateArgs, generate};
 use crate::run::RunError;
 use crate::store::StoreError;
 
@@ -39,6 +40,8 @@ enum Command {
     Run(run::RunArgs),
     /// Check a configuration and its handlers, without running anything.
     Check(check::CheckArgs),
+    /// Make events: a seeded load for trying out, testing and measuring.
+    Generate(GenerateArgs),
     /// Look at keys: where they stand, and why.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -90,6 +93,9 @@ impl Cli {
         let result = match self.command {
             Command::Run(args) => args.run(),
             Command::Check(args) => args.run(),
+            Command::Generate(args) => {
+                generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
+            }
             Command::Keys(command) => command.run(),
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),

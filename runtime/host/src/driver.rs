@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::plugin::Turns;
 use crate::sink::{Job, Target};
-use crate::source::{Checkpoint, Deliveries, Delivered, Position, Source};
+use crate::source::{Checkpoint, Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
 
 pub use progress::Shared;
@@ -240,7 +240,8 @@ impl Driver {
 
     /// When to look again if nothing happens.
     fn wake(&self) -> Instant {
-        let timeout = self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
+        let timeout =
+            self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let checkpoint = (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY);
         let never = Instant::now() + Duration::from_secs(3_600);
         [timeout, checkpoint].into_iter().flatten().min().unwrap_or(never)

@@ -100,7 +100,8 @@ pub async fn run(
     let mut publisher = Publisher::new(Arc::clone(&store), sinks);
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
-    let mut starting = streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
+    let mut starting =
+        streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
     let partitions = starting.claim(&mut publisher).await?;
     let mut published = publisher.start(queue, Handle::current())?;
     let mut drivers = JoinSet::new();

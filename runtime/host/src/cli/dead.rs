@@ -112,7 +112,10 @@ fn line(row: &StoredLetter) -> String {
 async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
     let store = open_store(&args.config.load()?).await?;
     let Some(id) = show::parse_letter_id(&args.key, &args.id) else {
-        eprintln!("{:?} is no id of a dead letter: they look like 17-0, see `ordain dead list`", args.id);
+        eprintln!(
+            "{:?} is no id of a dead letter: they look like 17-0, see `ordain dead list`",
+            args.id
+        );
         return Ok(ExitCode::from(2));
     };
     let Some(letter) = store.letter(&args.stream, &id).await? else {

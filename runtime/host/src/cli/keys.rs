@@ -59,9 +59,9 @@ pub(super) struct KeyArgs {
 fn parse_status(text: &str) -> Result<Status, String> {
     let all =
         [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
-    all.into_iter().find(|status| show::status(*status) == text).ok_or_else(|| {
-        format!("one of {}", all.map(show::status).join(", "))
-    })
+    all.into_iter()
+        .find(|status| show::status(*status) == text)
+        .ok_or_else(|| format!("one of {}", all.map(show::status).join(", ")))
 }
 
 impl KeysCommand {
@@ -86,7 +86,8 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         limit: PAGE.min(args.limit.max(1)),
     };
     if !args.json {
-        let head = format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
+        let head =
+            format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
         show::text(&head)?;
     }
     let mut left = args.limit;
@@ -117,11 +118,14 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 fn line(row: &KeyRow) -> String {
     let key = show::clean(&row.key);
     match &row.job {
-        Err(error) => format!("{key:<32} {:<9} {:>12} {:>9}  {}", "corrupt", "", "", show::clean(error)),
+        Err(error) => {
+            format!("{key:<32} {:<9} {:>12} {:>9}  {}", "corrupt", "", "", show::clean(error))
+        }
         Ok(job) => {
-            let why = job.trouble.as_ref().map(|trouble| {
-                format!("{}: {}", trouble.cause, show::clean(&trouble.error))
-            });
+            let why = job
+                .trouble
+                .as_ref()
+                .map(|trouble| format!("{}: {}", trouble.cause, show::clean(&trouble.error)));
             format!(
                 "{key:<32} {:<9} {:>12} {:>9}  {}",
                 show::status(job.status),
@@ -219,8 +223,12 @@ fn standing(job: &Job) -> String {
 
 fn next_step(job: &Job) -> &'static str {
     match job.status {
-        Status::Waiting => "The missing event ends this at any time: let its producer send it again.\n",
-        Status::Parked if job.attempts == 0 && job.trouble.as_ref().is_some_and(|t| t.version.is_none()) => {
+        Status::Waiting => {
+            "The missing event ends this at any time: let its producer send it again.\n"
+        }
+        Status::Parked
+            if job.attempts == 0 && job.trouble.as_ref().is_some_and(|t| t.version.is_none()) =>
+        {
             "The missing event ends this at any time: let its producer send it again.\n"
         }
         Status::Parked => {

@@ -62,7 +62,11 @@ impl PluginsCommand {
         let mut text = format!("{:<32} {:<8} {:<24} {}\n", "HANDLER", "STATE", "STREAMS", "FILE");
         for (version, active, path, streams) in &handlers {
             let state = if *active { "active" } else { "older" };
-            text += &format!("{version:<32} {state:<8} {:<24} {}\n", streams.join(", "), path.display());
+            text += &format!(
+                "{version:<32} {state:<8} {:<24} {}\n",
+                streams.join(", "),
+                path.display()
+            );
         }
         for refused in &folder.refused {
             let reason = show::clean(&refused.reason);

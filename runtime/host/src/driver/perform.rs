@@ -42,7 +42,8 @@ impl Driver {
     }
 
     pub(super) fn commit(&mut self, batch: Arc<Batch>) {
-        let (store, partition, claim) = (Arc::clone(&self.store), self.partition.clone(), self.claim);
+        let (store, partition, claim) =
+            (Arc::clone(&self.store), self.partition.clone(), self.claim);
         let (shard, number) = (batch.shard, batch.number);
         self.answer(async move {
             let reply = store.commit(&partition, claim, batch).await;

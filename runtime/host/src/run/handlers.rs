@@ -45,7 +45,10 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
             )));
         };
         if !active.contains_key(&handler) {
-            tracing::info!(handler = &*file.version(), "loading; a first compilation takes a while");
+            tracing::info!(
+                handler = &*file.version(),
+                "loading; a first compilation takes a while"
+            );
             active.insert(handler, engine.load(file)?);
         }
     }

@@ -65,9 +65,8 @@ impl Report {
     /// As one JSON object.
     pub fn json(&self) -> serde_json::Value {
         let Self { stats, held } = self;
-        let dead: serde_json::Map<_, _> = causes(stats)
-            .map(|(cause, count)| (cause.name().to_owned(), count.into()))
-            .collect();
+        let dead: serde_json::Map<_, _> =
+            causes(stats).map(|(cause, count)| (cause.name().to_owned(), count.into())).collect();
         serde_json::json!({
             "delivered": stats.delivered,
             "settled": stats.settled,

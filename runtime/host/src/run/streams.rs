@@ -148,7 +148,8 @@ impl<'a> Starting<'a> {
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
-        let open = || File::open(path).map_err(|error| RunError::Open { path: path.clone(), error });
+        let open =
+            || File::open(path).map_err(|error| RunError::Open { path: path.clone(), error });
         let (file, probe) = (open()?, open()?);
         let mark = Checkpoint::mark(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
