@@ -1,0 +1,89 @@
+//! I3: what is acknowledged is durable, in one form or another.
+
+use std::sync::Arc;
+
+use ordain_core::{Event, Key, LetterContent, Ordering};
+
+use super::{Checker, KeyModel, at};
+use crate::producer::Item;
+use crate::store::Store;
+
+impl Checker {
+    /// A delivery was acknowledged.
+    pub(crate) fn acknowledged(&mut self, item: &Item, store: &Store) {
+        match item {
+            Item::Event(event) => {
+                let index = (Key::from(event.key()), event.content());
+                self.acknowledged_events.insert(index);
+                if !self.is_covered(event, store) {
+                    let place = at(event.key(), event.sequence().unwrap_or(0));
+                    self.broke("I3", format!("{place} ({event:?}) is acknowledged, not durable"));
+                }
+            }
+            Item::Unreadable(bytes) => {
+                let raw = LetterContent::Raw(bytes.clone());
+                if !store.letters.values().any(|letter| letter.content == raw) {
+                    self.broke("I3", format!("{bytes:?} is acknowledged without a letter"));
+                }
+            }
+        }
+    }
+
+    /// Whether the store has the event in any form that counts.
+    pub(super) fn is_covered(&self, event: &Arc<Event>, store: &Store) -> bool {
+        self.is_lettered(event, store)
+            || self.is_settled(event, store)
+            || self.is_spilled(event, store)
+    }
+
+    fn is_lettered(&self, event: &Event, store: &Store) -> bool {
+        self.letters_with(event).iter().any(|letter| store.letters.get(&letter.id) == Some(*letter))
+    }
+
+    /// Whether it, or a version of it that nobody can tell from it any more, is settled.
+    fn is_settled(&self, event: &Event, store: &Store) -> bool {
+        let key = Key::from(event.key());
+        let Some(model) = self.keys.get(&key) else { return false };
+        let Some(sequence) = self.number_of(model, event) else { return false };
+        let same = model
+            .settlements(sequence)
+            .filter_map(|settled| settled.event())
+            .any(|settled| settled.content() == event.content());
+        same || model.settled.contains_key(&sequence)
+            && self.is_forgotten(&key, model, sequence, event, store)
+    }
+
+    /// Whether the store no longer remembers what was settled under the sequence, as it may.
+    fn is_forgotten(
+        &self,
+        key: &Key,
+        model: &KeyModel,
+        sequence: u64,
+        event: &Event,
+        store: &Store,
+    ) -> bool {
+        let may = model.completed || model.next - sequence > self.plan.settings.digests as u64;
+        may && store.records.get(key).is_none_or(|record| {
+            record.job.digests.differs(record.job.next, sequence, event.content()).is_none()
+        })
+    }
+
+    pub(super) fn is_spilled(&self, event: &Event, store: &Store) -> bool {
+        let key = Key::from(event.key());
+        let sequence = self.keys.get(&key).and_then(|model| self.number_of(model, event));
+        let record = store.records.get(&key);
+        record
+            .zip(sequence)
+            .and_then(|(record, sequence)| record.spill.get(&sequence))
+            .is_some_and(|held| held.content() == event.content())
+    }
+
+    /// The sequence that an event has, or got.
+    pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
+        if self.plan.settings.ordering == Ordering::Sequenced {
+            return event.sequence();
+        }
+        let id = event.id_digest();
+        model.taken.iter().find(|(_, taken)| taken.id == id).map(|(sequence, _)| *sequence)
+    }
+}

@@ -1,0 +1,167 @@
+//! I5 and I6: what must hold when nothing is going on any more. Every event that was delivered is
+//! settled or held, has exactly one fate, and the store shows why a key stands still.
+
+use std::sync::Arc;
+
+use ordain_core::{Cause, Event, Exhausted, Key, Overflow, Status};
+
+use super::{Checker, Settled, at};
+use crate::plan::Blocked;
+use crate::producer::{BLOCKED_KEY, Item};
+use crate::store::{Record, Store};
+
+/// How long after the last arrival the last key may still be busy, beside a blocked one.
+const ISOLATION_MS: u64 = 60_000;
+
+impl Checker {
+    /// Nothing is going on any more. `unacknowledged` is what the sources still have.
+    pub(crate) fn ended(&mut self, unacknowledged: &[&Item], produced: u64, store: &Store) {
+        if let Some(item) = unacknowledged.first()
+            && !self.may_stall(item, store)
+        {
+            self.broke("I5", format!("stalled at {item:?} with {} more", unacknowledged.len() - 1));
+        }
+        if store.letters != self.letters {
+            self.broke("checker", "its letters are not the store's".into());
+        }
+        for (key, record) in &store.records {
+            self.stands(key, record);
+        }
+        self.fates(unacknowledged, store);
+        if store.outbox_len() > 0 {
+            self.broke("publishing", "the outbox is not empty".into());
+        }
+        self.all_published();
+        self.isolated(produced);
+    }
+
+    /// Intake stops only at a key that must not take more.
+    fn may_stall(&self, item: &Item, store: &Store) -> bool {
+        let Item::Event(event) = item else { return false };
+        let settings = &self.plan.settings;
+        let key = Key::from(event.key());
+        let held = store.records.get(&key).map_or(0, |record| record.spill.len() as u64);
+        let full = settings.overflow == Overflow::Pause && held >= settings.spill_limit;
+        full || self.corrupt.contains(&key)
+    }
+
+    /// Why a key that holds events does not go on.
+    fn stands(&mut self, key: &Key, record: &Record) {
+        if self.corrupt.contains(key) {
+            return;
+        }
+        let job = &record.job;
+        let place = at(key, job.next);
+        if job.status == Status::Parked {
+            let cause = job.trouble.as_ref().map(|trouble| trouble.cause);
+            return match cause {
+                Some(Cause::Gap) => self.parked_at_gap(key, record),
+                Some(Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error) => {
+                    if self.plan.settings.retry.on_exhausted != Exhausted::Park {
+                        self.broke("retry", format!("{place} is parked"));
+                    }
+                }
+                other => self.broke("I5", format!("{place} is parked for {other:?}")),
+            };
+        }
+        let Some((first, _)) = record.spill.first_key_value() else {
+            if job.status == Status::Retrying {
+                self.broke("I5", format!("{place} retries no more"));
+            }
+            return;
+        };
+        if job.status == Status::Completed {
+            self.broke("end", format!("{} is held beyond the end", at(key, *first)));
+        } else if *first == job.next {
+            self.broke("I5", format!("{place} is held and could run"));
+        } else if self.plan.settings.gap.on_exhausted != Exhausted::Wait {
+            self.broke("gap", format!("{place} is missing, and is still waited for"));
+        } else if job.status != Status::Waiting {
+            self.broke("I5", format!("{place} is missing, and the store says {:?}", job.status));
+        }
+    }
+
+    fn parked_at_gap(&mut self, key: &Key, record: &Record) {
+        let next = record.job.next;
+        let asked = self.tries.asked_for(key, next);
+        if self.plan.settings.gap.on_exhausted != Exhausted::Park {
+            self.broke("gap", format!("{} is parked", at(key, next)));
+        } else if record.spill.contains_key(&next) {
+            self.broke("I5", format!("{} is held, and parked as missing", at(key, next)));
+        } else if asked < self.rounds_due() {
+            self.broke("gap", format!("{} is parked after {asked} rounds", at(key, next)));
+        }
+    }
+
+    /// Every event that was taken has one fate.
+    fn fates(&mut self, unacknowledged: &[&Item], store: &Store) {
+        let all: Vec<Arc<Event>> = self.known.contents.values().flatten().cloned().collect();
+        for event in all {
+            let place = at(event.key(), event.sequence().unwrap_or(0));
+            let open = unacknowledged
+                .iter()
+                .any(|item| matches!(item, Item::Event(other) if **other == *event));
+            let fates = self.fates_of(&event, store);
+            if fates.is_empty()
+                && !open
+                && !self.is_covered(&event, store)
+                && self.was_taken(&event)
+            {
+                self.broke("I5", format!("{place} ({event:?}) is nowhere"));
+            }
+            if fates.len() > 1 && !self.may_have(&fates) {
+                self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
+            }
+        }
+    }
+
+    /// Whether a delivery was acknowledged: what a replay found may be found again.
+    fn was_taken(&self, event: &Event) -> bool {
+        self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
+    }
+
+    fn fates_of(&self, event: &Arc<Event>, store: &Store) -> Vec<String> {
+        let mut fates: Vec<String> =
+            self.letters_with(event).iter().map(|l| l.cause.name().to_owned()).collect();
+        if self.is_spilled(event, store) {
+            fates.push("held".into());
+        }
+        let Some(model) = self.keys.get(event.key()) else { return fates };
+        let number = self.number_of(model, event);
+        let settled = number.into_iter().flat_map(|sequence| model.settlements(sequence));
+        let effects = settled
+            .filter(|s| matches!(s, Settled::Effect(other) if other.content() == event.content()));
+        fates.extend(effects.map(|_| "effect".to_owned()));
+        fates
+    }
+
+    /// An event that was put aside and then came again, in time, has two fates; so has one that
+    /// differed from what was held, where that was lost and this one came first the next time.
+    fn may_have(&self, fates: &[String]) -> bool {
+        let aside = |fate: &&String| {
+            let early = [Cause::FarAhead, Cause::Overflow].iter().any(|c| c.name() == **fate);
+            early || self.deaths > 0 && **fate == Cause::Conflict.name()
+        };
+        let lives = self.plan.settings.complete_ttl < 1_000_000;
+        lives || fates.iter().filter(|fate| !aside(fate)).count() <= 1
+    }
+
+    /// A blocked key does not hold up the others.
+    fn isolated(&mut self, produced: u64) {
+        let Some(blocked) = self.plan.handler.blocked else { return };
+        let late = self.keys.iter().find(|(key, model)| {
+            ***key != *BLOCKED_KEY && model.settled_at > produced + ISOLATION_MS
+        });
+        if let Some((key, model)) = late {
+            let detail = format!("{key:?} had to wait until {} ({blocked:?})", model.settled_at);
+            self.broke("I6", detail);
+        }
+        let due = self.plan.settings.first + 1;
+        if blocked == Blocked::Gap && self.next(&Key::from(BLOCKED_KEY)) > due {
+            let gap = self.plan.settings.gap.on_exhausted;
+            if gap != Exhausted::Skip {
+                self.broke("I1", format!("{BLOCKED_KEY} went on without #{due}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Works out which events a write must have executed: the fold of the handler over them has to
+//! give exactly the write's state and messages.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{Event, Message};
+
+use crate::handler::{self, Nature};
+use crate::plan::Plan;
+
+/// One settled-with-effect sequence of a write.
+#[derive(Debug)]
+pub(super) struct Step<'a> {
+    pub(super) sequence: u64,
+    /// What it may have been: more than one only where a producer contradicts itself.
+    pub(super) candidates: Vec<Arc<Event>>,
+    pub(super) messages: Vec<&'a Message>,
+}
+
+/// The versions of the events that lead from one state to the other, and whether the last of
+/// them ends the key. `None`: no choice of versions does.
+pub(super) fn fold(
+    plan: &Plan,
+    version: &str,
+    steps: &[Step<'_>],
+    from: Option<&Bytes>,
+    to: Option<&Bytes>,
+) -> Option<(Vec<Arc<Event>>, bool)> {
+    let Some((step, rest)) = steps.split_first() else {
+        return (from == to).then(|| (Vec::new(), false));
+    };
+    for event in &step.candidates {
+        if !succeeds(plan, event, version) {
+            continue;
+        }
+        let effect =
+            handler::handle(plan, version, step.sequence, event, from.map(|state| &**state));
+        if !effect.messages.iter().eq(step.messages.iter().copied()) {
+            continue;
+        }
+        let ends = effect.complete || event.end();
+        if ends && !rest.is_empty() {
+            continue;
+        }
+        let state = handler::changed(from.cloned(), &effect.state);
+        if let Some((mut events, ended)) = fold(plan, version, rest, state.as_ref(), to) {
+            events.insert(0, event.clone());
+            return Some((events, ended || ends));
+        }
+    }
+    None
+}
+
+/// Whether an event can succeed at all.
+fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
+    match handler::nature(plan, event) {
+        Nature::Fine | Nature::Fails(..) => true,
+        Nature::FailsUntilMended(_) => version != crate::world::FIRST_VERSION,
+        Nature::Rejected | Nature::FailsForEver(_) => false,
+    }
+}

@@ -1,0 +1,92 @@
+//! The reference model of one key: what is settled, in order, and what that left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{Event, Key, TakenId};
+
+use super::{Checker, at};
+use crate::store::Record;
+
+/// How a sequence was settled.
+#[derive(Debug, Clone)]
+pub(crate) enum Settled {
+    Effect(Arc<Event>),
+    Without(Arc<Event>),
+    /// Skipped, never seen.
+    Hole,
+    /// Skipped, and seen later.
+    Late(Arc<Event>),
+}
+
+impl Settled {
+    pub(super) fn event(&self) -> Option<&Arc<Event>> {
+        match self {
+            Self::Effect(event) | Self::Without(event) | Self::Late(event) => Some(event),
+            Self::Hole => None,
+        }
+    }
+}
+
+/// What must be in the store of one key.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyModel {
+    /// Whether there is a job.
+    pub(super) live: bool,
+    pub(super) next: u64,
+    pub(super) incarnation: u64,
+    pub(super) state: Option<Bytes>,
+    pub(super) completed: bool,
+    pub(super) settled: BTreeMap<u64, Settled>,
+    /// What was settled in lives whose job has expired.
+    pub(super) former: Vec<BTreeMap<u64, Settled>>,
+    /// Ids taken in this life, and the numbers they got.
+    pub(super) taken: BTreeMap<u64, TakenId>,
+    pub(super) ids: BTreeSet<u64>,
+    /// Where the last one taken stands in the queue.
+    pub(super) place: Option<usize>,
+    /// Virtual time of the last settlement.
+    pub(super) settled_at: u64,
+}
+
+impl KeyModel {
+    pub(super) fn new(first: u64) -> Self {
+        Self {
+            live: false,
+            next: first,
+            incarnation: 0,
+            state: None,
+            completed: false,
+            settled: BTreeMap::new(),
+            former: Vec::new(),
+            taken: BTreeMap::new(),
+            ids: BTreeSet::new(),
+            place: None,
+            settled_at: 0,
+        }
+    }
+
+    /// How a sequence was settled, in this life or an earlier one.
+    pub(super) fn settlements(&self, sequence: u64) -> impl Iterator<Item = &Settled> {
+        self.former.iter().chain([&self.settled]).filter_map(move |life| life.get(&sequence))
+    }
+}
+
+impl Checker {
+    /// The store has removed a job whose time was over.
+    pub(crate) fn expired(&mut self, key: &Key, record: &Record) {
+        if let Some((sequence, _)) = record.spill.first_key_value() {
+            self.broke("I5", format!("{} expired with its job", at(key, *sequence)));
+        }
+        for watch in self.watches.values_mut() {
+            watch.reborn(key);
+        }
+        let first = self.plan.settings.first;
+        let model = self.model(key);
+        let mut former = std::mem::take(&mut model.former);
+        former.push(std::mem::take(&mut model.settled));
+        let settled_at = model.settled_at;
+        *model = KeyModel { former, settled_at, ..KeyModel::new(first) };
+    }
+}

@@ -1,0 +1,78 @@
+//! Every event that an owner has ever been shown: only these can be settled, held or lettered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{Event, Key, Ordering};
+
+use super::Checker;
+
+/// What was shown.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// By key and sequence, or by key and id where Ordain numbers: all versions.
+    pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
+    /// By key and content.
+    pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
+    /// The lowest durable `next` of its key at any time an event was shown, by its name.
+    lowest_next: BTreeMap<(Key, u64), u64>,
+    pub(super) raw: BTreeSet<Bytes>,
+}
+
+impl Known {
+    pub(super) fn has(&self, event: &Event) -> bool {
+        let contents = self.contents.get(&(Key::from(event.key()), event.content()));
+        contents.is_some_and(|events| events.iter().any(|known| **known == *event))
+    }
+}
+
+impl Checker {
+    /// An owner is about to be shown an event.
+    pub(crate) fn shown(&mut self, event: &Arc<Event>) {
+        let key = Key::from(event.key());
+        let next = self.next(&key);
+        let known = self.known.contents.entry((key.clone(), event.content())).or_default();
+        if !known.contains(event) {
+            known.push(event.clone());
+        }
+        if let Some(name) = self.name(event) {
+            let named = self.known.named.entry((key.clone(), name)).or_default();
+            if !named.contains(event) {
+                named.push(event.clone());
+            }
+            let lowest = self.known.lowest_next.entry((key, name)).or_insert(next);
+            *lowest = next.min(*lowest);
+        }
+    }
+
+    /// An event of a stream that numbers itself stands at this place of the queue.
+    pub(crate) fn stands_at(&mut self, event: &Event, place: usize) {
+        self.places.entry((Key::from(event.key()), event.id_digest())).or_insert(place);
+    }
+
+    /// By what an event is told from others of its key.
+    pub(super) fn name(&self, event: &Event) -> Option<u64> {
+        match self.plan.settings.ordering {
+            Ordering::Sequenced => event.sequence(),
+            Ordering::Fifo => Some(event.id_digest()).filter(|_| !event.id().is_empty()),
+        }
+    }
+
+    /// All versions of an event that were shown.
+    pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
+        self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it ever was further ahead than allowed.
+    pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
+        let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
+        let width = self.plan.settings.gap.max_width;
+        lowest.is_some_and(|next| sequence > next.saturating_add(width))
+    }
+
+    /// The furthest that the first missing sequence can be by now.
+    pub(super) fn first_unknown(&self, key: &Key) -> u64 {
+        (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
+    }
+}

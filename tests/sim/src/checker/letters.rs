@@ -1,0 +1,143 @@
+//! Dead letters: each has a reason that is true, keeps its whole event, and is never lost.
+
+use ordain_core::{
+    Cause, DeadLetter, Event, Exhausted, Key, LetterContent, LetterId, Ordering, Overflow,
+};
+
+use super::{Checker, Settled, at};
+use crate::handler::{self, Nature};
+use crate::store::Store;
+
+impl Checker {
+    /// A letter was put.
+    pub(super) fn lettered(&mut self, letter: &DeadLetter) {
+        let place = at(&letter.id.key, letter.id.sequence);
+        if let Err(why) = self.may_be(letter) {
+            self.broke("I5", format!("{place}: {} letter, but {why}", letter.cause));
+        }
+        if let Some(old) = self.letters.insert(letter.id.clone(), letter.clone())
+            && old.content != letter.content
+            && old.content != LetterContent::Nothing
+        {
+            let (old, new) = (&old.content, &letter.content);
+            self.broke("I5", format!("{place}: a letter of {old:?} is overwritten by {new:?}"));
+        }
+        if let LetterContent::Event(event) = &letter.content {
+            let index = (Key::from(event.key()), event.content());
+            self.letter_index.entry(index).or_default().insert(letter.id.clone());
+            self.came_late(letter, event);
+        }
+    }
+
+    /// The late original of a hole fills it.
+    fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
+        if letter.cause == Cause::Late {
+            let model = self.model(&letter.id.key);
+            for life in model.former.iter_mut().chain([&mut model.settled]) {
+                if let Some(settled @ Settled::Hole) = life.get_mut(&letter.id.sequence) {
+                    *settled = Settled::Late(event.clone());
+                }
+            }
+        }
+    }
+
+    /// A letter was removed: its event must be settled or held in another way.
+    pub(super) fn consumed(&mut self, id: &LetterId, store: &Store) {
+        let Some(letter) = self.letters.remove(id) else { return };
+        if let LetterContent::Event(event) = &letter.content {
+            if let Some(ids) = self.letter_index.get_mut(&(id.key.clone(), event.content())) {
+                ids.remove(id);
+            }
+            if !self.is_covered(event, store) {
+                self.broke("I5", format!("{}: its letter is gone", at(&id.key, id.sequence)));
+            }
+        }
+    }
+
+    /// Letters that hold this very event.
+    pub(super) fn letters_with(&self, event: &Event) -> Vec<&DeadLetter> {
+        let index = (Key::from(event.key()), event.content());
+        let ids = self.letter_index.get(&index).into_iter().flatten();
+        ids.filter_map(|id| self.letters.get(id))
+            .filter(|l| matches!(&l.content, LetterContent::Event(held) if **held == *event))
+            .collect()
+    }
+
+    /// Whether some letter holds an event with this id.
+    pub(super) fn letters_of(&self, key: &Key, id: u64) -> bool {
+        self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
+    }
+
+    fn may_be(&self, letter: &DeadLetter) -> Result<(), String> {
+        let event = match &letter.content {
+            LetterContent::Nothing => return self.may_be_gap(letter),
+            LetterContent::Raw(bytes) => {
+                let known = letter.cause == Cause::Unreadable && self.known.raw.contains(bytes);
+                return known.then_some(()).ok_or("nobody delivered that".into());
+            }
+            LetterContent::Event(event) => event,
+        };
+        if !self.is_known(event) {
+            return Err("the event was never shown".into());
+        }
+        if *event.key() != *letter.id.key {
+            return Err("it is filed under another key".into());
+        }
+        self.is_true(letter, event).then_some(()).ok_or(format!("that is not so: {event:?}"))
+    }
+
+    fn may_be_gap(&self, letter: &DeadLetter) -> Result<(), String> {
+        let gap = &self.plan.settings.gap;
+        let (key, sequence) = (&letter.id.key, letter.id.sequence);
+        if letter.cause != Cause::Gap || letter.id.tag != 0 {
+            return Err("it has no event".into());
+        }
+        if gap.on_exhausted != Exhausted::Skip {
+            return Err("gaps are not to be skipped".into());
+        }
+        let rounds = self.tries.asked_for(key, sequence);
+        if rounds < self.rounds_due() {
+            return Err(format!("it was asked for {rounds} times"));
+        }
+        Ok(())
+    }
+
+    /// Whether the cause is true of the event.
+    fn is_true(&self, letter: &DeadLetter, event: &Event) -> bool {
+        let settings = &self.plan.settings;
+        let sequenced = settings.ordering == Ordering::Sequenced;
+        let key = &letter.id.key;
+        let model = self.keys.get(key);
+        let sequence = letter.id.sequence;
+        let settlement = letter.id.tag == 0;
+        let usable = event.sequence().is_some_and(|s| (settings.first..u64::MAX).contains(&s));
+        let nature = handler::nature(&self.plan, event);
+        match letter.cause {
+            Cause::NoKey => event.key().is_empty(),
+            Cause::NoSequence => sequenced && !usable,
+            Cause::NoId => !sequenced && event.id().is_empty(),
+            Cause::Conflict => self.name(event).is_some_and(|name| {
+                self.versions(key, name).iter().any(|other| other.content() != event.content())
+            }),
+            Cause::FarAhead => {
+                sequenced && event.sequence().is_some_and(|s| s == u64::MAX || self.was_far(key, s))
+            }
+            Cause::AfterEnd => {
+                model.is_some_and(|model| model.completed || !model.former.is_empty())
+            }
+            Cause::Late => model.is_some_and(|model| {
+                model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
+            }),
+            Cause::Overflow => settings.overflow == Overflow::DeadLetter,
+            Cause::Rejected => settlement && nature == Nature::Rejected,
+            Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error => {
+                settlement
+                    && settings.retry.on_exhausted == Exhausted::Skip
+                    && nature.kind().is_some_and(|kind| kind.cause() == letter.cause)
+                    && self.tries.exhausted(key, event.content(), nature, settings)
+            }
+            Cause::Corrupt => self.corrupt.contains(key),
+            Cause::Unreadable | Cause::Gap | Cause::Discarded => false,
+        }
+    }
+}

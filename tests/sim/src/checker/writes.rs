@@ -1,0 +1,266 @@
+//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version), and that
+//! nothing is settled, spilled or lettered which was never shown.
+
+use std::sync::Arc;
+
+use ordain_core::{
+    Applied, Batch, Cause, Event, Expect, JobWrite, Key, LetterContent, Ordering, Status,
+};
+
+use super::fold::{Step, fold};
+use super::{Checker, Settled, at};
+use crate::handler;
+use crate::store::Store;
+
+impl Checker {
+    /// The store has applied a batch.
+    pub(crate) fn applied(
+        &mut self,
+        partition: u32,
+        batch: &Batch,
+        applied: &Applied,
+        store: &Store,
+    ) {
+        let mut letters = Vec::new();
+        for (index, write) in batch.writes.iter().enumerate() {
+            if applied.refused.iter().all(|(refused, _)| *refused != index) {
+                self.write(partition, write, applied.time, store);
+                letters.extend(&write.letters);
+                for id in &write.consumed {
+                    self.consumed(id, store);
+                }
+            }
+        }
+        letters.extend(&batch.letters);
+        for letter in letters {
+            self.lettered(letter);
+        }
+    }
+
+    fn write(&mut self, partition: u32, write: &JobWrite, time: u64, store: &Store) {
+        let key = &write.key;
+        if write.job.partition != partition {
+            self.broke("I2", format!("{key:?}: a write gives the job to another partition"));
+        }
+        self.condition(write);
+        self.ids_taken(write);
+        self.settle(write);
+        self.incarnation(write, time);
+        self.spills(write, store);
+        self.counts(write);
+        let incarnation = self.model(key).incarnation;
+        self.publishing.committed(partition, write, incarnation);
+        self.due(write, store);
+    }
+
+    fn condition(&mut self, write: &JobWrite) {
+        let model = self.model(&write.key);
+        let holds = match write.expect {
+            Expect::Absent => !model.live,
+            Expect::Next(next) => model.live && model.next == next,
+        };
+        if !holds {
+            let found = (model.live, model.next);
+            let expected = format!("{:?} applied where (live, next) is {found:?}", write.expect);
+            self.broke("I4", format!("{:?}: a write that expects {expected}", write.key));
+        }
+    }
+
+    /// Moves `next`: everything that it passes must be settled by this very write.
+    fn settle(&mut self, write: &JobWrite) {
+        let key = &write.key;
+        let (next, before) = (self.next(key), self.model(key).state.clone());
+        if write.job.next < next {
+            self.broke("I1", format!("{} is expected again", at(key, write.job.next)));
+            return;
+        }
+        if self.model(key).completed && write.job.next > next {
+            self.broke("end", format!("{} settled beyond the end", at(key, next)));
+            return;
+        }
+        let mut without = Vec::new();
+        let mut steps = Vec::new();
+        for sequence in next..write.job.next {
+            let letter = write.letters.iter().find(|l| l.id.sequence == sequence && l.id.tag == 0);
+            match letter.map(|letter| (letter.cause, &letter.content)) {
+                Some((_, LetterContent::Event(event))) => {
+                    without.push((sequence, Settled::Without(event.clone())));
+                }
+                Some((Cause::Gap, LetterContent::Nothing)) => {
+                    without.push((sequence, Settled::Hole));
+                }
+                Some((cause, _)) => {
+                    let place = at(key, sequence);
+                    return self.broke("I5", format!("{place}: {cause} letter without event"));
+                }
+                None => steps.push(self.step(write, sequence)),
+            }
+        }
+        let stray = write.messages.iter().find(|m| steps.iter().all(|s| s.sequence != m.sequence));
+        if let Some(message) = stray {
+            return self.broke("I4", format!("{} emits again", at(key, message.sequence)));
+        }
+        let order = |m: &ordain_core::Emitted| (m.sequence, m.index);
+        let numbered = steps.iter().all(|step| {
+            let of = write.messages.iter().filter(|m| m.sequence == step.sequence);
+            of.zip(0..).all(|(message, index)| message.index == index)
+        });
+        if !write.messages.is_sorted_by_key(order) || !numbered {
+            return self.broke("publishing", format!("{key:?}: messages out of order"));
+        }
+        let after = handler::changed(before.clone(), &write.state);
+        let version = write.job.version.as_deref().unwrap_or("no version");
+        let Some((events, ended)) =
+            fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
+        else {
+            let sequences: Vec<_> = steps.iter().map(|s| (s.sequence, &s.candidates)).collect();
+            let what = format!("no execution of {sequences:?} by {version} explains it");
+            return self.broke("I4", format!("{key:?} settled {next}..{}: {what}", write.job.next));
+        };
+        let effects = steps.iter().zip(events).map(|(s, e)| (s.sequence, Settled::Effect(e)));
+        let settled: Vec<_> = without.into_iter().chain(effects).collect();
+        self.ends(write, &settled, ended);
+        let now = self.now;
+        let model = self.model(key);
+        if write.job.next > next {
+            model.settled_at = now;
+        }
+        model.settled.extend(settled);
+        (model.live, model.next, model.state) = (true, write.job.next, after);
+    }
+
+    fn step<'a>(&self, write: &'a JobWrite, sequence: u64) -> Step<'a> {
+        let messages = write.messages.iter().filter(|m| m.sequence == sequence);
+        let digests = &write.job.digests;
+        let candidates = self.candidates(&write.key, sequence).iter().filter(|event| {
+            digests.differs(write.job.next, sequence, event.content()) != Some(true)
+        });
+        Step {
+            sequence,
+            candidates: candidates.cloned().collect(),
+            messages: messages.map(|emitted| &emitted.message).collect(),
+        }
+    }
+
+    /// What may stand behind a sequence.
+    fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
+        if self.plan.settings.ordering == Ordering::Sequenced {
+            return self.versions(key, sequence);
+        }
+        let taken = self.keys.get(key).and_then(|model| model.taken.get(&sequence));
+        taken.map_or(&[], |taken| self.versions(key, taken.id))
+    }
+
+    /// A key is closed by the event that ends it, and by nothing else.
+    fn ends(&mut self, write: &JobWrite, settled: &[(u64, Settled)], ended: bool) {
+        let key = &write.key;
+        let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
+        let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.job.next);
+        let completed = write.job.status == Status::Completed;
+        let was = self.model(key).completed;
+        // Whether a refused or skipped event with the mark ends its key is left open.
+        let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
+        if (ended || was) && !completed {
+            self.broke("end", format!("{} has ended and is not closed", at(key, write.job.next)));
+        }
+        if completed && !may {
+            self.broke("end", format!("{} is closed without an end", at(key, write.job.next)));
+        }
+        // What is still held beyond the end has to be lettered first.
+        let ttl = self.plan.settings.complete_ttl;
+        let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
+        if completed && !expires && write.job.spilled.count == 0 {
+            self.broke("end", format!("{key:?} is closed and does not expire as set"));
+        }
+        self.model(key).completed = completed;
+    }
+
+    /// What the ids of messages are made of never changes within a life.
+    fn incarnation(&mut self, write: &JobWrite, time: u64) {
+        let model = self.model(&write.key);
+        let written = if write.job.incarnation == 0 { time } else { write.job.incarnation };
+        if model.incarnation == 0 {
+            model.incarnation = written;
+        }
+        if model.incarnation != written {
+            self.broke("I4", format!("{:?} changes its incarnation", write.key));
+        }
+    }
+
+    /// Where Ordain numbers: numbers follow the order of delivery, without holes, each id once.
+    fn ids_taken(&mut self, write: &JobWrite) {
+        let key = write.key.clone();
+        let first = self.plan.settings.first;
+        for taken in &write.ids {
+            let place = self.places.get(&(key.clone(), taken.id)).copied();
+            let held = self.letters_of(&key, taken.id);
+            let model = self.model(&key);
+            let due = model.taken.last_key_value().map_or(first, |(last, _)| last + 1);
+            let behind = model.place.is_some() && place <= model.place && !held;
+            if taken.sequence != due {
+                self.broke("I1", format!("{} is numbered, not #{due}", at(&key, taken.sequence)));
+            } else if !model.ids.insert(taken.id) {
+                self.broke("I4", format!("{} is an id taken before", at(&key, taken.sequence)));
+            } else if behind {
+                self.broke("I1", format!("{} overtook another", at(&key, taken.sequence)));
+            } else {
+                model.taken.insert(taken.sequence, *taken);
+                model.place = model.place.max(place);
+            }
+        }
+    }
+
+    /// Spilled events are ones that were shown, and not settled.
+    fn spills(&mut self, write: &JobWrite, store: &Store) {
+        let key = &write.key;
+        let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
+        for (sequence, event) in &write.spill {
+            let place = at(key, *sequence);
+            let versions = self.candidates(key, *sequence);
+            if *sequence < write.job.next {
+                self.broke("I5", format!("{place} is spilled below next"));
+            } else if !versions.contains(event) {
+                self.broke("I5", format!("{place} is spilled and was never shown"));
+            } else if *sequence > end && self.plan.settings.ordering == Ordering::Sequenced {
+                self.broke("I7", format!("{place} is spilled, far ahead of any gap"));
+            }
+        }
+        let Some(record) = store.records.get(key) else { return };
+        let (held, spilled) = (record.spill.len() as u64, write.job.spilled);
+        let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
+        if held > spilled.count || outside.is_some() {
+            self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
+        }
+        let limit = self.plan.settings.spill_limit + self.plan.settings.batch_events as u64;
+        if held > limit {
+            self.broke("I7", format!("{key:?}: {held} events spilled, {limit} allowed"));
+        }
+    }
+
+    /// Durable counts stay within their settings.
+    fn counts(&mut self, write: &JobWrite) {
+        let settings = &self.plan.settings;
+        let (attempts, rounds) = (write.job.attempts, write.job.rounds);
+        if attempts > settings.retry.attempts.max(2) {
+            self.broke("retry", format!("{:?}: {attempts} attempts", write.key));
+        } else if rounds > settings.gap.attempts + 1 {
+            self.broke("gap", format!("{:?}: {rounds} rounds", write.key));
+        }
+    }
+
+    /// A key that can go on with what is in the store must be found again.
+    fn due(&mut self, write: &JobWrite, store: &Store) {
+        let Some(record) = store.records.get(&write.key) else { return };
+        let stopped = matches!(write.job.status, Status::Parked | Status::Completed);
+        let runnable = record.spill.contains_key(&write.job.next);
+        if runnable && !stopped && write.due_in.is_none() {
+            let place = at(&write.key, write.job.next);
+            self.broke("due", format!("{place} is spilled and runnable, and nobody looks at it"));
+        }
+    }
+
+    /// Whether every part of the event is one of those shown.
+    pub(super) fn is_known(&self, event: &Event) -> bool {
+        self.known.has(event)
+    }
+}

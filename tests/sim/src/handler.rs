@@ -1,0 +1,154 @@
+//! The simulated handler: what it does depends only on the event, the state and the version, so
+//! that anybody can work out again what must have happened.
+
+use bytes::Bytes;
+use ordain_core::{Change, Event, FailureKind, Message, MessageParts, digest};
+
+use crate::plan::{Blocked, Plan};
+use crate::producer::BLOCKED_KEY;
+use crate::rng::mix;
+
+/// What a handler made of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Effect {
+    pub(crate) state: Change,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) complete: bool,
+}
+
+/// What is decided about an event before anybody executes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nature {
+    Fine,
+    Rejected,
+    /// It fails so many times.
+    Fails(FailureKind, u32),
+    /// It fails until another version than the first has it.
+    FailsUntilMended(FailureKind),
+    FailsForEver(FailureKind),
+}
+
+impl Nature {
+    /// How try number `tries` (from 0) fails under this version, if it does.
+    pub(crate) fn failure(self, tries: u32, mended: bool) -> Option<FailureKind> {
+        match self {
+            Self::Fails(kind, times) if tries < times => Some(kind),
+            Self::FailsUntilMended(kind) if !mended => Some(kind),
+            Self::FailsForEver(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// The kind of failure that may be the end of it.
+    pub(crate) fn kind(self) -> Option<FailureKind> {
+        match self {
+            Self::Fails(kind, _) | Self::FailsUntilMended(kind) | Self::FailsForEver(kind) => {
+                Some(kind)
+            }
+            Self::Fine | Self::Rejected => None,
+        }
+    }
+}
+
+const KINDS: [FailureKind; 6] = [
+    FailureKind::Retry,
+    FailureKind::Retry,
+    FailureKind::Timeout,
+    FailureKind::Trap,
+    FailureKind::Limit,
+    FailureKind::Error,
+];
+
+/// The nature of an event.
+pub(crate) fn nature(plan: &Plan, event: &Event) -> Nature {
+    if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
+        return Nature::FailsForEver(FailureKind::Retry);
+    }
+    let chance = mix(&[plan.seed, digest(event.key().as_bytes()), event.content(), 1]);
+    let kind = KINDS[(chance >> 32) as usize % KINDS.len()];
+    let mut choice = (chance % 1000) as u32;
+    for (rate, nature) in [
+        (plan.handler.rejects, Nature::Rejected),
+        (plan.handler.fails, Nature::Fails(kind, 1 + (chance >> 40) as u32 % 3)),
+        (plan.handler.fails_for_ever / 2, Nature::FailsUntilMended(kind)),
+        (plan.handler.fails_for_ever.div_ceil(2), Nature::FailsForEver(kind)),
+    ] {
+        if choice < rate {
+            return nature;
+        }
+        choice -= rate;
+    }
+    Nature::Fine
+}
+
+/// What an event does where it succeeds.
+pub(crate) fn handle(
+    plan: &Plan,
+    version: &str,
+    sequence: u64,
+    event: &Event,
+    state: Option<&[u8]>,
+) -> Effect {
+    let before = state.map_or(1, digest);
+    let key = digest(event.key().as_bytes());
+    let hash = mix(&[digest(version.as_bytes()), key, sequence, event.content(), before]);
+    let state = match hash % 16 {
+        0 => Change::Delete,
+        1 => Change::Keep,
+        _ => Change::Put(Bytes::copy_from_slice(&hash.to_le_bytes())),
+    };
+    let messages = (0..(hash >> 8) % 4).map(|index| message(hash, index)).collect();
+    let chance = mix(&[plan.seed, key, event.content(), 2]);
+    Effect { state, messages, complete: chance % 1000 < u64::from(plan.handler.completes) }
+}
+
+fn message(hash: u64, index: u64) -> Message {
+    let data = mix(&[hash, index]).to_le_bytes();
+    Message::new(&MessageParts {
+        sink: if data[0].is_multiple_of(4) { "aside" } else { "out" },
+        kind: "sim.done",
+        data: &data,
+        ..MessageParts::default()
+    })
+}
+
+/// The state after a change.
+pub(crate) fn changed(state: Option<Bytes>, change: &Change) -> Option<Bytes> {
+    match change {
+        Change::Keep => state,
+        Change::Put(state) => Some(state.clone()),
+        Change::Delete => None,
+    }
+}
+
+/// One change that does what two do one after the other.
+pub(crate) fn then(first: Change, second: &Change) -> Change {
+    match second {
+        Change::Keep => first,
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ordain_core::EventParts;
+
+    #[test]
+    fn a_failure_passes_when_it_is_mended_and_not_before() {
+        let nature = Nature::FailsUntilMended(FailureKind::Trap);
+        assert_eq!(nature.failure(9, false), Some(FailureKind::Trap));
+        assert_eq!(nature.failure(9, true), None);
+        assert_eq!(Nature::Fails(FailureKind::Retry, 2).failure(2, false), None);
+    }
+
+    #[test]
+    fn what_it_does_depends_on_the_version_and_the_state() {
+        let plan = Plan::new(1, None);
+        let event = Event::new(&EventParts { key: "k", data: b"x", ..EventParts::default() });
+        let first = handle(&plan, "a", 1, &event, None);
+        assert_eq!(first, handle(&plan, "a", 1, &event, None));
+        assert_ne!(first, handle(&plan, "b", 1, &event, None));
+        assert_ne!(first, handle(&plan, "a", 1, &event, Some(b"s")));
+    }
+}

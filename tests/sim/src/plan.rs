@@ -1,0 +1,200 @@
+//! The plan of one run: everything that is decided before it begins. Rates are in thousandths,
+//! times in ms of virtual time.
+
+use std::sync::Arc;
+
+use ordain_core::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
+
+use crate::profile::Profile;
+use crate::rng::Rng;
+
+/// The plan.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) profile: Profile,
+    /// The partition in it is replaced by each owner's own.
+    pub(crate) settings: Settings,
+    pub(crate) partitions: u32,
+    pub(crate) producer: Producing,
+    pub(crate) handler: Handling,
+    pub(crate) store: Storing,
+    pub(crate) replay: Replaying,
+    pub(crate) disturb: Disturbing,
+    /// Whether the source is finite and says so when it is at its end.
+    pub(crate) once: bool,
+}
+
+/// What the producers do, and what becomes of it on the way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Producing {
+    pub(crate) keys: u64,
+    /// Events of a key, from and to.
+    pub(crate) events: (u64, u64),
+    /// The time over which all is produced.
+    pub(crate) spread: u64,
+    /// Events that never reach the queue.
+    pub(crate) lost: u32,
+    /// Lost ones that the remote replay source has.
+    pub(crate) found: u32,
+    pub(crate) repeated: u32,
+    /// Events that have a second version with other content.
+    pub(crate) corrupted: u32,
+    /// Every event is shifted by up to this much time.
+    pub(crate) jitter: u64,
+    /// Events that are held up on the way, and for how long at most.
+    pub(crate) late: u32,
+    pub(crate) lateness: u64,
+    /// Keys whose last event has the end mark, and how many events come after it at most.
+    pub(crate) ended: u32,
+    pub(crate) after_end: u64,
+    /// Events far beyond anything that their key has.
+    pub(crate) far: u32,
+    /// Deliveries without a key, sequence or id, or with an impossible one, or that are no event.
+    pub(crate) unusable: u32,
+    /// Events with a payload of kilobytes.
+    pub(crate) big: u32,
+    /// Keys that go over to another partition (events), and events that take the wrong one.
+    pub(crate) moved: u32,
+    pub(crate) astray: u32,
+}
+
+/// What the handlers do with events. What becomes of one depends on nothing but its content.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Handling {
+    pub(crate) rejects: u32,
+    /// Events that fail a few times.
+    pub(crate) fails: u32,
+    /// Events that fail for ever, or until another version comes.
+    pub(crate) fails_for_ever: u32,
+    pub(crate) completes: u32,
+    /// Turns that take long, and how long at most.
+    pub(crate) slow: u32,
+    pub(crate) slowness: u64,
+    /// Turns in which the worker stops early.
+    pub(crate) stops_early: u32,
+    /// The one key that is in trouble for ever.
+    pub(crate) blocked: Option<Blocked>,
+}
+
+/// What is the matter with the blocked key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// Its handler takes an hour.
+    Slow,
+    /// Its handler fails every time.
+    Failing,
+    /// Its second event never comes.
+    Gap,
+}
+
+/// How the store answers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Storing {
+    /// Every answer takes up to this long.
+    pub(crate) latency: u64,
+    /// Commits that are not applied, and of which nothing is heard.
+    pub(crate) lost_before: u32,
+    /// Commits that are applied, and of which nothing is heard.
+    pub(crate) lost_after: u32,
+    /// Whether one job becomes unreadable.
+    pub(crate) corrupts: bool,
+}
+
+/// How the remote replay source answers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Replaying {
+    pub(crate) latency: u64,
+    /// Answers that are "again", with only a part of what is there.
+    pub(crate) again: u32,
+}
+
+/// How often what happens to the owners.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Disturbing {
+    pub(crate) crashes: u64,
+    pub(crate) takeovers: u64,
+    pub(crate) resets: u64,
+    pub(crate) versions: u64,
+}
+
+impl Plan {
+    /// The plan that a seed stands for.
+    pub(crate) fn new(seed: u64, profile: Option<Profile>) -> Self {
+        let mut rng = Rng::new(seed);
+        let chosen = rng.pick(&Profile::ALL);
+        let profile = profile.unwrap_or(chosen);
+        let mut plan = Self::calm(seed, profile, &mut rng);
+        profile.apply(&mut plan, &mut rng);
+        plan
+    }
+
+    /// A plan in which nothing goes wrong.
+    fn calm(seed: u64, profile: Profile, rng: &mut Rng) -> Self {
+        Self {
+            seed,
+            profile,
+            settings: settings(rng),
+            partitions: 1,
+            producer: Producing {
+                keys: rng.between(1, 12),
+                events: (1, 30),
+                spread: rng.pick(&[50, 1_000, 10_000]),
+                jitter: 0,
+                ended: 300,
+                big: 5,
+                ..Producing::default()
+            },
+            handler: Handling { completes: 0, stops_early: 50, ..Handling::default() },
+            store: Storing { latency: rng.pick(&[0, 2, 20]), ..Storing::default() },
+            replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100 },
+            disturb: Disturbing::default(),
+            once: false,
+        }
+    }
+}
+
+/// Roomy limits: a profile narrows those that it is about.
+fn settings(rng: &mut Rng) -> Settings {
+    Settings {
+        ordering: Ordering::Sequenced,
+        first: rng.pick(&[1, 1, 0]),
+        partition: 0,
+        shards: rng.between(1, 4) as u32,
+        max_lanes: 64,
+        memory_budget: 4 << 20,
+        run_ahead: 256,
+        max_turns: rng.between(1, 8) as usize,
+        batch_events: 64,
+        batch_bytes: 64 << 10,
+        prefetch: 200,
+        quantum: rng.pick(&[1, 4, 16]),
+        max_loads: 16,
+        max_outbox: 1_000,
+        lane_buffer: 32,
+        spill_after: 500,
+        spill_limit: 10_000,
+        overflow: Overflow::Pause,
+        gap: GapSettings {
+            timeout: 200,
+            attempts: rng.between(1, 4) as u32,
+            backoff: Backoff { min: 50, max: 500 },
+            sources: 2,
+            max_width: 100,
+            on_exhausted: rng.pick(&[Exhausted::Park, Exhausted::Skip, Exhausted::Wait]),
+            tail: None,
+        },
+        retry: RetrySettings {
+            attempts: rng.between(1, 4) as u32,
+            backoff: Backoff { min: 20, max: 300 },
+            on_exhausted: rng.pick(&[Exhausted::Park, Exhausted::Skip]),
+            on_new_version: rng.permille(500),
+        },
+        id_window: 1_000,
+        digests: 64,
+        complete_ttl: 7 * 24 * 3_600_000,
+        key_ttl: None,
+        version: Some(Arc::from("sim@1.0.0")),
+        seed: rng.next(),
+    }
+}

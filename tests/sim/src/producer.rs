@@ -1,0 +1,207 @@
+//! Writes the script of a run: what stands in each partition's queue, in which order and from
+//! when on, and what the remote replay source knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{Event, EventParts, Key, Ordering, SEQUENCE_END};
+
+use crate::plan::{Blocked, Plan};
+use crate::rng::Rng;
+
+/// One place in a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// From when on it can be delivered.
+    pub(crate) at: u64,
+    pub(crate) item: Item,
+}
+
+/// What is delivered.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    Event(Arc<Event>),
+    /// Bytes that are no event.
+    Unreadable(Bytes),
+}
+
+/// Everything that was produced.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    /// The queue of each partition, in the order of delivery.
+    pub(crate) queues: Vec<Vec<Entry>>,
+    /// Events that the remote replay source has.
+    pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
+    /// When the last one can be delivered.
+    pub(crate) end: u64,
+}
+
+/// The key of which [`Blocked`] tells.
+pub(crate) const BLOCKED_KEY: &str = "key-0";
+
+/// Writes the script.
+pub(crate) fn script(plan: &Plan, rng: &mut Rng) -> Script {
+    let mut writer = Writer { plan, rng, placed: Vec::new(), remote: BTreeMap::new() };
+    for key in 0..plan.producer.keys {
+        writer.key(key);
+    }
+    let Writer { mut placed, remote, .. } = writer;
+    placed.sort_by_key(|(_, entry)| entry.at);
+    let end = placed.last().map_or(0, |(_, entry)| entry.at);
+    let mut queues = vec![Vec::new(); plan.partitions as usize];
+    for (partition, entry) in placed {
+        queues[partition].push(entry);
+    }
+    Script { queues, remote, end }
+}
+
+struct Writer<'a> {
+    plan: &'a Plan,
+    rng: &'a mut Rng,
+    placed: Vec<(usize, Entry)>,
+    remote: BTreeMap<(Key, u64), Arc<Event>>,
+}
+
+/// Where a key's events go: over to another partition at some time, perhaps.
+struct Route {
+    home: usize,
+    moves_at: u64,
+}
+
+impl Writer<'_> {
+    fn key(&mut self, number: u64) {
+        let rates = &self.plan.producer;
+        let name = if number == 3 { "ключ/3 %".to_owned() } else { format!("key-{number}") };
+        let key: Key = Arc::from(name);
+        let first = self.plan.settings.first;
+        let count = self.rng.between(rates.events.0, rates.events.1);
+        let ended = self.rng.permille(rates.ended);
+        let route = Route {
+            home: self.rng.below(u64::from(self.plan.partitions)) as usize,
+            moves_at: if self.rng.permille(rates.moved) {
+                self.rng.below(rates.spread)
+            } else {
+                u64::MAX
+            },
+        };
+        let mut times: Vec<u64> = (0..count).map(|_| self.rng.below(rates.spread)).collect();
+        times.sort_unstable();
+        for (index, &at) in times.iter().enumerate() {
+            let sequence = first + index as u64;
+            let end = ended && index + 1 == times.len();
+            self.event(&key, &route, sequence, at, end);
+            self.oddities(&key, &route, first + count, sequence, at);
+        }
+        if ended {
+            for beyond in 0..self.rng.below(rates.after_end + 1) {
+                let at = self.rng.below(2 * rates.spread);
+                let event = self.make(&key, first + count + beyond, "after", false);
+                self.place(&route, at, event);
+            }
+        }
+    }
+
+    /// One proper event, with what happens to it on the way.
+    fn event(&mut self, key: &Key, route: &Route, sequence: u64, base: u64, end: bool) {
+        let rates = &self.plan.producer;
+        let event = self.make(key, sequence, "original", end);
+        let never_comes = self.plan.handler.blocked == Some(Blocked::Gap)
+            && &**key == BLOCKED_KEY
+            && sequence == self.plan.settings.first + 1;
+        if never_comes {
+            return;
+        }
+        let mut at = base + self.rng.below(rates.jitter + 1);
+        if self.rng.permille(rates.late) {
+            at += self.rng.below(rates.lateness + 1);
+        }
+        if self.rng.permille(rates.lost) {
+            if self.rng.permille(rates.found) {
+                self.remote.insert((key.clone(), sequence), event);
+            }
+            return;
+        }
+        self.place(route, at, event.clone());
+        while self.rng.permille(rates.repeated) {
+            let again = at + self.rng.below(rates.spread / 2 + 1);
+            self.place(route, again, event.clone());
+        }
+        if self.rng.permille(rates.corrupted) {
+            let other = self.make(key, sequence, "corrupted", end);
+            let when = base + self.rng.below(rates.jitter * 2 + 1);
+            self.place(route, when, other);
+        }
+    }
+
+    /// Deliveries that are never executed, beside the proper event of this time.
+    fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
+        let rates = &self.plan.producer;
+        if self.rng.permille(rates.far) {
+            let far = end + self.plan.settings.gap.max_width + self.rng.pick(&[1, 2, 1 << 40]);
+            let event = self.make(key, far, "far", false);
+            self.place(route, at, event);
+        }
+        if !self.rng.permille(rates.unusable) {
+            return;
+        }
+        let id = format!("odd/{key}/{sequence}");
+        let mut parts = EventParts {
+            key,
+            sequence: Some(sequence),
+            id: &id,
+            kind: "odd",
+            ..Default::default()
+        };
+        match self.rng.below(6) {
+            0 => parts.key = "",
+            1 => (parts.sequence, parts.id) = (None, ""),
+            2 => parts.sequence = Some(0),
+            3 => parts.sequence = Some(SEQUENCE_END),
+            4 => parts.sequence = Some(SEQUENCE_END - 1),
+            _ => {
+                let bytes = Bytes::from(format!("not an event: {id}"));
+                self.push(route, at, Item::Unreadable(bytes));
+                return;
+            }
+        }
+        // Sequence 0 is an ordinary one where keys begin with it.
+        let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
+        let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
+        if unusable && !usual {
+            self.place(route, at, Arc::new(Event::new(&parts)));
+        }
+    }
+
+    fn is_fifo(&self) -> bool {
+        self.plan.settings.ordering == Ordering::Fifo
+    }
+
+    fn make(&mut self, key: &Key, sequence: u64, variant: &str, end: bool) -> Arc<Event> {
+        let id = format!("{key}/{sequence}");
+        let mut data = format!("{variant} {sequence}").into_bytes();
+        if self.rng.permille(self.plan.producer.big) {
+            data.resize(self.rng.between(1_000, 4_000) as usize, b'.');
+        }
+        Arc::new(Event::new(&EventParts {
+            key,
+            sequence: (!self.is_fifo()).then_some(sequence),
+            id: &id,
+            kind: "sim",
+            data: &data,
+            end,
+            ..EventParts::default()
+        }))
+    }
+
+    fn place(&mut self, route: &Route, at: u64, event: Arc<Event>) {
+        self.push(route, at, Item::Event(event));
+    }
+
+    fn push(&mut self, route: &Route, at: u64, item: Item) {
+        let moved = at >= route.moves_at;
+        let astray = self.rng.permille(self.plan.producer.astray);
+        let partition = (route.home + usize::from(moved != astray)) % self.plan.partitions as usize;
+        self.placed.push((partition, Entry { at, item }));
+    }
+}

@@ -1,0 +1,280 @@
+//! The kinds of runs, each a plan that goes wrong in its own way.
+
+use ordain_core::{Exhausted, Ordering, Overflow};
+
+use crate::plan::{Blocked, Disturbing, Plan};
+use crate::rng::Rng;
+
+/// A kind of run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "`apply` says what each is")]
+pub enum Profile {
+    Calm,
+    Disturbed,
+    Crashy,
+    Gappy,
+    Failing,
+    Tiny,
+    TinyCrashy,
+    Fifo,
+    FifoCrashy,
+    FifoTiny,
+    TwoPartitions,
+    Late,
+    Isolated,
+    HotKey,
+    ManyKeys,
+    Once,
+    Versions,
+    Expiring,
+    Wild,
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::Calm,
+        Self::Disturbed,
+        Self::Crashy,
+        Self::Gappy,
+        Self::Failing,
+        Self::Tiny,
+        Self::TinyCrashy,
+        Self::Fifo,
+        Self::FifoCrashy,
+        Self::FifoTiny,
+        Self::TwoPartitions,
+        Self::Late,
+        Self::Isolated,
+        Self::HotKey,
+        Self::ManyKeys,
+        Self::Once,
+        Self::Versions,
+        Self::Expiring,
+        Self::Wild,
+    ];
+
+    pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
+        match self {
+            Self::Calm => {}
+            Self::Disturbed => disturbed(plan),
+            Self::Crashy => {
+                disturbed(plan);
+                crashes(plan, rng, 8);
+            }
+            Self::Gappy => {
+                gappy(plan, rng);
+                disturbances(plan, rng, 2);
+            }
+            Self::Failing => {
+                failing(plan, rng);
+                disturbances(plan, rng, 3);
+            }
+            Self::Tiny => {
+                disturbed(plan);
+                failing(plan, rng);
+                tiny(plan, rng);
+            }
+            Self::TinyCrashy => {
+                gappy(plan, rng);
+                failing(plan, rng);
+                tiny(plan, rng);
+                crashes(plan, rng, 6);
+            }
+            Self::Fifo => fifo(plan, rng),
+            Self::FifoCrashy => {
+                fifo(plan, rng);
+                crashes(plan, rng, 8);
+            }
+            Self::FifoTiny => {
+                fifo(plan, rng);
+                failing(plan, rng);
+                tiny(plan, rng);
+                crashes(plan, rng, 4);
+            }
+            Self::TwoPartitions => {
+                disturbed(plan);
+                two_partitions(plan, rng);
+            }
+            Self::Late => late(plan, rng),
+            Self::Isolated => isolated(plan, rng),
+            Self::HotKey => {
+                plan.producer.keys = 2;
+                plan.producer.events = (200, 600);
+                plan.producer.spread = rng.pick(&[50, 500]);
+                plan.producer.repeated = 20;
+                plan.settings.run_ahead = rng.pick(&[8, 32, 256]);
+                crashes(plan, rng, 3);
+            }
+            Self::ManyKeys => {
+                disturbed(plan);
+                plan.producer.keys = rng.between(60, 150);
+                plan.producer.events = (1, 8);
+                plan.settings.max_lanes = rng.pick(&[8, 20]);
+                crashes(plan, rng, 3);
+            }
+            Self::Once => {
+                gappy(plan, rng);
+                failing(plan, rng);
+                plan.once = true;
+                plan.disturb.crashes = rng.below(3);
+            }
+            Self::Versions => {
+                failing(plan, rng);
+                plan.handler.fails_for_ever = 40;
+                plan.settings.retry.on_new_version = true;
+                plan.disturb.versions = rng.between(1, 6);
+                plan.disturb.crashes = rng.below(4);
+            }
+            Self::Expiring => {
+                disturbed(plan);
+                plan.settings.complete_ttl = rng.pick(&[500, 5_000]);
+                plan.handler.completes = 40;
+                plan.producer.spread = 20_000;
+                plan.producer.lateness = 15_000;
+                plan.producer.late = 60;
+                crashes(plan, rng, 3);
+            }
+            Self::Wild => wild(plan, rng),
+        }
+    }
+}
+
+/// Losses, repeats, reordering, oddities: the ordinary troubles of the way.
+fn disturbed(plan: &mut Plan) {
+    let producer = &mut plan.producer;
+    producer.lost = 20;
+    producer.found = 700;
+    producer.repeated = 80;
+    producer.corrupted = 20;
+    producer.jitter = 300;
+    producer.after_end = 3;
+    producer.far = 5;
+    producer.unusable = 20;
+    plan.handler.rejects = 20;
+    plan.handler.completes = 3;
+    plan.store.lost_before = 20;
+    plan.store.lost_after = 20;
+}
+
+fn gappy(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    plan.producer.lost = rng.pick(&[50, 200]);
+    plan.producer.found = rng.pick(&[0, 500, 1_000]);
+    plan.producer.jitter = rng.pick(&[100, 2_000]);
+    plan.replay.again = rng.pick(&[0, 300, 900]);
+    plan.settings.gap.sources = rng.between(1, 3) as usize;
+    plan.settings.gap.tail = rng.pick(&[None, Some(1_000)]);
+}
+
+fn failing(plan: &mut Plan, rng: &mut Rng) {
+    plan.handler.rejects = 50;
+    plan.handler.fails = rng.pick(&[50, 150]);
+    plan.handler.fails_for_ever = rng.pick(&[0, 5, 20]);
+    plan.handler.slow = 20;
+    plan.handler.slowness = 3_000;
+}
+
+fn tiny(plan: &mut Plan, rng: &mut Rng) {
+    let settings = &mut plan.settings;
+    settings.max_lanes = 3;
+    settings.lane_buffer = 2;
+    settings.run_ahead = 4;
+    settings.batch_events = 3;
+    settings.batch_bytes = 2_000;
+    settings.prefetch = 8;
+    settings.quantum = rng.pick(&[1, 2, 3]);
+    settings.max_turns = 2;
+    settings.max_loads = 2;
+    settings.max_outbox = 20;
+    settings.spill_limit = rng.pick(&[3, 5, 10_000]);
+    settings.overflow = rng.pick(&[Overflow::Pause, Overflow::DeadLetter]);
+    settings.memory_budget = rng.pick(&[8 << 10, 4 << 20]);
+    settings.spill_after = rng.pick(&[50, 500]);
+    settings.gap.max_width = rng.pick(&[5, 100]);
+    settings.digests = rng.pick(&[2, 64]);
+    plan.producer.keys = rng.between(1, 8);
+}
+
+fn fifo(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    plan.settings.ordering = Ordering::Fifo;
+    plan.producer.lost = 0;
+    plan.producer.repeated = rng.pick(&[50, 300]);
+    plan.handler.slow = 20;
+    plan.handler.slowness = 1_000;
+    disturbances(plan, rng, 2);
+}
+
+fn two_partitions(plan: &mut Plan, rng: &mut Rng) {
+    plan.partitions = 2;
+    plan.producer.moved = 500;
+    plan.producer.astray = rng.pick(&[0, 0, 50]);
+    disturbances(plan, rng, 2);
+}
+
+fn late(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    plan.producer.late = 100;
+    plan.producer.lateness = rng.pick(&[2_000, 60_000]);
+    plan.producer.found = 300;
+    plan.settings.gap.max_width = rng.pick(&[3, 20, 100]);
+    plan.settings.gap.on_exhausted = rng.pick(&[Exhausted::Skip, Exhausted::Park]);
+    disturbances(plan, rng, 1);
+}
+
+fn isolated(plan: &mut Plan, rng: &mut Rng) {
+    let blocked = rng.pick(&[Blocked::Slow, Blocked::Failing, Blocked::Gap]);
+    plan.handler.blocked = Some(blocked);
+    plan.producer.keys = rng.between(3, 10);
+    plan.producer.events = (10, 60);
+    plan.producer.spread = rng.pick(&[1_000, 20_000]);
+    let settings = &mut plan.settings;
+    settings.prefetch = rng.pick(&[10, 30]);
+    settings.lane_buffer = rng.pick(&[4, 64]);
+    // With one turn at a time a slow handler has the only worker, whatever the sequencer does.
+    settings.max_turns = settings.max_turns.max(2);
+    settings.spill_after = 1_000;
+    settings.overflow = Overflow::DeadLetter;
+    match blocked {
+        Blocked::Slow => {}
+        Blocked::Failing => {
+            settings.retry.attempts = 50;
+            settings.retry.backoff.min = 100_000;
+            settings.retry.backoff.max = 200_000;
+        }
+        Blocked::Gap => {
+            settings.gap.timeout = 3_600_000;
+            settings.gap.max_width = 1_000;
+        }
+    }
+}
+
+fn wild(plan: &mut Plan, rng: &mut Rng) {
+    gappy(plan, rng);
+    failing(plan, rng);
+    if rng.permille(300) {
+        tiny(plan, rng);
+    }
+    if rng.permille(300) {
+        two_partitions(plan, rng);
+    }
+    plan.store.corrupts = rng.permille(200);
+    plan.producer.late = 30;
+    plan.producer.lateness = 5_000;
+    crashes(plan, rng, 6);
+}
+
+fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
+    disturbances(plan, rng, 3);
+    plan.disturb.crashes = rng.between(1, most);
+}
+
+fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
+    plan.disturb = Disturbing {
+        crashes: rng.below(most + 1),
+        takeovers: rng.below(most + 1),
+        resets: rng.below(most + 1),
+        versions: rng.below(2),
+    };
+}

@@ -1,0 +1,226 @@
+//! The simulated store: the semantics of the real ones, over plain maps, without I/O. It keeps
+//! and refuses; it decides nothing.
+
+mod commit;
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeInclusive};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{
+    Applied, Cause, DeadLetter, Event, Job, Key, LetterContent, LetterId, Loaded, TakenId,
+};
+
+pub(crate) use commit::Message;
+
+use crate::Breakage;
+
+/// Store time at virtual time 0: its clock is another than the owners'.
+const STORE_EPOCH: u64 = 1_700_000_000_000;
+
+/// What an owner writes into a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) epoch: u64,
+    pub(crate) random: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Fence {
+    claim: Claim,
+    last: u64,
+    reply: Applied,
+}
+
+/// Everything that is kept of one key.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) job: Job,
+    pub(crate) state: Option<Bytes>,
+    pub(crate) ids: BTreeMap<u64, TakenId>,
+    pub(crate) spill: BTreeMap<u64, Arc<Event>>,
+    /// Store time of its entry in the due index.
+    pub(crate) due_at: Option<u64>,
+    /// Store time at which it is removed.
+    pub(crate) expires_at: Option<u64>,
+    /// Set where it cannot be read any more.
+    pub(crate) corrupt: bool,
+}
+
+/// Outboxes by (partition, shard) and number of the commit.
+type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Message>>>;
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) records: BTreeMap<Key, Record>,
+    pub(crate) letters: BTreeMap<LetterId, DeadLetter>,
+    /// How it is broken on purpose.
+    pub(crate) breakage: Option<Breakage>,
+    shards: u32,
+    epoch: u64,
+    fences: BTreeMap<(u32, u32), Fence>,
+    outbox: Outboxes,
+}
+
+impl Store {
+    pub(crate) fn new(shards: u32) -> Self {
+        Self {
+            records: BTreeMap::new(),
+            letters: BTreeMap::new(),
+            breakage: None,
+            shards,
+            epoch: 0,
+            fences: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+        }
+    }
+
+    /// The store's clock.
+    pub(crate) fn time(now: u64) -> u64 {
+        STORE_EPOCH + now
+    }
+
+    fn is_broken(&self, breakage: Breakage) -> bool {
+        self.breakage == Some(breakage)
+    }
+
+    /// Takes a partition over; the numbers of the last commits of its shards.
+    pub(crate) fn claim(&mut self, partition: u32, random: u64) -> (Claim, Vec<u64>) {
+        self.epoch += 1;
+        let claim = Claim { epoch: self.epoch, random };
+        let commits = (0..self.shards)
+            .map(|shard| {
+                let fence = self.fences.entry((partition, shard)).or_insert_with(|| Fence {
+                    claim,
+                    last: 0,
+                    reply: Applied::default(),
+                });
+                fence.claim = claim;
+                fence.last
+            })
+            .collect();
+        (claim, commits)
+    }
+
+    /// Removes jobs whose time is over; their keys.
+    pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, Record)> {
+        let time = Self::time(now);
+        self.records
+            .extract_if(.., |_, record| record.expires_at.is_some_and(|at| at <= time))
+            .collect()
+    }
+
+    /// Loads a job and takes it over.
+    pub(crate) fn load(
+        &mut self,
+        partition: u32,
+        key: &Key,
+        now: u64,
+    ) -> Result<Option<Box<Loaded>>, String> {
+        let Some(record) = self.records.get_mut(key) else { return Ok(None) };
+        if record.corrupt {
+            return Err("simulated: not readable".into());
+        }
+        record.job.partition = partition;
+        Ok(Some(Box::new(Loaded {
+            job: record.job.clone(),
+            state: record.state.clone(),
+            ids: record.ids.values().copied().collect(),
+            due_in: record.due_at.map(|at| at.saturating_sub(Self::time(now))),
+            expire_in: record.expires_at.map(|at| at.saturating_sub(Self::time(now))),
+        })))
+    }
+
+    /// Reads a page of the spill area.
+    pub(crate) fn read_spill(
+        &self,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> (Vec<(u64, Arc<Event>)>, bool) {
+        let Some(record) = self.records.get(key) else { return (Vec::new(), true) };
+        let mut events = Vec::new();
+        let mut size = 0;
+        let mut rest = record.spill.range(from..);
+        for (&sequence, event) in rest.by_ref() {
+            size += event.memory();
+            if !events.is_empty() && (events.len() >= limit || size > bytes) {
+                return (events, false);
+            }
+            events.push((sequence, event.clone()));
+        }
+        (events, true)
+    }
+
+    /// Missing events that the store has, spilled or as `far-ahead` letters.
+    pub(crate) fn find(
+        &self,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+    ) -> Vec<(u64, Arc<Event>)> {
+        let mut found = BTreeMap::new();
+        let letters = self.letters.range(LetterId { key: key.clone(), sequence: 0, tag: 0 }..);
+        for (id, letter) in letters.take_while(|(id, _)| id.key == *key) {
+            if let (Cause::FarAhead, LetterContent::Event(event)) = (letter.cause, &letter.content)
+            {
+                found.insert(id.sequence, event.clone());
+            }
+        }
+        if let Some(record) = self.records.get(key) {
+            found.extend(record.spill.clone());
+        }
+        found.retain(|sequence, _| missing.iter().any(|range| range.contains(sequence)));
+        found.into_iter().collect()
+    }
+
+    /// Entries of the due index, and the time to the next one after those.
+    pub(crate) fn due(
+        &self,
+        partition: u32,
+        after: Option<&(u64, Key)>,
+        limit: usize,
+        all: bool,
+        now: u64,
+    ) -> (Vec<(u64, Key)>, Option<u64>) {
+        let time = Self::time(now);
+        let index: std::collections::BTreeSet<(u64, Key)> = self
+            .records
+            .iter()
+            .filter(|(_, record)| record.job.partition == partition)
+            .filter_map(|(key, record)| Some((record.due_at?, key.clone())))
+            .collect();
+        let start = after.map_or(Bound::Unbounded, |entry| Bound::Excluded(entry.clone()));
+        let mut rest = index.range((start, Bound::Unbounded)).peekable();
+        let mut entries = Vec::new();
+        while let Some((at, _)) = rest.peek()
+            && entries.len() < limit
+            && (all || *at <= time)
+        {
+            entries.extend(rest.next().cloned());
+        }
+        (entries, rest.next().map(|(at, _)| at.saturating_sub(time)))
+    }
+
+    /// What is committed and not marked done, oldest first.
+    pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Message>)> {
+        let entries = self.outbox.get(&(partition, shard));
+        entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
+    }
+
+    pub(crate) fn outbox_done(&mut self, partition: u32, shard: u32, through: u64) {
+        if let Some(entries) = self.outbox.get_mut(&(partition, shard)) {
+            entries.retain(|number, _| *number > through);
+        }
+    }
+
+    /// Messages that are not marked done, of all partitions.
+    pub(crate) fn outbox_len(&self) -> usize {
+        self.outbox.values().flatten().map(|(_, messages)| messages.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Commits into the simulated store: the fence, the conditions, and what a write does.
+
+use ordain_core::{Applied, Batch, CommitReply, Emitted, Expect, JobWrite, Key, Present, Refusal};
+
+use crate::Breakage;
+
+use super::{Claim, Fence, Record, Store};
+
+/// A committed message with what its id is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) key: Key,
+    pub(crate) incarnation: u64,
+    pub(crate) emitted: Emitted,
+}
+
+impl Store {
+    /// Commits a batch. The second answer is whether this very call applied it.
+    pub(crate) fn commit(
+        &mut self,
+        partition: u32,
+        claim: Claim,
+        batch: &Batch,
+        now: u64,
+    ) -> (CommitReply, bool) {
+        let any_claim = self.is_broken(Breakage::StoreIgnoresTheClaim);
+        let forgetful = self.is_broken(Breakage::StoreForgetsItsLastReply);
+        let Some(fence) = self.fences.get_mut(&(partition, batch.shard)) else {
+            return (rewound("a shard that nobody has claimed"), false);
+        };
+        if any_claim {
+            fence.claim = claim;
+            fence.last = fence.last.max(batch.number.saturating_sub(1));
+        }
+        if let Some(refused) = check(fence, claim, batch.number) {
+            return (refused, false);
+        }
+        if fence.last == batch.number && !forgetful {
+            return (CommitReply::Applied(fence.reply.clone()), false);
+        }
+        let mut reply = Applied { time: Self::time(now), ..Applied::default() };
+        let mut messages = Vec::new();
+        for (index, write) in batch.writes.iter().enumerate() {
+            match self.refusal(partition, write) {
+                Some(refusal) => reply.refused.push((index, refusal)),
+                None => self.write(index, write, &mut reply, &mut messages),
+            }
+        }
+        for letter in &batch.letters {
+            self.letters.insert(letter.id.clone(), letter.clone());
+        }
+        if !messages.is_empty() {
+            let outbox = self.outbox.entry((partition, batch.shard)).or_default();
+            outbox.insert(batch.number, messages);
+        }
+        let fence = self.fences.get_mut(&(partition, batch.shard)).expect("it was just read");
+        fence.last = batch.number;
+        fence.reply = reply.clone();
+        (CommitReply::Applied(reply), true)
+    }
+
+    fn refusal(&self, partition: u32, write: &JobWrite) -> Option<Refusal> {
+        let Some(record) = self.records.get(&write.key) else {
+            return match write.expect {
+                Expect::Absent => None,
+                Expect::Next(_) => Some(Refusal::Next(None))
+                    .filter(|_| !self.is_broken(Breakage::StoreIgnoresTheCondition)),
+            };
+        };
+        if record.corrupt {
+            return Some(Refusal::Corrupt("simulated: not readable".into()));
+        }
+        if self.is_broken(Breakage::StoreIgnoresTheCondition) {
+            return None;
+        }
+        let next = record.job.next;
+        if record.job.partition != partition {
+            return Some(Refusal::Partition(next));
+        }
+        (write.expect != Expect::Next(next)).then_some(Refusal::Next(Some(next)))
+    }
+
+    fn write(
+        &mut self,
+        index: usize,
+        write: &JobWrite,
+        reply: &mut Applied,
+        messages: &mut Vec<Message>,
+    ) {
+        let mut job = write.job.clone();
+        job.fill_times(reply.time);
+        let forgets = self.is_broken(Breakage::StoreForgetsSpills);
+        let record = self.records.entry(write.key.clone()).or_insert_with(|| Record {
+            job: job.clone(),
+            state: None,
+            ids: std::collections::BTreeMap::new(),
+            spill: std::collections::BTreeMap::new(),
+            due_at: None,
+            expires_at: None,
+            corrupt: false,
+        });
+        record.job = job;
+        record.state = crate::handler::changed(record.state.take(), &write.state);
+        for (sequence, event) in &write.spill {
+            if let Some(held) = record.spill.get(sequence) {
+                let same = held.content() == event.content();
+                reply.present.push(Present { write: index, sequence: *sequence, same });
+            } else if !forgets {
+                record.spill.insert(*sequence, event.clone());
+            }
+        }
+        record.spill.retain(|sequence, _| *sequence >= write.job.next);
+        if write.job.spilled.count == 0 {
+            record.spill.clear();
+        }
+        record.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
+        record.ids.retain(|sequence, _| *sequence >= write.job.ids_from);
+        record.due_at = write.due_in.map(|wait| reply.time.saturating_add(wait));
+        record.expires_at = write.expire_in.map(|wait| reply.time.saturating_add(wait));
+        for id in &write.consumed {
+            self.letters.remove(id);
+        }
+        for letter in &write.letters {
+            self.letters.insert(letter.id.clone(), letter.clone());
+        }
+        messages.extend(write.messages.iter().map(|emitted| Message {
+            key: write.key.clone(),
+            incarnation: record.job.incarnation,
+            emitted: emitted.clone(),
+        }));
+    }
+}
+
+fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
+    if claim.epoch < fence.claim.epoch {
+        return Some(CommitReply::Fenced);
+    }
+    if claim != fence.claim {
+        return Some(rewound("another claim of this epoch or an older one"));
+    }
+    if number != fence.last && number != fence.last + 1 {
+        return Some(rewound(&format!("commit {number} after commit {}", fence.last)));
+    }
+    None
+}
+
+fn rewound(found: &str) -> CommitReply {
+    CommitReply::Rewound { found: found.to_owned() }
+}

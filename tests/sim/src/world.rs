@@ -1,0 +1,250 @@
+//! The simulated world: virtual time, an agenda of what will happen, and the parts around the
+//! sequencers. Everything that is left to chance comes from the seed.
+
+mod disturb;
+mod drive;
+mod owner;
+mod perform;
+mod serve;
+mod work;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ordain_core::{Batch, Event, Input, Key, Ordering, Token, Version};
+
+use crate::Options;
+use crate::checker::{Checker, Violation};
+use crate::plan::Plan;
+use crate::producer::{Item, Script, script};
+use crate::rng::{Rng, mix};
+use crate::source::Source;
+use crate::store::{Claim, Message, Store};
+use crate::trace::Trace;
+use owner::Owner;
+
+/// The handler version that is active first.
+pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
+
+/// Steps of an owner after which a run is taken for one that never ends.
+const STEPS: u64 = 300_000;
+/// Virtual time of an owner beside a newer one, in ms.
+const DOUBLE_MS: u64 = 60_000;
+
+/// What will happen at some time.
+#[derive(Debug)]
+enum What {
+    /// An owner is told something.
+    Tell(u64, Input),
+    /// The store does what an owner asked for; the owner may be gone by then.
+    Commit {
+        owner: u64,
+        claim: Claim,
+        batch: Arc<Batch>,
+        reply: Reply,
+    },
+    /// The store loads a job.
+    Load {
+        owner: u64,
+        token: Token,
+        key: Key,
+    },
+    /// Messages go out.
+    Publish {
+        owner: u64,
+        shard: u32,
+        number: u64,
+        messages: Vec<Message>,
+    },
+    /// An owner looks at its clock and its source.
+    Wake(u64),
+    /// Owners of a partition.
+    Start(u32),
+    Crash(u32),
+    Takeover(u32),
+    Reset(u32),
+    /// The end of an owner that goes on beside a newer one.
+    Kill(u64),
+    NewVersion,
+    Corrupt,
+}
+
+/// What is heard of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    Heard,
+    /// Not applied, nothing heard.
+    LostBefore,
+    /// Applied, nothing heard.
+    LostAfter,
+    /// Given up by its owner, and applied later all the same.
+    Ghost,
+    /// Applied, nobody listens.
+    Unheard,
+}
+
+/// A run under way.
+pub(crate) struct World {
+    plan: Plan,
+    #[cfg(feature = "faults")]
+    fault: Option<ordain_core::Fault>,
+    rng: Rng,
+    now: u64,
+    agenda: BTreeMap<(u64, u64), What>,
+    tie: u64,
+    steps: u64,
+    /// Virtual time at which something last happened that moves a key on.
+    progress: u64,
+    store: Store,
+    sources: Vec<Source>,
+    /// When the last event can be delivered.
+    produced: u64,
+    remote: BTreeMap<(Key, u64), Arc<Event>>,
+    owners: BTreeMap<u64, Owner>,
+    /// Partitions and claims of all owners there ever were.
+    partitions_of: BTreeMap<u64, u32>,
+    /// The newest owner of each partition.
+    current: Vec<Option<u64>>,
+    owners_born: u64,
+    version: Version,
+    versions: u64,
+    /// Executions of an event, by key and content.
+    tries: BTreeMap<(Key, u64), u32>,
+    checker: Checker,
+    trace: Trace,
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, options: &Options) -> Self {
+        let mut rng = Rng::new(mix(&[plan.seed, 7]));
+        let Script { queues, remote, end } = script(&plan, &mut rng);
+        let mut checker = Checker::new(&plan);
+        if plan.settings.ordering == Ordering::Fifo {
+            for (place, entry) in queues.iter().flatten().enumerate() {
+                if let Item::Event(event) = &entry.item {
+                    checker.stands_at(event, place);
+                }
+            }
+        }
+        let mut store = Store::new(plan.settings.shards);
+        store.breakage = options.breakage;
+        let mut world = Self {
+            rng,
+            now: 0,
+            agenda: BTreeMap::new(),
+            tie: 0,
+            steps: 0,
+            progress: 0,
+            store,
+            sources: queues.into_iter().map(Source::new).collect(),
+            produced: end,
+            remote,
+            owners: BTreeMap::new(),
+            partitions_of: BTreeMap::new(),
+            current: vec![None; plan.partitions as usize],
+            owners_born: 0,
+            version: Arc::from(FIRST_VERSION),
+            versions: 0,
+            tries: BTreeMap::new(),
+            checker,
+            trace: Trace::new(options.trace),
+            #[cfg(feature = "faults")]
+            fault: options.fault,
+            plan,
+        };
+        world.schedule_disturbances();
+        for partition in 0..world.plan.partitions {
+            world.plan_at(0, What::Start(partition));
+        }
+        world
+    }
+
+    /// Lets everything happen, then looks at what is left; then starts everything anew, and
+    /// nothing must change any more.
+    pub(crate) fn run(&mut self) -> Result<(), Violation> {
+        self.settle_down()?;
+        self.look()?;
+        self.trace.line(self.now, "everything is started anew");
+        self.agenda.clear();
+        for partition in 0..self.plan.partitions {
+            self.crash(partition);
+        }
+        self.agenda.clear();
+        for partition in 0..self.plan.partitions {
+            self.plan_at(1, What::Start(partition));
+        }
+        self.progress = self.now;
+        self.settle_down()?;
+        self.look()
+    }
+
+    /// Runs until nothing is left but waiting.
+    fn settle_down(&mut self) -> Result<(), Violation> {
+        let gap = &self.plan.settings.gap;
+        let patience = 600_000
+            + 2 * (gap.timeout + gap.tail.unwrap_or(0) + gap.backoff.max)
+            + 2 * (self.plan.settings.retry.backoff.max
+                + self.plan.settings.complete_ttl.min(60_000));
+        while let Some(((at, _), what)) = self.agenda.pop_first() {
+            let idle = matches!(what, What::Wake(_))
+                && self.agenda.values().all(|what| matches!(what, What::Wake(_)));
+            if idle && at > self.progress + patience {
+                break;
+            }
+            self.now = at;
+            self.checker.at(at);
+            self.expire();
+            self.happen(what);
+            self.steps += 1;
+            if self.steps > STEPS {
+                self.checker.broke("livelock", format!("{STEPS} steps and no end"));
+            }
+            if let Some(violation) = self.checker.violation() {
+                return Err(violation.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), Violation> {
+        let left: Vec<Item> =
+            self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
+        let left: Vec<&Item> = left.iter().collect();
+        for (id, owner) in &self.owners {
+            if left.is_empty() && !owner.sequencer.quiescent() {
+                let stats = owner.sequencer.stats();
+                let detail =
+                    format!("owner {id} has nothing to do and is not quiescent: {stats:?}");
+                self.checker.broke("quiescent", detail);
+            }
+        }
+        self.checker.ended(&left, self.produced, &self.store);
+        self.checker.violation().map_or(Ok(()), |violation| Err(violation.clone()))
+    }
+
+    /// Puts something on the agenda.
+    fn plan_at(&mut self, wait: u64, what: What) {
+        self.tie += 1;
+        self.agenda.insert((self.now + wait, self.tie), what);
+    }
+
+    /// How long an answer of the store takes.
+    fn latency(&mut self) -> u64 {
+        self.rng.below(self.plan.store.latency + 1)
+    }
+
+    fn expire(&mut self) {
+        for (key, record) in self.store.expire(self.now) {
+            self.checker.expired(&key, &record);
+        }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Numbers that describe the run, so that a test can see that it was not an empty one.
+    pub(crate) fn summary(&self) -> String {
+        format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
+    }
+}

@@ -1,0 +1,178 @@
+//! What happens to the owners: crashes at any step, successors beside them, lost connections, new
+//! handler versions, a job that becomes unreadable.
+
+use std::sync::Arc;
+
+use ordain_core::{Input, Key};
+
+use super::{DOUBLE_MS, FIRST_VERSION, What, World};
+
+impl World {
+    /// Decides when what will happen.
+    pub(super) fn schedule_disturbances(&mut self) {
+        let disturb = self.plan.disturb.clone();
+        // A little longer than events come, so that what waits is disturbed as well.
+        let span = self.produced + 2_000;
+        for _ in 0..disturb.crashes {
+            let partition = self.any_partition();
+            let at = self.rng.below(span);
+            self.plan_at(at, What::Crash(partition));
+        }
+        for _ in 0..disturb.takeovers {
+            let partition = self.any_partition();
+            let at = self.rng.below(span);
+            self.plan_at(at, What::Takeover(partition));
+        }
+        // A file at its end does not lose its connection.
+        for _ in 0..if self.plan.once { 0 } else { disturb.resets } {
+            let partition = self.any_partition();
+            let at = self.rng.below(span);
+            self.plan_at(at, What::Reset(partition));
+        }
+        for _ in 0..disturb.versions {
+            let at = self.rng.below(span);
+            self.plan_at(at, What::NewVersion);
+        }
+        if self.plan.store.corrupts {
+            let at = self.rng.below(span);
+            self.plan_at(at, What::Corrupt);
+        }
+    }
+
+    fn any_partition(&mut self) -> u32 {
+        self.rng.below(u64::from(self.plan.partitions)) as u32
+    }
+
+    pub(super) fn disturbance(&mut self, what: &What) {
+        self.progress = self.now;
+        match *what {
+            What::Start(partition) => self.start(partition),
+            What::Crash(partition) => self.crash_soon(partition),
+            What::Takeover(partition) => self.take_over(partition),
+            What::Reset(partition) => self.reset(partition),
+            What::Kill(owner) => self.kill(owner),
+            What::NewVersion => self.new_version(),
+            What::Corrupt => self.corrupt(),
+            _ => {}
+        }
+    }
+
+    /// Now, or between two of the next effects.
+    fn crash_soon(&mut self, partition: u32) {
+        let soon = self.rng.permille(700).then(|| self.rng.between(1, 12));
+        let current = self.current[partition as usize].and_then(|id| self.owners.get_mut(&id));
+        match (soon, current) {
+            (Some(_), Some(owner)) => owner.dies_after = soon,
+            _ => self.crash(partition),
+        }
+    }
+
+    pub(super) fn crash(&mut self, partition: u32) {
+        if let Some(id) = self.current[partition as usize]
+            && self.owners.remove(&id).is_some()
+        {
+            self.bury(id, partition);
+        }
+    }
+
+    fn kill(&mut self, owner: u64) {
+        if self.owners.remove(&owner).is_some() {
+            self.forget(owner);
+        }
+    }
+
+    /// An owner is gone. Another follows it, unless it was not the newest any more.
+    pub(super) fn bury(&mut self, id: u64, partition: u32) {
+        self.trace.line(self.now, &format!("owner {id} is gone"));
+        self.forget(id);
+        if self.current[partition as usize] == Some(id) {
+            self.current[partition as usize] = None;
+            let wait = self.rng.pick(&[0, 10, 1_000]);
+            self.plan_at(wait, What::Start(partition));
+        }
+    }
+
+    /// What an owner had asked for may still happen, but nobody hears of it.
+    fn forget(&mut self, id: u64) {
+        self.checker.died(id);
+        let mut orphans = Vec::new();
+        self.agenda.retain(|at, what| {
+            match what {
+                What::Tell(owner, _) | What::Wake(owner) => return *owner != id,
+                What::Commit { owner, .. }
+                | What::Load { owner, .. }
+                | What::Publish { owner, .. }
+                    if *owner == id =>
+                {
+                    orphans.push(*at);
+                }
+                _ => {}
+            }
+            true
+        });
+        for at in orphans {
+            let keep = self.rng.permille(500);
+            match self.agenda.get_mut(&at) {
+                // Publication stops anywhere: what is out is out, and is not marked done.
+                Some(What::Publish { messages, .. }) => {
+                    let sent = self.rng.below(messages.len() as u64 + 1) as usize;
+                    for message in &messages[..sent] {
+                        self.checker.published(message);
+                    }
+                    self.agenda.remove(&at);
+                }
+                Some(_) if !keep => {
+                    self.agenda.remove(&at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A new owner claims while the old one goes on, unaware.
+    fn take_over(&mut self, partition: u32) {
+        let Some(old) = self.current[partition as usize] else { return };
+        self.checker.doubled();
+        self.plan_at(DOUBLE_MS, What::Kill(old));
+        self.start(partition);
+    }
+
+    fn reset(&mut self, partition: u32) {
+        let Some(id) = self.current[partition as usize] else { return };
+        let wait = self.rng.below(500);
+        if let Some(owner) = self.owners.get_mut(&id) {
+            let source = &mut self.sources[partition as usize];
+            source.reconnect(&mut owner.connection, self.now + wait);
+            self.plan_at(0, What::Tell(id, Input::SourceReset));
+        }
+    }
+
+    /// Up, and sometimes back again.
+    fn new_version(&mut self) {
+        self.versions += 1;
+        self.version = if self.versions.is_multiple_of(3) {
+            Arc::from(FIRST_VERSION)
+        } else {
+            Arc::from(format!("sim@1.{}.0", self.versions))
+        };
+        self.checker.version_changed();
+        let owners: Vec<u64> = self.owners.keys().copied().collect();
+        for id in owners {
+            if let Some(owner) = self.owners.get_mut(&id) {
+                owner.version = self.version.clone();
+            }
+            let wait = self.rng.below(20);
+            self.plan_at(wait, What::Tell(id, Input::VersionChanged(self.version.clone())));
+        }
+    }
+
+    fn corrupt(&mut self) {
+        let keys: Vec<Key> = self.store.records.keys().cloned().collect();
+        if !keys.is_empty() {
+            let key = keys[self.rng.below(keys.len() as u64) as usize].clone();
+            self.store.records.get_mut(&key).expect("it is one of its keys").corrupt = true;
+            self.trace.line(self.now, &format!("the job of {key:?} becomes unreadable"));
+            self.checker.corrupted(&key);
+        }
+    }
+}

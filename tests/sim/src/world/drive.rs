@@ -1,0 +1,171 @@
+//! The driver: feeds an owner's inputs in batches, drains its effects, and sleeps until something
+//! comes or its timeout. The real one does the same with tasks and sockets.
+
+use ordain_core::{DeadLetter, Input, Key, LetterContent, LetterId};
+
+use super::{Owner, What, World};
+use crate::producer::Item;
+
+/// Effects in one go that no honest sequencer needs in these small worlds.
+const EFFECTS: usize = 20_000;
+
+impl World {
+    /// Something on the agenda happens.
+    pub(super) fn happen(&mut self, what: What) {
+        match what {
+            What::Tell(id, input) => self.step(id, Some(input)),
+            What::Wake(id) => {
+                if let Some(owner) = self.owners.get_mut(&id)
+                    && owner.wakes_at == Some(self.now)
+                {
+                    owner.wakes_at = None;
+                }
+                self.step(id, None);
+            }
+            What::Commit { owner, claim, batch, reply } => {
+                self.store_commits(owner, claim, &batch, reply);
+            }
+            What::Load { owner, token, key } => self.store_loads(owner, token, &key),
+            What::Publish { owner, shard, number, messages } => {
+                self.publishes(owner, shard, number, &messages);
+            }
+            other => self.disturbance(&other),
+        }
+    }
+
+    /// One round of an owner's driver.
+    fn step(&mut self, id: u64, input: Option<Input>) {
+        let Some(mut owner) = self.owners.remove(&id) else { return };
+        let now = owner.clock + self.now;
+        for input in input.into_iter().chain(self.more_inputs(id)) {
+            self.tell(id, &mut owner, now, input);
+        }
+        self.deliveries(id, &mut owner, now);
+        if owner.sequencer.poll_timeout().is_some_and(|at| at <= now) {
+            owner.sequencer.handle_timeout(now);
+        }
+        if !self.drain(id, &mut owner) {
+            self.bury(id, owner.partition);
+            return;
+        }
+        if owner.connection.outstanding() > self.plan.settings.prefetch {
+            self.checker.broke("I7", "more deliveries taken than allowed".into());
+        }
+        let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
+        self.checker.drained(id, &stats, credit, &self.store);
+        self.sleep(id, &mut owner, now);
+        self.owners.insert(id, owner);
+    }
+
+    /// Inputs that are there at the same time: the driver takes some or all of them in one batch.
+    fn more_inputs(&mut self, id: u64) -> Vec<Input> {
+        let limit = self.rng.pick(&[0, 1, 100]);
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(entry) = self.agenda.first_entry()
+            && entry.key().0 == self.now
+            && matches!(entry.get(), What::Tell(other, _) if *other == id)
+        {
+            if let What::Tell(_, input) = entry.remove() {
+                taken.push(input);
+            }
+        }
+        taken
+    }
+
+    fn tell(&mut self, id: u64, owner: &mut Owner, now: u64, input: Input) {
+        self.trace.input(self.now, id, &input);
+        self.checker.told(id, &input);
+        if let Input::Replayed { found, .. } = &input {
+            for (_, event) in found {
+                self.checker.shown(event);
+            }
+        }
+        owner.sequencer.handle(now, input);
+    }
+
+    /// As many deliveries as the owner takes and the source has.
+    fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
+        let partition = owner.partition as usize;
+        let most = self.rng.pick(&[1, 7, 1_000]);
+        for _ in 0..most {
+            if owner.sequencer.credit() == 0 {
+                break;
+            }
+            let source = &self.sources[partition];
+            let Some((delivery, item)) = source.deliver(&mut owner.connection, self.now) else {
+                break;
+            };
+            let input = match item {
+                Item::Event(event) => {
+                    self.checker.shown(&event);
+                    Input::Arrived { delivery, event }
+                }
+                Item::Unreadable(bytes) => {
+                    self.checker.delivered_raw(&bytes);
+                    Input::Unreadable { delivery, letter: Box::new(unreadable(bytes)) }
+                }
+            };
+            self.tell(id, owner, now, input);
+        }
+        let at_end = self.sources[partition].at_end(&owner.connection);
+        if self.plan.once && at_end && !owner.connection.ended {
+            owner.connection.ended = true;
+            self.tell(id, owner, now, Input::SourceEnded);
+        }
+    }
+
+    /// Performs what the owner asks for; false if it died over it.
+    fn drain(&mut self, id: u64, owner: &mut Owner) -> bool {
+        let mut effects = 0;
+        while let Some(effect) = owner.sequencer.poll_effect() {
+            effects += 1;
+            if effects > EFFECTS {
+                self.checker.broke("livelock", format!("{EFFECTS} effects in one go"));
+                return false;
+            }
+            self.trace.effect(self.now, id, &effect);
+            self.checker.asked(id, &effect);
+            let stopped = self.perform(id, owner, effect);
+            if let Some(left) = &mut owner.dies_after {
+                *left = left.saturating_sub(1);
+            }
+            if stopped || owner.dies_after == Some(0) {
+                self.after_stop(id, owner, stopped);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An owner that has stopped asks for nothing more.
+    fn after_stop(&mut self, id: u64, owner: &mut Owner, stopped: bool) {
+        while stopped && let Some(effect) = owner.sequencer.poll_effect() {
+            self.checker.asked(id, &effect);
+        }
+    }
+
+    fn sleep(&mut self, id: u64, owner: &mut Owner, now: u64) {
+        let source = &self.sources[owner.partition as usize];
+        let arrival = source.next_at(&owner.connection).filter(|_| owner.sequencer.credit() > 0);
+        let timeout = owner.sequencer.poll_timeout().map(|at| at.max(now) - owner.clock);
+        let Some(at) = arrival.into_iter().chain(timeout).min() else { return };
+        let at = at.max(self.now);
+        if owner.wakes_at.is_none_or(|other| at < other) {
+            owner.wakes_at = Some(at);
+            self.plan_at(at - self.now, What::Wake(id));
+        }
+    }
+}
+
+/// What a decoder makes of bytes that are no event.
+fn unreadable(bytes: bytes::Bytes) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: Key::from(""), sequence: 0, tag: ordain_core::digest(&bytes) | 1 },
+        cause: ordain_core::Cause::Unreadable,
+        error: "simulated: no event".into(),
+        origin: None,
+        version: None,
+        content: LetterContent::Raw(bytes),
+    }
+}

@@ -1,0 +1,73 @@
+//! One owner of a partition: a sequencer and what its driver remembers.
+
+use std::collections::BTreeMap;
+
+use ordain_core::{Sequencer, Version};
+
+use super::{What, World};
+use crate::source::Connection;
+use crate::store::Claim;
+
+/// An owner.
+pub(super) struct Owner {
+    pub(super) partition: u32,
+    pub(super) claim: Claim,
+    pub(super) sequencer: Sequencer,
+    pub(super) connection: Connection,
+    /// What its clock shows at virtual time 0.
+    pub(super) clock: u64,
+    /// The version that its workers have.
+    pub(super) version: Version,
+    /// When the last publication of a shard will be over: they are in order.
+    pub(super) published_at: BTreeMap<u32, u64>,
+    /// Effects after which it is to die, if it is.
+    pub(super) dies_after: Option<u64>,
+    /// The earliest wake on the agenda.
+    pub(super) wakes_at: Option<u64>,
+}
+
+impl World {
+    /// Claims a partition and starts a sequencer for it. Left-overs are published first.
+    pub(super) fn start(&mut self, partition: u32) {
+        let (claim, commits) = self.store.claim(partition, self.rng.next());
+        for shard in 0..self.plan.settings.shards {
+            for (number, messages) in self.store.outbox(partition, shard) {
+                for message in &messages {
+                    self.checker.published(message);
+                }
+                self.store.outbox_done(partition, shard, number);
+            }
+        }
+        self.owners_born += 1;
+        let id = self.owners_born;
+        self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
+        let mut settings = self.plan.settings.clone();
+        settings.partition = partition;
+        settings.version = Some(self.version.clone());
+        settings.seed = self.rng.next();
+        let clock = self.rng.below(1_000_000);
+        #[allow(unused_mut, reason = "a fault is injected where there are faults")]
+        let mut sequencer = Sequencer::new(settings, &commits, clock + self.now);
+        #[cfg(feature = "faults")]
+        if let Some(fault) = self.fault {
+            sequencer.inject(fault);
+        }
+        let open_at = self.now + self.rng.below(50);
+        let owner = Owner {
+            partition,
+            claim,
+            sequencer,
+            connection: self.sources[partition as usize].connect(open_at),
+            clock,
+            version: self.version.clone(),
+            published_at: BTreeMap::new(),
+            dies_after: None,
+            wakes_at: None,
+        };
+        self.checker.born(id, &commits);
+        self.owners.insert(id, owner);
+        self.partitions_of.insert(id, partition);
+        self.current[partition as usize] = Some(id);
+        self.plan_at(0, What::Wake(id));
+    }
+}

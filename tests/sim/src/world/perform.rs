@@ -1,0 +1,116 @@
+//! Performs effects: each becomes something on the agenda.
+
+use std::sync::Arc;
+
+use ordain_core::{Applied, Batch, Effect, Input, Stop};
+
+use super::{Owner, Reply, What, World};
+use crate::store::Message;
+
+impl World {
+    /// Performs one effect; true if the owner is to stop.
+    pub(super) fn perform(&mut self, id: u64, owner: &mut Owner, effect: Effect) -> bool {
+        match effect {
+            Effect::Load { token, key } => {
+                let wait = self.latency();
+                self.plan_at(wait, What::Load { owner: id, token, key });
+            }
+            Effect::Run(turn) => {
+                self.progress = self.now;
+                let (wait, done) = self.execute(owner, &turn);
+                self.plan_at(wait, What::Tell(id, Input::TurnDone(done)));
+            }
+            Effect::Commit(batch) => {
+                let reply = self.reply();
+                let wait = self.latency();
+                let claim = owner.claim;
+                self.plan_at(wait, What::Commit { owner: id, claim, batch, reply });
+            }
+            Effect::Ack { through } => self.acknowledge(owner, through),
+            Effect::Publish { batch, applied } => self.publish(id, owner, &batch, &applied),
+            Effect::ReadSpill { token, key, from, limit, bytes } => {
+                let (events, end) = self.store.read_spill(&key, from, limit, bytes);
+                let wait = self.latency();
+                self.plan_at(wait, What::Tell(id, Input::SpillRead { token, events, end }));
+            }
+            Effect::Replay { token, key, source, missing } => {
+                let (wait, found, again) = self.look_for(&key, source, &missing);
+                self.plan_at(wait, What::Tell(id, Input::Replayed { token, found, again }));
+            }
+            Effect::ReadDue { after, limit, all } => {
+                let (entries, next_in) =
+                    self.store.due(owner.partition, after.as_ref(), limit, all, self.now);
+                let wait = self.latency();
+                self.plan_at(wait, What::Tell(id, Input::DueRead { entries, next_in }));
+            }
+            Effect::Stop(stop) => {
+                self.stops(id, owner, &stop);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn reply(&mut self) -> Reply {
+        let store = &self.plan.store;
+        let (before, after) = (store.lost_before, store.lost_after);
+        match self.rng.below(1000) as u32 {
+            chance if chance < before / 2 => Reply::Ghost,
+            chance if chance < before => Reply::LostBefore,
+            chance if chance < before + after => Reply::LostAfter,
+            _ => Reply::Heard,
+        }
+    }
+
+    fn acknowledge(&mut self, owner: &mut Owner, through: u64) {
+        self.progress = self.now;
+        if through > owner.connection.delivered() {
+            self.checker.broke("I3", format!("acknowledges {through}, which was not delivered"));
+        }
+        let source = &mut self.sources[owner.partition as usize];
+        for item in source.acknowledge(&mut owner.connection, through) {
+            self.checker.acknowledged(item, &self.store);
+        }
+    }
+
+    fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &Applied) {
+        let messages = messages(batch, applied);
+        if messages.is_empty() {
+            return;
+        }
+        let (shard, number) = (batch.shard, batch.number);
+        let earliest = self.now + self.latency();
+        let last = owner.published_at.entry(shard).or_default();
+        *last = earliest.max(*last);
+        let wait = *last - self.now;
+        self.plan_at(wait, What::Publish { owner: id, shard, number, messages });
+    }
+
+    /// An owner stops only where a newer one has claimed.
+    fn stops(&mut self, id: u64, owner: &Owner, stop: &Stop) {
+        let newest = self.current[owner.partition as usize] == Some(id);
+        if *stop != Stop::Fenced || newest {
+            self.checker.broke("fence", format!("stops without a newer owner: {stop:?}"));
+        }
+    }
+}
+
+/// The messages of the writes that applied.
+fn messages(batch: &Batch, applied: &Applied) -> Vec<Message> {
+    let refused = |index| applied.refused.iter().any(|(other, _)| *other == index);
+    let writes = batch.writes.iter().enumerate().filter(|(index, _)| !refused(*index));
+    writes
+        .flat_map(|(_, write)| {
+            let incarnation = match write.job.incarnation {
+                0 => applied.time,
+                incarnation => incarnation,
+            };
+            let key = &write.key;
+            write.messages.iter().map(move |emitted| Message {
+                key: key.clone(),
+                incarnation,
+                emitted: emitted.clone(),
+            })
+        })
+        .collect()
+}

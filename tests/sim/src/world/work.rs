@@ -1,0 +1,69 @@
+//! The workers: execute turns with the simulated handler, and sometimes stop early.
+
+use ordain_core::{Change, Failure, FailureKind, Turn, TurnDone, Verdict};
+
+use super::{FIRST_VERSION, Owner, World};
+use crate::handler::{self, Nature};
+use crate::plan::Blocked;
+use crate::producer::BLOCKED_KEY;
+
+/// How long the blocked key's handler takes, in ms.
+const HOUR: u64 = 3_600_000;
+
+impl World {
+    /// What comes of a turn, and after how long.
+    pub(super) fn execute(&mut self, owner: &Owner, turn: &Turn) -> (u64, TurnDone) {
+        let mut done = TurnDone {
+            token: turn.token,
+            version: owner.version.clone(),
+            verdicts: Vec::new(),
+            state: Change::Keep,
+            failure: None,
+        };
+        let mut state = turn.state.clone();
+        for (sequence, event) in &turn.events {
+            let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
+            *tries += 1;
+            let nature = handler::nature(&self.plan, event);
+            if let Some(kind) = nature.failure(*tries - 1, *owner.version != *FIRST_VERSION) {
+                done.failure = Some(self.failure(kind));
+                break;
+            }
+            if nature == Nature::Rejected {
+                done.verdicts.push(Verdict::Rejected("simulated".into()));
+                if event.end() {
+                    break;
+                }
+                continue;
+            }
+            let version = &owner.version;
+            let effect = handler::handle(&self.plan, version, *sequence, event, state.as_deref());
+            state = handler::changed(state, &effect.state);
+            done.state = handler::then(done.state, &effect.state);
+            let ends = event.end() || effect.complete;
+            let (messages, complete) = (effect.messages, effect.complete);
+            done.verdicts.push(Verdict::Effect { messages, complete });
+            if ends || self.rng.permille(self.plan.handler.stops_early) {
+                break;
+            }
+        }
+        (self.duration(turn), done)
+    }
+
+    fn failure(&mut self, kind: FailureKind) -> Failure {
+        let wishes = kind == FailureKind::Retry && self.rng.permille(200);
+        let after_ms = wishes.then(|| self.rng.below(500));
+        Failure { kind, message: format!("simulated {kind:?}"), after_ms }
+    }
+
+    fn duration(&mut self, turn: &Turn) -> u64 {
+        let handler = &self.plan.handler;
+        if handler.blocked == Some(Blocked::Slow) && &*turn.key == BLOCKED_KEY {
+            HOUR
+        } else if self.rng.permille(handler.slow) {
+            self.rng.below(self.plan.handler.slowness + 1)
+        } else {
+            self.rng.below(4)
+        }
+    }
+}

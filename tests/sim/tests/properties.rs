@@ -1,0 +1,402 @@
+//! Any inputs at all, also nonsense: the sequencer never panics, and what it asks for stays
+//! within its bounds.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{
+    Applied, Backoff, Batch, Cause, Change, CommitReply, DeadLetter, Digests, Effect, Event,
+    EventParts, Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key,
+    LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal,
+    RetrySettings, Sequencer, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone,
+    Verdict, Version,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// One step of a case: an input, answering one of the last requests or out of the blue.
+#[derive(Debug, Clone)]
+struct Step {
+    input: Input,
+    /// Which of the open tokens the completion takes; none: its own nonsense.
+    answers: Option<prop::sample::Index>,
+    wait: u64,
+    drains: bool,
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![Just("a".to_owned()), Just("b".to_owned()), Just(String::new()), ".{0,6}"]
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    text().prop_map(Key::from)
+}
+
+fn sequence() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..12u64, 1 => Just(u64::MAX), 1 => Just(u64::MAX - 1), 1 => any::<u64>()]
+}
+
+fn event() -> impl Strategy<Value = Arc<Event>> {
+    (text(), proptest::option::of(sequence()), text(), text(), any::<bool>()).prop_map(
+        |(key, sequence, id, data, end)| {
+            let (key, id, data) = (key.as_str(), id.as_str(), data.as_bytes());
+            Arc::new(Event::new(&EventParts { key, sequence, id, data, end, ..Default::default() }))
+        },
+    )
+}
+
+fn events() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
+    vec((sequence(), event()), 0..4)
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    (0..5u32, 0..20u64).prop_map(|(lane, serial)| Token { lane, serial })
+}
+
+fn version() -> impl Strategy<Value = Version> {
+    prop_oneof![Just("h@1.0.0"), Just("h@2.0.0")].prop_map(Version::from)
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::Keep),
+        Just(Change::Delete),
+        vec(any::<u8>(), 0..20).prop_map(|bytes| Change::Put(Bytes::from(bytes))),
+    ]
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    prop::sample::select(vec![
+        Status::Active,
+        Status::Waiting,
+        Status::Retrying,
+        Status::Parked,
+        Status::Completed,
+    ])
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let counts = (sequence(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);
+    let spilled = (0..9u64, sequence(), sequence());
+    let rest = (
+        proptest::option::of(prop::sample::select(Cause::ALL.to_vec())),
+        vec(any::<u32>(), 0..5),
+        vec((sequence(), sequence()), 0..3),
+        sequence(),
+    );
+    (counts, spilled, rest).prop_map(|(counts, spilled, (cause, digests, holes, ids_from))| {
+        let (next, incarnation, partition, status, attempts, rounds) = counts;
+        let (count, first, last) = spilled;
+        let trouble = cause
+            .map(|cause| Box::new(Trouble { cause, error: "nonsense".into(), since: incarnation }));
+        Job {
+            incarnation,
+            status,
+            attempts,
+            rounds,
+            spilled: Spilled { count, first, last },
+            trouble,
+            digests: Digests(digests.into()),
+            holes: Holes(holes),
+            ids_from,
+            ..Job::new(next, partition)
+        }
+    })
+}
+
+fn loaded() -> impl Strategy<Value = Result<Option<Box<Loaded>>, String>> {
+    let ids = vec((sequence(), any::<u64>(), any::<u32>()), 0..4).prop_map(|ids| {
+        ids.into_iter().map(|(sequence, id, content)| TakenId { sequence, id, content }).collect()
+    });
+    let times = (proptest::option::of(any::<u64>()), proptest::option::of(any::<u64>()));
+    let some = (job(), ids, times).prop_map(|(job, ids, (due_in, expire_in))| {
+        let state = Some(Bytes::from_static(b"state"));
+        Ok(Some(Box::new(Loaded { job, state, ids, due_in, expire_in })))
+    });
+    prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        (0..3usize, any::<bool>()).prop_map(|(count, complete)| {
+            let message = Message::new(&MessageParts { sink: "out", ..Default::default() });
+            Verdict::Effect { messages: vec![message; count], complete }
+        }),
+        text().prop_map(Verdict::Rejected),
+    ]
+}
+
+fn turn_done() -> impl Strategy<Value = Input> {
+    let kinds = [FailureKind::Retry, FailureKind::Timeout, FailureKind::Trap, FailureKind::Limit];
+    let failure = (prop::sample::select(kinds.to_vec()), proptest::option::of(any::<u64>()))
+        .prop_map(|(kind, after_ms)| Failure { kind, message: "nonsense".into(), after_ms });
+    (token(), version(), vec(verdict(), 0..5), change(), proptest::option::of(failure)).prop_map(
+        |(token, version, verdicts, state, failure)| {
+            Input::TurnDone(TurnDone { token, version, verdicts, state, failure })
+        },
+    )
+}
+
+fn reply() -> impl Strategy<Value = CommitReply> {
+    let refusal = prop_oneof![
+        proptest::option::of(sequence()).prop_map(Refusal::Next),
+        sequence().prop_map(Refusal::Partition),
+        text().prop_map(Refusal::Corrupt),
+    ];
+    let present = (0..3usize, sequence(), any::<bool>())
+        .prop_map(|(write, sequence, same)| Present { write, sequence, same });
+    let applied = (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3))
+        .prop_map(|(time, refused, present)| Applied { time, refused, present });
+    prop_oneof![
+        20 => applied.prop_map(CommitReply::Applied),
+        4 => Just(CommitReply::Unknown),
+        1 => Just(CommitReply::Fenced),
+        1 => text().prop_map(|found| CommitReply::Rewound { found }),
+    ]
+}
+
+fn input() -> impl Strategy<Value = Input> {
+    prop_oneof![
+        // The driver numbers deliveries; the runner fills the number in.
+        20 => event().prop_map(|event| Input::Arrived { delivery: 0, event }),
+        1 => text().prop_map(|text| Input::Unreadable { delivery: 0, letter: letter(&text) }),
+        1 => Just(Input::SourceReset),
+        1 => Just(Input::SourceEnded),
+        8 => (token(), loaded()).prop_map(|(token, loaded)| Input::Loaded { token, loaded }),
+        10 => turn_done(),
+        10 => (0..3u32, 0..9u64, reply())
+            .prop_map(|(shard, number, reply)| Input::Committed { shard, number, reply }),
+        5 => (token(), events(), any::<bool>())
+            .prop_map(|(token, events, end)| Input::SpillRead { token, events, end }),
+        5 => (token(), events(), any::<bool>())
+            .prop_map(|(token, found, again)| Input::Replayed { token, found, again }),
+        3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
+            .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
+        3 => (0..3u32, 0..9u64)
+            .prop_map(|(shard, through)| Input::Published { shard, through }),
+        1 => version().prop_map(Input::VersionChanged),
+        1 => Just(Input::Drain),
+    ]
+}
+
+fn letter(text: &str) -> Box<DeadLetter> {
+    Box::new(DeadLetter {
+        id: LetterId { key: Key::from(""), sequence: 0, tag: 1 },
+        cause: Cause::Unreadable,
+        error: "nonsense".into(),
+        origin: None,
+        version: None,
+        content: LetterContent::Raw(Bytes::copy_from_slice(text.as_bytes())),
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let answers = proptest::option::weighted(0.8, any::<prop::sample::Index>());
+    let wait = prop_oneof![5 => Just(0), 4 => 0..500u64, 1 => 0..1_000_000u64];
+    (input(), answers, wait, any::<bool>()).prop_map(|(input, answers, wait, drains)| Step {
+        input,
+        answers,
+        wait,
+        drains,
+    })
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let orderings = prop::sample::select(vec![Ordering::Sequenced, Ordering::Fifo]);
+    let overflows = prop::sample::select(vec![Overflow::Pause, Overflow::DeadLetter]);
+    let ends = prop::sample::select(vec![Exhausted::Park, Exhausted::Skip, Exhausted::Wait]);
+    let limits = (1..6usize, 1..6usize, 1..6usize, 1..6u64, 1..5usize);
+    (orderings, overflows, ends, limits, 0..2u64).prop_map(|(ordering, overflow, end, l, first)| {
+        let (max_lanes, run_ahead, batch_events, spill_limit, quantum) = l;
+        let backoff = Backoff { min: 10, max: 200 };
+        Settings {
+            ordering,
+            first,
+            partition: 0,
+            shards: 2,
+            max_lanes,
+            memory_budget: 10_000,
+            run_ahead,
+            max_turns: 2,
+            batch_events,
+            batch_bytes: 1_000,
+            prefetch: 10,
+            quantum,
+            max_loads: 2,
+            max_outbox: 10,
+            lane_buffer: 3,
+            spill_after: 100,
+            spill_limit,
+            overflow,
+            gap: GapSettings {
+                timeout: 50,
+                attempts: 2,
+                backoff,
+                sources: 2,
+                max_width: 8,
+                on_exhausted: end,
+                tail: Some(300),
+            },
+            retry: RetrySettings {
+                attempts: 2,
+                backoff,
+                on_exhausted: if end == Exhausted::Wait { Exhausted::Park } else { end },
+                on_new_version: true,
+            },
+            id_window: 20,
+            digests: 4,
+            complete_ttl: 1_000,
+            key_ttl: Some(10_000),
+            version: Some(Version::from("h@1.0.0")),
+            seed: 1,
+        }
+    })
+}
+
+/// A driver that answers with nonsense, and counts what is open.
+struct Driver {
+    settings: Settings,
+    sequencer: Sequencer,
+    now: u64,
+    delivered: u64,
+    /// Requests not answered, each kind with its tokens.
+    loads: BTreeSet<Token>,
+    turns: BTreeSet<Token>,
+    reads: BTreeSet<Token>,
+    replays: BTreeSet<Token>,
+    commits: Vec<Arc<Batch>>,
+}
+
+impl Driver {
+    fn new(settings: Settings) -> Self {
+        let commits = vec![0; settings.shards as usize];
+        Self {
+            sequencer: Sequencer::new(settings.clone(), &commits, 0),
+            settings,
+            now: 0,
+            delivered: 0,
+            loads: BTreeSet::new(),
+            turns: BTreeSet::new(),
+            reads: BTreeSet::new(),
+            replays: BTreeSet::new(),
+            commits: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        self.now += step.wait;
+        if let Some(input) = self.aimed(step.input, step.answers) {
+            self.sequencer.handle(self.now, input);
+        }
+        if self.sequencer.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.sequencer.handle_timeout(self.now);
+        }
+        if step.drains {
+            self.drain();
+        }
+    }
+
+    /// The input as a real answer to what is open, where it is to be one.
+    fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
+        let take = |open: &mut BTreeSet<Token>, token: Token| {
+            let index = answers.filter(|_| !open.is_empty())?.index(open.len());
+            let taken = open.iter().nth(index).copied().unwrap_or(token);
+            open.remove(&taken);
+            Some(taken)
+        };
+        Some(match input {
+            Input::Arrived { event, .. } => Input::Arrived { delivery: self.deliver()?, event },
+            Input::Unreadable { letter, .. } => {
+                Input::Unreadable { delivery: self.deliver()?, letter }
+            }
+            Input::Loaded { token, loaded } => {
+                let token = take(&mut self.loads, token).unwrap_or(token);
+                Input::Loaded { token, loaded }
+            }
+            Input::TurnDone(mut done) => {
+                done.token = take(&mut self.turns, done.token).unwrap_or(done.token);
+                Input::TurnDone(done)
+            }
+            Input::SpillRead { token, events, end } => {
+                let token = take(&mut self.reads, token).unwrap_or(token);
+                Input::SpillRead { token, events, end }
+            }
+            Input::Replayed { token, found, again } => {
+                let token = take(&mut self.replays, token).unwrap_or(token);
+                Input::Replayed { token, found, again }
+            }
+            Input::Committed { shard, number, reply } => match answers {
+                Some(index) if !self.commits.is_empty() => {
+                    let batch = self.commits.remove(index.index(self.commits.len()));
+                    Input::Committed { shard: batch.shard, number: batch.number, reply }
+                }
+                _ => Input::Committed { shard, number, reply },
+            },
+            other => other,
+        })
+    }
+
+    fn deliver(&mut self) -> Option<u64> {
+        if self.sequencer.credit() == 0 {
+            return None;
+        }
+        self.delivered += 1;
+        Some(self.delivered)
+    }
+
+    fn drain(&mut self) {
+        let mut effects = 0;
+        while let Some(effect) = self.sequencer.poll_effect() {
+            effects += 1;
+            assert!(effects < 10_000, "no end of effects");
+            self.take(effect);
+        }
+        let stats = self.sequencer.stats();
+        let settings = &self.settings;
+        assert!(stats.unacknowledged + self.sequencer.credit() <= settings.prefetch);
+        assert!(stats.lanes <= settings.max_lanes, "{} lanes", stats.lanes);
+        assert!(stats.ahead <= settings.run_ahead, "{} ahead", stats.ahead);
+    }
+
+    fn take(&mut self, effect: Effect) {
+        match effect {
+            Effect::Load { token, .. } => {
+                self.loads.insert(token);
+                assert!(self.loads.len() <= self.settings.max_loads, "loads");
+            }
+            Effect::Run(turn) => {
+                assert!(!turn.events.is_empty() && turn.events.len() <= self.settings.quantum);
+                self.turns.insert(turn.token);
+                assert!(self.turns.len() <= self.settings.max_turns, "turns");
+            }
+            Effect::Commit(batch) => {
+                self.commits.retain(|other| other.shard != batch.shard);
+                self.commits.push(batch);
+            }
+            Effect::Ack { through } => assert!(through <= self.delivered),
+            Effect::ReadSpill { token, .. } => {
+                self.reads.insert(token);
+            }
+            Effect::Replay { token, source, missing, .. } => {
+                assert!(source < self.settings.gap.sources);
+                assert!(!missing.is_empty());
+                self.replays.insert(token);
+            }
+            Effect::Publish { .. } | Effect::ReadDue { .. } | Effect::Stop(_) => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nonsense_is_survived(settings in settings(), steps in vec(step(), 0..120)) {
+        let mut driver = Driver::new(settings);
+        for step in steps {
+            driver.step(step);
+        }
+        driver.drain();
+    }
+}
