@@ -1,1 +1,7 @@
-//! x
+//! What the tests of the whole have in common.
+
+pub mod conformance;
+pub mod host;
+pub mod log;
+pub mod plugins;
+pub mod tally;

@@ -1,1 +1,47 @@
-fn main() {}
+//! Developer commands: `cargo xtask COMMAND`. Each sets up what it needs and says what it does.
+
+mod bench;
+mod ci;
+mod demo;
+mod setup;
+mod tests;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of Ordain")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what Ordain does: orders in disorder, a hard kill, and a check of the result.
+    Demo(demo::DemoArgs),
+    /// Run all tests, or those of some names.
+    Test(tests::TestArgs),
+    /// Measure: without a name, lists what can be measured.
+    Bench(bench::BenchArgs),
+    /// Build the example handlers into `target/plugins`.
+    Plugins,
+    /// Everything that a change must pass: format, lints, docs, dependencies, tests.
+    Ci,
+    /// Ask the database of security advisories about the dependencies.
+    Advisories,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Demo(args) => demo::demo(&args),
+        Command::Test(args) => tests::test(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Plugins => {
+            let folder = setup::plugins()?;
+            setup::say(&format!("the handlers are in {}", folder.display()));
+            Ok(())
+        }
+        Command::Ci => ci::ci(),
+        Command::Advisories => ci::advisories(),
+    }
+}

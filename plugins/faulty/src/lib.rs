@@ -1,1 +1,250 @@
-//! x
+//! A deliberately faulty handler, for tests of the host that has to live with it.
+//!
+//! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field with a value in
+//! the table may be left out. Messages go to the sink `faulty` and have the type `faulty`.
+//!
+//! | `do` | fields | what happens |
+//! |---|---|---|
+//! | `ok` | | nothing; the state stays |
+//! | `complete` | | ends the key |
+//! | `put` | `bytes` | puts a state of this size |
+//! | `delete` | | removes the state |
+//! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `delay_ms` none | emits so many messages, each of this size with so many headers |
+//! | `reject` | `reason` "told to" | rejects the event |
+//! | `retry` | `reason` "told to", `after_ms` none | asks for another try |
+//! | `trap` | | executes `unreachable` |
+//! | `trap-if-used` | | traps unless this is the first event of the instance |
+//! | `panic` | `text` "told to" | panics: the text goes to standard error, then it traps |
+//! | `exit` | `code` 1 | ends the program, by WASI, which tells the host only 0 or 1 |
+//! | `loop` | | never ends |
+//! | `recurse` | | calls itself until the host's stack for wasm is used up |
+//! | `allocate` | `mib` | takes and touches so much memory, gives it back to the instance and is done |
+//! | `hoard` | `mib` | the same, but keeps it as long as the instance lives |
+//! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs so many lines of this size |
+//! | `print` | `out` none, `err` none | prints to standard output and standard error |
+//! | `sleep` | `ms` | sleeps, by WASI: the guest does not run meanwhile |
+//! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, and then panics |
+//! | `state` | | emits `{"bytes": N}`, the size of the state; `null` where there is none |
+//! | `calls` | | emits `{"calls": N}`: the events that this instance has been given, this one included |
+//! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the clock, the time that has passed on the monotonic one between two looks, and four random numbers |
+//! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits what the sandbox gave: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, the last three an error or "allowed" |
+//!
+//! A command that is not in the table is rejected. There is none that fails a number of times and
+//! then does not: nothing of a failed try is left that the next one could see.
+
+mod harm;
+mod probe;
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ordain_sdk::prelude::*;
+
+/// The sink and the type of all messages.
+const SINK: &str = "faulty";
+
+/// The table at the top.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+enum Command {
+    Ok,
+    Complete,
+    Put {
+        bytes: usize,
+    },
+    Delete,
+    Emit {
+        #[serde(default = "one")]
+        messages: usize,
+        #[serde(default)]
+        bytes: usize,
+        #[serde(default)]
+        headers: usize,
+        #[serde(default = "sink")]
+        sink: String,
+        delay_ms: Option<u64>,
+    },
+    Reject {
+        #[serde(default = "told_to")]
+        reason: String,
+    },
+    Retry {
+        #[serde(default = "told_to")]
+        reason: String,
+        after_ms: Option<u64>,
+    },
+    Trap,
+    TrapIfUsed,
+    Panic {
+        #[serde(default = "told_to")]
+        text: String,
+    },
+    Exit {
+        #[serde(default = "exit_code")]
+        code: i32,
+    },
+    Loop,
+    Recurse,
+    Allocate {
+        mib: usize,
+    },
+    Hoard {
+        mib: usize,
+    },
+    Log {
+        #[serde(default = "one")]
+        lines: usize,
+        #[serde(default)]
+        bytes: usize,
+        #[serde(default)]
+        level: Level,
+    },
+    Print {
+        #[serde(default)]
+        out: String,
+        #[serde(default)]
+        err: String,
+    },
+    Sleep {
+        ms: u64,
+    },
+    FailAfter {
+        bytes: usize,
+        #[serde(default = "one")]
+        messages: usize,
+    },
+    State,
+    Calls,
+    Senses,
+    Probe {
+        #[serde(default = "root")]
+        path: String,
+        #[serde(default = "address")]
+        address: String,
+    },
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Trace,
+    Debug,
+    #[default]
+    Info,
+    Warn,
+    Error,
+}
+
+/// Events that this instance has been given. It is lost with the instance.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
+    let calls = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+    let done = Outcome::keep();
+    Ok(match event.data {
+        Command::Complete => done.complete(),
+        Command::Put { bytes } => Outcome::put(filler(bytes)),
+        Command::Delete => Outcome::delete(),
+        Command::Emit { messages, bytes, headers, sink, delay_ms } => {
+            let message = Message { delay_ms, ..emitted(&sink, bytes, headers) };
+            done.emit_all((0..messages).map(|_| message.clone()))
+        }
+        Command::Reject { reason } => return Err(Failure::Reject(reason)),
+        Command::Retry { reason, after_ms } => return Err(Failure::Retry { reason, after_ms }),
+        Command::Trap => harm::trap(),
+        Command::TrapIfUsed if calls > 1 => harm::trap(),
+        Command::Ok | Command::TrapIfUsed => done,
+        Command::Panic { text } => panic!("{text}"),
+        Command::Exit { code } => std::process::exit(code),
+        Command::Loop => harm::run_forever(),
+        Command::Recurse => harm::recurse(),
+        Command::Allocate { mib } => {
+            drop(harm::allocate(mib));
+            done
+        }
+        Command::Hoard { mib } => {
+            std::mem::forget(harm::allocate(mib));
+            done
+        }
+        Command::Log { lines, bytes, level } => {
+            write_lines(lines, bytes, level);
+            done
+        }
+        Command::Print { out, err } => {
+            print!("{out}");
+            // Without an end of line it would stay in the instance.
+            std::io::stdout().flush().or_retry("standard output")?;
+            eprint!("{err}");
+            done
+        }
+        Command::Sleep { ms } => {
+            std::thread::sleep(std::time::Duration::from_millis(ms));
+            done
+        }
+        Command::FailAfter { bytes, messages } => {
+            let messages = (0..messages).map(|_| emitted(SINK, bytes, 0));
+            let outcome = Outcome::put(filler(bytes)).emit_all(messages);
+            panic!("after an outcome of {} messages", outcome.messages.len())
+        }
+        Command::State => done.emit(report(&state.map(|s| probe::State { bytes: s.len() }))),
+        Command::Calls => done.emit(report(&probe::Calls { calls })),
+        Command::Senses => done.emit(report(&probe::senses()?)),
+        Command::Probe { path, address } => done.emit(report(&probe::sandbox(&path, &address))),
+    })
+}
+
+ordain_sdk::handler!(handle);
+
+fn report<T: Serialize>(report: &T) -> Message {
+    Message::json(SINK, SINK, report)
+}
+
+fn emitted(sink: &str, bytes: usize, headers: usize) -> Message {
+    let headers = (0..headers).map(|n| (format!("header-{n}"), n.to_string())).collect();
+    Message { headers, ..Message::bytes(sink, SINK, "text/plain", filler(bytes)) }
+}
+
+fn filler(bytes: usize) -> Raw {
+    Raw(vec![b'x'; bytes])
+}
+
+fn write_lines(lines: usize, bytes: usize, level: Level) {
+    let level = match level {
+        Level::Trace => log::Level::Trace,
+        Level::Debug => log::Level::Debug,
+        Level::Info => log::Level::Info,
+        Level::Warn => log::Level::Warn,
+        Level::Error => log::Level::Error,
+    };
+    let line = "x".repeat(bytes);
+    for _ in 0..lines {
+        log::write(level, format_args!("{line}"));
+    }
+}
+
+fn one() -> usize {
+    1
+}
+
+fn exit_code() -> i32 {
+    1
+}
+
+fn sink() -> String {
+    SINK.into()
+}
+
+fn told_to() -> String {
+    "told to".into()
+}
+
+fn root() -> String {
+    "/".into()
+}
+
+fn address() -> String {
+    "127.0.0.1:80".into()
+}
+
+#[cfg(test)]
+mod tests;

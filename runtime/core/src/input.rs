@@ -80,6 +80,8 @@ pub enum Input {
         /// The number of the newest such commit.
         through: u64,
     },
+    /// Something outside has changed for a key: look at it, even if it is quiet.
+    Look(Key),
     /// Another handler version is active.
     VersionChanged(Version),
     /// No more turns are to be started: finish and commit what runs.

@@ -46,7 +46,7 @@ use self::load::Due;
 use self::timers::Timers;
 use self::window::Window;
 use crate::effect::Effect;
-use crate::event::Version;
+use crate::event::{Key, Version};
 use crate::input::Input;
 use crate::settings::Settings;
 use crate::stats::{LaneState, Stats};
@@ -65,6 +65,8 @@ pub struct Sequencer {
     /// Lanes that wait for their load to be asked for.
     loads: VecDeque<u32>,
     loads_under_way: usize,
+    /// Keys to be looked at when there is room.
+    looks: VecDeque<Key>,
     pages: usize,
     replays: usize,
     turns: usize,
@@ -107,6 +109,7 @@ impl Sequencer {
             ready: VecDeque::new(),
             loads: VecDeque::new(),
             loads_under_way: 0,
+            looks: VecDeque::new(),
             pages: 0,
             replays: 0,
             turns: 0,
@@ -153,6 +156,7 @@ impl Sequencer {
             && self.replays == 0
             && self.loads_under_way == 0
             && self.loads.is_empty()
+            && self.looks.is_empty()
             && self.due.settled()
             && LaneState::ALL
                 .iter()
@@ -165,6 +169,11 @@ impl Sequencer {
     /// [`Input::Drain`] this is the end.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
+    }
+
+    /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
+    pub fn looks(&self) -> usize {
+        self.looks.len()
     }
 
     /// Counters and gauges.
@@ -207,6 +216,7 @@ impl Sequencer {
             Input::Replayed { token, found, again } => self.replayed(token, found, again),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
             Input::Published { shard, through } => self.published(shard, through),
+            Input::Look(key) => self.looks.push_back(key),
             Input::VersionChanged(version) => self.version_changed(version),
             Input::Drain => self.draining = true,
         }
@@ -232,6 +242,7 @@ impl Sequencer {
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.relieve();
+            self.look();
             self.start_loads();
             self.dispatch();
             self.close_batches();

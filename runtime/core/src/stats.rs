@@ -56,6 +56,41 @@ impl Stats {
         self.dead[cause as usize]
     }
 
+    /// Adds the figures of another sequencer.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        let add = |sum: &mut [usize], more: &[usize]| {
+            sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        };
+        add(&mut self.lanes_by_state, &other.lanes_by_state);
+        self.dead.iter_mut().zip(other.dead).for_each(|(sum, more)| *sum += more);
+        self.delivered += other.delivered;
+        self.settled += other.settled;
+        self.duplicates += other.duplicates;
+        self.reordered += other.reordered;
+        self.failures += other.failures;
+        self.gap_rounds += other.gap_rounds;
+        self.replayed += other.replayed;
+        self.spilled += other.spilled;
+        self.commits += other.commits;
+        self.refused += other.refused;
+        self.stale += other.stale;
+        self.messages += other.messages;
+        self.lanes += other.lanes;
+        self.memory += other.memory;
+        self.unacknowledged += other.unacknowledged;
+        self.ahead += other.ahead;
+        self.turns += other.turns;
+        self.loads += other.loads;
+        self.outbox += other.outbox;
+        self
+    }
+
+    /// Lanes in a state.
+    pub fn lanes_in(&self, state: LaneState) -> usize {
+        self.lanes_by_state[state as usize]
+    }
+
     /// All letters.
     pub fn dead_total(&self) -> u64 {
         self.dead.iter().sum()

@@ -4,6 +4,9 @@
 //! A store keeps and refuses; it decides nothing. What is written, and under which condition,
 //! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
 
+pub mod codec;
+pub mod embedded;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -12,6 +15,14 @@ use bytes::Bytes;
 use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
 };
+
+/// Bytes of a key. Decoders refuse longer ones. The embedded store's engine takes 65,535 bytes for
+/// a place, and the key of a dead letter, whose NULs are doubled there, needs twice its length
+/// beside the stream and the numbers; and a key is held by every lane and every index entry.
+pub const KEY_SIZE_LIMIT: usize = 16 * 1024;
+
+/// Bytes of a stream's name, which is part of every place: its length is kept in one byte.
+pub const STREAM_NAME_LIMIT: usize = 255;
 
 /// A partition of a stream: the unit of ownership.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

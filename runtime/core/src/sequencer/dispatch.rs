@@ -40,8 +40,10 @@ impl Sequencer {
         }
         // What the turns under way will bring must fit as well; one may always run.
         let expected = self.memory + (self.turns + 1) * self.outcome;
-        (fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns)
-            && (fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead)
+        let turns = fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns;
+        let ahead = fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead;
+        turns
+            && ahead
             && self.outbox < self.settings.max_outbox
             && (self.turns == 0 || expected <= self.settings.memory_budget)
     }

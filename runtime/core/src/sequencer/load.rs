@@ -277,14 +277,8 @@ impl Sequencer {
         }
         let some = !entries.is_empty();
         for entry in entries {
-            if self.lanes.find(&entry.1).is_none() {
-                if self.room() == 0 {
-                    break;
-                }
-                let shard = shard_of(&entry.1, self.settings.shards);
-                let index = self.make_lane(entry.1.clone(), shard);
-                self.loads.push_back(index);
-                self.settle(index);
+            if !self.bring_in(&entry.1) {
+                break;
             }
             self.due.after = Some(entry);
         }
@@ -303,6 +297,30 @@ impl Sequencer {
         if !self.due.clean {
             self.due.soon(self.now + DUE_PAUSE);
         }
+    }
+
+    /// Brings in the keys that somebody wants looked at.
+    pub(super) fn look(&mut self) {
+        while let Some(key) = self.looks.pop_front() {
+            if !self.bring_in(&key) {
+                self.looks.push_front(key);
+                return;
+            }
+        }
+    }
+
+    /// Loads a key that is not in memory; `false` if there is no room.
+    fn bring_in(&mut self, key: &Key) -> bool {
+        if self.lanes.find(key).is_some() {
+            return true;
+        }
+        if self.room() == 0 {
+            return false;
+        }
+        let index = self.make_lane(Key::clone(key), shard_of(key, self.settings.shards));
+        self.loads.push_back(index);
+        self.settle(index);
+        true
     }
 
     /// Something of a key that is not in memory may be due earlier than was known.

@@ -1,0 +1,159 @@
+//! The command line: what can be asked for, and how its end is told to a shell.
+
+mod check;
+mod dead;
+mod keys;
+mod logs;
+mod plugins;
+mod run;
+mod show;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
+use crate::generate::{GenerateArgs, generate};
+use crate::run::RunError;
+use crate::store::StoreError;
+
+/// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
+/// keys, each event taking effect exactly once.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Form of the log on standard error.
+    #[arg(long, global = true, default_value = "text")]
+    log_format: logs::Format,
+    /// What is logged, for example `debug` or `ordain=debug,info`.
+    #[arg(long, global = true, env = "ORDAIN_LOG", default_value = "info")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the streams of a configuration.
+    Run(run::RunArgs),
+    /// Check a configuration and its handlers, without running anything.
+    Check(check::CheckArgs),
+    /// Make events: a seeded load for trying out, testing and measuring.
+    Generate(GenerateArgs),
+    /// Look at keys: where they stand, and why.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Look at dead letters.
+    #[command(subcommand)]
+    Dead(dead::DeadCommand),
+    /// Look at handlers.
+    #[command(subcommand)]
+    Plugins(plugins::PluginsCommand),
+}
+
+/// The configuration that a command works with.
+#[derive(Debug, Args)]
+struct ConfigArg {
+    /// The configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    config: PathBuf,
+}
+
+impl ConfigArg {
+    fn load(&self) -> Result<Loaded, Failure> {
+        Ok(Loaded::load(&self.config)?)
+    }
+}
+
+/// How a command failed, by what a shell or a service manager should do about it.
+#[derive(Debug)]
+enum Failure {
+    /// It failed while running.
+    Failed(anyhow::Error),
+    /// The configuration or a handler is bad: starting again does not help (`EX_CONFIG`).
+    Config(anyhow::Error),
+    /// A service that it needs was not reached: starting again may help (`EX_TEMPFAIL`).
+    Unavailable(anyhow::Error),
+}
+
+/// Exit codes: `EX_CONFIG` and `EX_TEMPFAIL` are those of sysexits.h.
+const EXIT_FAILED: u8 = 1;
+const EXIT_CONFIG: u8 = 78;
+const EXIT_UNAVAILABLE: u8 = 75;
+
+impl Cli {
+    /// Does what is asked.
+    pub fn run(self) -> ExitCode {
+        if let Err(error) = logs::start(self.log_format, &self.log) {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+        let result = match self.command {
+            Command::Run(args) => args.run(),
+            Command::Check(args) => args.run(),
+            Command::Generate(args) => {
+                generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
+            }
+            Command::Keys(command) => command.run(),
+            Command::Dead(command) => command.run(),
+            Command::Plugins(command) => command.run(),
+        };
+        let (error, code) = match result {
+            Ok(code) => return code,
+            Err(Failure::Failed(error)) => (error, EXIT_FAILED),
+            Err(Failure::Config(error)) => (error, EXIT_CONFIG),
+            Err(Failure::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
+        };
+        if is_broken_pipe(&error) {
+            // Whoever read the output has had enough, as `head` does.
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("error: {error:#}");
+        ExitCode::from(code)
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.into())
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        if error.is_configuration() {
+            Self::Config(error.into())
+        } else if matches!(error, RunError::Store(StoreError::Unavailable(_))) {
+            Self::Unavailable(error.into())
+        } else {
+            Self::Failed(error.into())
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        RunError::from(error).into()
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}

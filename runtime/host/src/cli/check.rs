@@ -1,0 +1,53 @@
+//! `ordain check`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Failure;
+use crate::config::{DEFAULT_FILE, Loaded, explain};
+use crate::run::handlers;
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// The configuration.
+    #[arg(default_value = DEFAULT_FILE)]
+    config: PathBuf,
+    /// Print every setting with its meaning, default and reason instead.
+    #[arg(long)]
+    explain: bool,
+    /// Print what was found as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl CheckArgs {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        if self.explain {
+            super::show::text(&explain())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let loaded = Loaded::load(&self.config)?;
+        loaded.unsupported()?;
+        let handlers = handlers(&loaded)?;
+        let streams = loaded.config.streams.iter().map(|(name, stream)| {
+            let handler = &handlers.active[&*stream.handler];
+            (name.to_string(), handler.version().to_string(), handler.digest().to_string())
+        });
+        if self.json {
+            let streams: Vec<_> = streams
+                .map(|(stream, handler, digest)| {
+                    serde_json::json!({ "stream": stream, "handler": handler, "digest": digest })
+                })
+                .collect();
+            super::show::text(&format!("{}\n", serde_json::json!({ "streams": streams })))?;
+        } else {
+            for (stream, handler, _) in streams {
+                super::show::text(&format!("stream {stream}: handler {handler}\n"))?;
+            }
+            super::show::text(&format!("{} can be run\n", self.config.display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,133 @@
+//! `ordain dead`.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::{ConfigArg, EXIT_FAILED, Failure, show};
+use crate::run::open_store;
+use crate::store::StoredLetter;
+
+/// Rows that are read at a time.
+const PAGE: usize = 200;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DeadCommand {
+    /// List the dead letters of a stream.
+    List(ListArgs),
+    /// Show one, with its whole event.
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// The stream.
+    stream: String,
+    /// Only those of this key.
+    #[arg(long)]
+    key: Option<String>,
+    /// Rows at most.
+    #[arg(long, default_value_t = 1_000)]
+    limit: usize,
+    /// One JSON object a line, with the whole event.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// The stream.
+    stream: String,
+    /// The id, as listed.
+    id: String,
+    /// The key; left out for an event without one.
+    #[arg(long, default_value = "")]
+    key: String,
+    /// On one line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl DeadCommand {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            match self {
+                Self::List(args) => list(args).await,
+                Self::Show(args) => one(args).await,
+            }
+        })
+    }
+}
+
+async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
+    let store = open_store(&args.config.load()?).await?;
+    if !args.json {
+        show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
+    }
+    let (mut cursor, mut left) = (None, args.limit);
+    while left > 0 {
+        let key = args.key.as_deref();
+        let limit = PAGE.min(left);
+        let page = store.letters(&args.stream, key, cursor.as_deref(), limit).await?;
+        let mut text = String::new();
+        for row in page.rows.iter().take(left) {
+            left -= 1;
+            if args.json {
+                text.push_str(&show::letter(row).to_string());
+            } else {
+                text.push_str(&line(row));
+            }
+            text.push('\n');
+        }
+        show::text(&text)?;
+        cursor = page.cursor;
+        if cursor.is_none() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    if !args.json {
+        show::text(&format!("more than {}: see --limit and --key\n", args.limit))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(row: &StoredLetter) -> String {
+    let letter = &row.letter;
+    let origin = letter.origin.as_ref().map(|origin| format!(" ({})", show::clean(origin)));
+    format!(
+        "{:<24} {:<24} {:<12} {}{}",
+        show::clean(&letter.id.key),
+        show::letter_id(&letter.id),
+        letter.cause.name(),
+        show::clean(&letter.error),
+        origin.unwrap_or_default()
+    )
+}
+
+async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
+    let store = open_store(&args.config.load()?).await?;
+    let Some(id) = show::parse_letter_id(&args.key, &args.id) else {
+        eprintln!(
+            "{:?} is no id of a dead letter: they look like 17-0, see `ordain dead list`",
+            args.id
+        );
+        return Ok(ExitCode::from(2));
+    };
+    let Some(letter) = store.letter(&args.stream, &id).await? else {
+        eprintln!(
+            "stream {} has no dead letter {} of key {:?}: see `ordain dead list {}`, and give \
+             --key",
+            args.stream, args.id, args.key, args.stream
+        );
+        return Ok(ExitCode::from(EXIT_FAILED));
+    };
+    let value = show::letter(&letter);
+    let text = if args.json { value.to_string() } else { format!("{value:#}") };
+    show::text(&format!("{text}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,56 @@
+//! The log, on standard error, around the status line if there is one.
+
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use indicatif::ProgressBar;
+use tracing_subscriber::EnvFilter;
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// A line for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
+
+/// From now on the log steps round this line.
+pub(super) fn step_round(line: ProgressBar) {
+    // A process has one status line.
+    let _ = STATUS_LINE.set(line);
+}
+
+/// Starts logging.
+pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| format!("--log {filter:?} is no filter: {error}; try `--log info`"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Stderr);
+    match format {
+        Format::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
+        Format::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+fn is_terminal() -> bool {
+    use std::io::IsTerminal;
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match STATUS_LINE.get() {
+            Some(status) => status.suspend(|| io::stderr().write(line)),
+            None => io::stderr().write(line),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

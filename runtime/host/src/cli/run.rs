@@ -1,0 +1,89 @@
+//! `ordain run`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::{EXIT_FAILED, Failure, status};
+use crate::config::{DEFAULT_FILE, Loaded};
+use crate::run::{Figures, Report, run};
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The configuration.
+    #[arg(default_value = DEFAULT_FILE)]
+    config: PathBuf,
+    /// End when every source has ended and every event is settled or held.
+    #[arg(long)]
+    once: bool,
+    /// With --once: exit with 1 if anything was dead-lettered or is held.
+    #[arg(long, requires = "once")]
+    strict: bool,
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl RunArgs {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let loaded = Loaded::load(&self.config)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let report = runtime.block_on(self.until_the_end(&loaded));
+        // What a signal cut short must not hold up the end.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        let Some(report) = report? else { return Ok(ExitCode::from(EXIT_FAILED)) };
+        if self.json {
+            println!("{}", report.json());
+        } else if self.once {
+            // On standard error: standard output may be a sink.
+            eprintln!("{report}");
+        }
+        let failed = self.strict && report.has_problems();
+        Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    }
+
+    /// Runs until it ends by itself or by signals; `None` if the grace ran out.
+    async fn until_the_end(&self, loaded: &Loaded) -> Result<Option<Report>, Failure> {
+        let figures = Figures::default();
+        let (stop, shutdown) = watch::channel(false);
+        let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let shown = Arc::clone(&figures);
+        let status = tokio::spawn(async move { status::show(&shown).await });
+        let grace = loaded.config.runtime.shutdown_grace.duration();
+        let result = tokio::select! {
+            result = &mut run => result.map(Some).map_err(Failure::from),
+            _ = terminate.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
+            _ = interrupt.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
+        };
+        status.abort();
+        result
+    }
+}
+
+/// Asks for the end and waits for it, but not longer than the grace, and not after another signal.
+async fn ending(
+    stop: &watch::Sender<bool>,
+    run: impl Future<Output = Result<Report, crate::run::RunError>>,
+    grace: Duration,
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> Result<Option<Report>, Failure> {
+    tracing::info!(?grace, "ending: what runs is finished and committed; a second signal ends now");
+    stop.send_replace(true);
+    tokio::select! {
+        result = run => Ok(Some(result?)),
+        () = tokio::time::sleep(grace) => {
+            tracing::warn!(?grace, "not finished within shutdown_grace; the next start goes on");
+            Ok(None)
+        }
+        _ = terminate.recv() => Ok(None),
+        _ = interrupt.recv() => Ok(None),
+    }
+}

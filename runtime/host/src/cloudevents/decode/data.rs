@@ -1,0 +1,60 @@
+//! The data of an event, and values of extensions: JSON without white space, or what it stands for.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use super::super::compact::{NESTING_LIMIT, TooDeep, compact};
+use super::super::envelope::{Envelope, Member};
+use super::super::is_json;
+use super::attribute::{shown, text};
+use super::{Read, unreadable};
+
+/// The payload.
+pub(super) fn data<'a>(envelope: &Envelope<'a>, content_type: &str) -> Read<Cow<'a, [u8]>> {
+    let data = envelope.raw(Member::Data);
+    let Some(encoded) = envelope.raw(Member::DataBase64) else {
+        return data.map_or(Ok(Cow::Borrowed(&[])), |raw| plain_data(raw, content_type));
+    };
+    if data.is_some() {
+        return unreadable("both `data` and `data_base64`: one of them is right");
+    }
+    match text(encoded).and_then(|text| BASE64.decode(text.as_bytes()).ok()) {
+        Some(bytes) => Ok(Cow::Owned(bytes)),
+        None => unreadable(format!("`data_base64` must be base64, found {}", shown(encoded))),
+    }
+}
+
+/// Padding is optional for readers, as RFC 4648 allows.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// JSON as it is; the text itself where the media type says that it is something else.
+fn plain_data<'a>(raw: &'a str, content_type: &str) -> Read<Cow<'a, [u8]>> {
+    let json = match text(raw) {
+        Some(text) if !is_json(content_type) => text,
+        _ => compacted(raw)?,
+    };
+    Ok(match json {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    })
+}
+
+fn compacted(raw: &str) -> Read<Cow<'_, str>> {
+    compact(raw).or_else(|TooDeep| {
+        unreadable(format!("nested deeper than {NESTING_LIMIT} arrays and objects"))
+    })
+}
+
+/// An extension's value: a text as it is, anything else as JSON.
+pub(super) fn value(raw: &str) -> Read<Cow<'_, str>> {
+    match text(raw) {
+        Some(text) => Ok(text),
+        None => compacted(raw),
+    }
+}

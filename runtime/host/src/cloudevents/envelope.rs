@@ -1,0 +1,133 @@
+//! The members of a CloudEvent's JSON object, found in one pass and not yet judged: each is the
+//! piece of text that it is in the line.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The attributes that the envelope itself knows. All others are extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    SpecVersion,
+    Id,
+    Source,
+    Type,
+    Subject,
+    PartitionKey,
+    Sequence,
+    EndOfSequence,
+    Time,
+    DataContentType,
+    Data,
+    DataBase64,
+}
+
+/// How many there are.
+const MEMBERS: usize = 12;
+
+impl Member {
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "specversion" => Self::SpecVersion,
+            "id" => Self::Id,
+            "source" => Self::Source,
+            "type" => Self::Type,
+            "subject" => Self::Subject,
+            "partitionkey" => Self::PartitionKey,
+            "sequence" => Self::Sequence,
+            "endofsequence" => Self::EndOfSequence,
+            "time" => Self::Time,
+            "datacontenttype" => Self::DataContentType,
+            "data" => Self::Data,
+            "data_base64" => Self::DataBase64,
+            _ => return None,
+        })
+    }
+}
+
+/// A JSON object by its members.
+#[derive(Debug, Default)]
+pub(super) struct Envelope<'a> {
+    members: [Option<&'a str>; MEMBERS],
+    pub(super) extensions: Vec<(Cow<'a, str>, &'a str)>,
+    /// The first name that stands twice: nobody can say which one is meant.
+    pub(super) twice: Option<Cow<'a, str>>,
+}
+
+impl<'a> Envelope<'a> {
+    /// The JSON of a member. A `null` says that an attribute is not set, as the specification has
+    /// it; as data it is a value.
+    pub(super) fn raw(&self, member: Member) -> Option<&'a str> {
+        self.members[member as usize].filter(|raw| *raw != "null" || member == Member::Data)
+    }
+
+    fn put(&mut self, name: Cow<'a, str>, raw: &'a str) {
+        let twice = if let Some(member) = Member::of(&name) {
+            self.members[member as usize].replace(raw).is_some()
+        } else {
+            let twice = self.extensions.iter().any(|(other, _)| *other == name);
+            self.extensions.push((name.clone(), raw));
+            twice
+        };
+        if twice {
+            self.twice.get_or_insert(name);
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Envelope<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Members)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Envelope<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<'de>, A::Error> {
+        let mut envelope = Envelope::default();
+        while let Some(Name(name)) = map.next_key()? {
+            if envelope.extensions.len() > super::HEADERS_LIMIT {
+                let limit = super::HEADERS_LIMIT;
+                return Err(A::Error::custom(format_args!("more than {limit} extensions")));
+            }
+            envelope.put(name, map.next_value::<&RawValue>()?.get());
+        }
+        Ok(envelope)
+    }
+}
+
+/// A member's name, borrowed unless it has escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}

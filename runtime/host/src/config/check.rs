@@ -1,0 +1,242 @@
+//! What concerns several settings at once.
+
+use std::net::SocketAddr;
+
+use ordain_core::Ordering;
+
+use super::problem::{Lines, Problem};
+use super::text::{Name, Place, Secret};
+use super::units::Millis;
+use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
+
+/// The problems between the settings of a file that are each right by themselves.
+pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
+    let mut checks = Checks { config, lines, problems: Vec::new() };
+    checks.process();
+    checks.listeners();
+    checks.broker();
+    for (name, stream) in &config.streams {
+        checks.stream(name, stream);
+    }
+    for (name, sink) in &config.sinks {
+        checks.sink(name, sink);
+    }
+    checks.files();
+    checks.problems
+}
+
+struct Checks<'a> {
+    config: &'a Config,
+    lines: &'a Lines,
+    problems: Vec<Problem>,
+}
+
+impl Checks<'_> {
+    fn note(&mut self, setting: &str, message: impl Into<String>) {
+        let line = self.lines.of(setting);
+        self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
+    }
+
+    fn process(&mut self) {
+        let Config { runtime, plugins, streams, .. } = self.config;
+        // A stream with an error of its own is not here, but in the file.
+        if streams.is_empty() && !self.lines.has_inside("streams") {
+            let example = "[streams.orders] with `handler` and `source`";
+            self.note(
+                "streams",
+                format!("there is none: at least one is needed, such as {example}"),
+            );
+        }
+        let room = runtime.memory_budget.0 / 4;
+        if runtime.event_size.0 > room {
+            let message = format!("must be at most a quarter of memory_budget, {room} bytes here");
+            self.note("runtime.event_size", message);
+        }
+        if plugins.state_size.0 >= plugins.memory.0 {
+            let message = "must be below plugins.memory: a handler has its state in memory";
+            self.note("plugins.state_size", message);
+        }
+        if let Some(sink) = &runtime.alerts {
+            self.sink_exists("runtime.alerts", sink);
+        }
+    }
+
+    fn listeners(&mut self) {
+        let Config { admin, ingress, .. } = self.config;
+        if let Some(admin) = admin {
+            self.guarded("admin", admin.listen, admin.token.as_ref());
+        }
+        if let Some(ingress) = ingress {
+            self.guarded("ingress", ingress.listen, ingress.token.as_ref());
+        }
+        if let (Some(admin), Some(ingress)) = (admin, ingress)
+            && admin.listen == ingress.listen
+            && admin.listen.port() != 0
+        {
+            self.note("ingress.listen", "is the address of [admin]: each needs its own");
+        }
+    }
+
+    fn guarded(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
+        // A token that could not be read has its own error.
+        if !listen.ip().is_loopback()
+            && token.is_none()
+            && !self.lines.has(&format!("{table}.token"))
+        {
+            let message =
+                format!("{listen} is reached from other machines: [{table}] needs a `token`");
+            self.note(&format!("{table}.listen"), message);
+        }
+    }
+
+    fn broker(&mut self) {
+        let Config { broker, runtime, .. } = self.config;
+        let Some(Millis(heartbeat)) = broker.as_ref().and_then(|broker| broker.heartbeat) else {
+            return;
+        };
+        let half = runtime.lease.0 / 2;
+        if heartbeat > half {
+            let message = format!(
+                "must be at most half of runtime.lease, {half}ms here: a dead connection must be \
+                 noticed before its partitions are another's"
+            );
+            self.note("broker.heartbeat", message);
+        }
+        if heartbeat % 1_000 != 0 {
+            self.note("broker.heartbeat", "must be whole seconds: AMQP knows nothing smaller");
+        }
+    }
+
+    fn stream(&mut self, name: &Name, stream: &Stream) {
+        let at = |field: &str| format!("streams.{name}.{field}");
+        let fifo = stream.ordering == Ordering::Fifo;
+        if fifo && self.lines.has(&at("first")) {
+            let message = "is for sequenced streams: in a fifo stream Ordain numbers, from 1";
+            self.note(&at("first"), message);
+        }
+        let repeats = stream.source.repeats();
+        if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
+            let message = format!(
+                "must be at least {repeats}, the events that a crash can bring again (prefetch \
+                 and checkpoint distance)"
+            );
+            self.note(&at("id_window"), message);
+        }
+        if let Some(sink) = &stream.dead_letter {
+            self.sink_exists(&at("dead_letter"), sink);
+        }
+        if stream.bake.is_some() != stream.canary.is_some() {
+            let (here, missing) =
+                if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
+            self.note(&at(here), format!("means nothing without `{missing}`"));
+        }
+        match &stream.source {
+            Source::Amqp(source) => self.amqp_source(&at("source"), source),
+            Source::Stream(_) if !self.is_fed(name) => {
+                let message = format!(
+                    "no sink feeds it: a sink with kind = \"stream\" and stream = \"{name}\" does"
+                );
+                self.note(&at("source"), message);
+            }
+            _ => {}
+        }
+    }
+
+    fn amqp_source(&mut self, at: &str, source: &AmqpSource) {
+        if matches!(source.key, KeyFrom::Header(_)) && source.partitions > 1 {
+            let message = "a header can be the key with one partition only: the exchange spreads \
+                           by the routing key, and a key would meet in several partitions";
+            self.note(&format!("{at}.key"), message);
+        }
+        if source.exchange.is_none() && source.partitions > 1 {
+            self.note(
+                &format!("{at}.partitions"),
+                "more than one needs an `exchange` that spreads",
+            );
+        }
+        if source.exchange.is_none() && !source.bind.is_empty() {
+            self.note(&format!("{at}.bind"), "needs an `exchange` to bind to");
+        }
+        self.needs_broker(at);
+    }
+
+    fn needs_broker(&mut self, at: &str) {
+        if self.config.broker.is_none() && !self.lines.has("broker") {
+            self.note(at, "kind = \"amqp\" needs [broker] with its `url`");
+        }
+    }
+
+    fn sink(&mut self, name: &Name, sink: &Sink) {
+        let at = format!("sinks.{name}");
+        match sink {
+            Sink::Amqp(_) => self.needs_broker(&at),
+            Sink::File(_) if !matches!(self.config.store, StoreConfig::Embedded(_)) => {
+                let message =
+                    "a file is written by one process: with a shared store use another kind";
+                self.note(&at, message);
+            }
+            Sink::File(_) => {}
+            Sink::Stream(sink) => self.stream_sink(&format!("{at}.stream"), &sink.stream),
+        }
+    }
+
+    fn stream_sink(&mut self, at: &str, target: &Name) {
+        if !self.lines.has(&format!("streams.{target}")) {
+            self.note(at, format!("there is no [streams.{target}]"));
+        }
+        if let Some(stream) = self.config.streams.get(target)
+            && !matches!(stream.source, Source::Stream(_))
+        {
+            let message =
+                format!("[streams.{target}] has another source: it needs kind = \"stream\"");
+            self.note(at, message);
+        }
+    }
+
+    fn is_fed(&self, stream: &Name) -> bool {
+        self.config.sinks.values().any(|it| matches!(it, Sink::Stream(it) if it.stream == *stream))
+    }
+
+    /// A sink that has an error of its own exists all the same.
+    fn sink_exists(&mut self, at: &str, sink: &Name) {
+        if !self.lines.has(&format!("sinks.{sink}")) {
+            let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
+            let hint = match super::suggest::nearest(sink, known.iter().copied()) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => format!("add [sinks.{sink}]"),
+            };
+            self.note(at, format!("there is no sink \"{sink}\"; {hint}"));
+        }
+    }
+
+    /// Each file has one writer and is not its own input; standard input has one reader.
+    fn files(&mut self) {
+        let mut read: Vec<(&Place, String)> = Vec::new();
+        for (name, stream) in &self.config.streams {
+            if let Source::File(source) = &stream.source {
+                let at = format!("streams.{name}.source.path");
+                let other = read.iter().find(|(place, _)| **place == source.path);
+                if let (Place::Standard, Some((_, other))) = (&source.path, other) {
+                    let message = format!("standard input is read by {other} already");
+                    self.note(&at, message);
+                }
+                read.push((&source.path, at));
+            }
+        }
+        let mut written: Vec<(&Place, String)> = Vec::new();
+        for (name, sink) in &self.config.sinks {
+            let Sink::File(sink) = sink else { continue };
+            let at = format!("sinks.{name}.path");
+            let same = |(place, _): &&(&Place, String)| {
+                **place == sink.path && sink.path != Place::Standard
+            };
+            if let Some((_, other)) = written.iter().find(same) {
+                self.note(&at, format!("is written by {other} already: each sink needs its own"));
+            }
+            if let Some((_, other)) = read.iter().find(same) {
+                self.note(&at, format!("is the input {other}: it would never end"));
+            }
+            written.push((&sink.path, at));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What can be configured and this build cannot run yet. Whoever builds one of them removes its
+//! row from [`NOT_YET`]; nothing else knows of the list.
+
+use super::problem::{Lines, Problem};
+use super::{Config, Replay, Sink, Source, StoreConfig, Stream};
+
+/// What it is, and the settings of a configuration that ask for it.
+type NotYet = (&'static str, fn(&Config) -> Vec<String>);
+
+const NOT_YET: &[NotYet] = &[
+    ("the operators' listener", |it| given(it.admin.is_some(), "admin")),
+    ("events over HTTP", |it| given(it.ingress.is_some(), "ingress")),
+    ("a broker", |it| given(it.broker.is_some(), "broker")),
+    ("a store in Redis", |it| given(matches!(it.store, StoreConfig::Redis(_)), "store")),
+    ("alerts", |it| given(it.runtime.alerts.is_some(), "runtime.alerts")),
+    ("a source of kind \"amqp\"", |it| sources(it, |it| matches!(it, Source::Amqp(_)))),
+    ("a source of kind \"http\"", |it| sources(it, |it| matches!(it, Source::Http(_)))),
+    ("a source of kind \"stream\"", |it| sources(it, |it| matches!(it, Source::Stream(_)))),
+    ("a sink of kind \"amqp\"", |it| sinks(it, |it| matches!(it, Sink::Amqp(_)), "")),
+    ("a sink of kind \"stream\"", |it| sinks(it, |it| matches!(it, Sink::Stream(_)), "")),
+    ("a sequenced sink", |it| sinks(it, Sink::sequenced, ".sequenced")),
+    ("replay over HTTP", |it| streams(it, asks_http, "gap.replay")),
+    ("forwarding of dead letters", |it| streams(it, |it| it.dead_letter.is_some(), "dead_letter")),
+    ("a canary", |it| streams(it, |it| it.canary.is_some(), "canary")),
+];
+
+/// What the configuration asks for and this build cannot do, by line.
+pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = NOT_YET
+        .iter()
+        .flat_map(|(what, find)| find(config).into_iter().map(move |setting| (what, setting)))
+        .map(|(what, setting)| Problem {
+            line: lines.of(&setting),
+            setting,
+            message: format!("this build cannot do {what} yet: leave it out"),
+        })
+        .collect();
+    problems.sort();
+    problems
+}
+
+fn given(is_given: bool, setting: &str) -> Vec<String> {
+    if is_given { vec![setting.to_owned()] } else { Vec::new() }
+}
+
+fn streams(config: &Config, asks: fn(&Stream) -> bool, field: &str) -> Vec<String> {
+    let asking = config.streams.iter().filter(|(_, stream)| asks(stream));
+    asking.map(|(name, _)| format!("streams.{name}.{field}")).collect()
+}
+
+fn sources(config: &Config, asks: fn(&Source) -> bool) -> Vec<String> {
+    let asking = config.streams.iter().filter(|(_, stream)| asks(&stream.source));
+    asking.map(|(name, _)| format!("streams.{name}.source")).collect()
+}
+
+fn sinks(config: &Config, asks: fn(&Sink) -> bool, field: &str) -> Vec<String> {
+    let asking = config.sinks.iter().filter(|(_, sink)| asks(sink));
+    asking.map(|(name, _)| format!("sinks.{name}{field}")).collect()
+}
+
+fn asks_http(stream: &Stream) -> bool {
+    stream.gap.replay.iter().any(|it| matches!(it, Replay::Http(_)))
+}

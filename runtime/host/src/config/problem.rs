@@ -1,0 +1,96 @@
+//! What is wrong with a configuration: every error at once, each with its line and what would be
+//! right. It must never print a secret: readers of secret settings don't hand their text over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// One error in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Line in the file, from 1; 0 where it concerns the file as a whole.
+    pub line: usize,
+    /// The setting, for example `streams.orders.gap.timeout`; empty outside of any.
+    pub setting: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+/// A configuration that cannot be used. Its text names every error on a line of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it, by line; at least one.
+    pub problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    pub(super) fn whole(file: &Path, message: String) -> Self {
+        let problem = Problem { line: 0, setting: String::new(), message };
+        Self { file: file.to_owned(), problems: vec![problem] }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{}:", self.file.display())?;
+            if problem.line > 0 {
+                write!(f, "{}:", problem.line)?;
+            }
+            write!(f, " {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.setting.is_empty() {
+            write!(f, "{}: ", self.setting)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// On which line each setting of a file stands, by its full name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lines(BTreeMap<String, usize>);
+
+impl Lines {
+    pub(super) fn note(&mut self, setting: &str, line: usize) {
+        self.0.insert(setting.to_owned(), line);
+    }
+
+    /// Whether the file itself sets it.
+    pub fn has(&self, setting: &str) -> bool {
+        self.0.contains_key(setting)
+    }
+
+    /// Whether the file sets anything in a table.
+    pub(super) fn has_inside(&self, table: &str) -> bool {
+        let prefix = format!("{table}.");
+        self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
+    }
+
+    /// Where it stands; for a setting left to its default, where the nearest table around it
+    /// stands. 0 where the file has none of them.
+    pub fn of(&self, setting: &str) -> usize {
+        let mut name = setting;
+        loop {
+            if let Some(line) = self.0.get(name) {
+                return *line;
+            }
+            match name.rfind(['.', '[']) {
+                Some(end) => name = &name[..end],
+                None => return 0,
+            }
+        }
+    }
+}

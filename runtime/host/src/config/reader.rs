@@ -1,0 +1,288 @@
+//! Walks the parsed file: hands out tables and fields, notes every problem with its line, and
+//! goes on. It knows nothing of what the settings mean.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::expand::{Env, expand};
+use super::problem::{Lines, Problem};
+use super::section::{Row, Setting};
+use super::suggest::nearest;
+
+/// The name under which a table of several kinds says which one it is.
+const KIND: &str = "kind";
+
+/// What has been read so far.
+pub(super) struct Reader<'a> {
+    /// Where the lines after the first one begin.
+    breaks: Vec<usize>,
+    env: Env<'a>,
+    /// The folder from which relative paths go.
+    pub(super) base: &'a Path,
+    pub(super) problems: Vec<Problem>,
+    pub(super) lines: Lines,
+    /// Lines that are no TOML. What is missing or out of place may come from them, so only values
+    /// on other lines are judged then.
+    broken: Vec<usize>,
+}
+
+/// A value, with its full name and where it stands.
+#[derive(Clone)]
+pub(super) struct Node<'n> {
+    pub(super) name: String,
+    /// Its key in the table around it; empty for the whole file and for elements.
+    pub(super) key: &'n str,
+    pub(super) line: usize,
+    pub(super) value: &'n DeValue<'n>,
+    /// It stands in the file; else it is a default, whose lines mean nothing.
+    in_file: bool,
+    /// `kind` is among its fields.
+    has_kind: bool,
+}
+
+impl<'n> Node<'n> {
+    fn new(name: String, line: usize, value: &'n DeValue<'n>, in_file: bool) -> Self {
+        Self { name, key: "", line, value, in_file, has_kind: false }
+    }
+}
+
+/// A table of the file, or of a default.
+pub(super) struct Table<'n> {
+    node: Node<'n>,
+    entries: &'n DeTable<'n>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(text: &str, base: &'a Path, env: Env<'a>) -> Self {
+        let breaks = text.match_indices('\n').map(|(at, _)| at + 1).collect();
+        let (problems, lines) = (Vec::new(), Lines::default());
+        Self { breaks, env, base, problems, lines, broken: Vec::new() }
+    }
+
+    /// Reads the whole document.
+    pub(super) fn document<T: Setting>(&mut self, text: &str) -> Option<T> {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            let line = error.span().map_or(0, |span| self.line_of(span.start));
+            self.note(line, "", format!("not valid TOML: {}", error.message()));
+            self.broken.push(line);
+        }
+        let value = DeValue::Table(root.into_inner());
+        T::read(self, &Node::new(String::new(), 1, &value, true))
+    }
+
+    /// Whether all of the file is TOML.
+    pub(super) fn is_whole(&self) -> bool {
+        self.broken.is_empty()
+    }
+
+    /// Notes a problem.
+    pub(super) fn note(&mut self, line: usize, setting: &str, message: impl Into<String>) {
+        if self.broken.contains(&line) {
+            return;
+        }
+        self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
+    }
+
+    /// Notes that a value is not of its form.
+    pub(super) fn refuse(&mut self, node: &Node<'_>, form: &str) {
+        let found = describe(node.value);
+        self.note(node.line, &node.name, format!("expected {form}, found {found}"));
+    }
+
+    fn line_of(&self, offset: usize) -> usize {
+        self.breaks.partition_point(|start| *start <= offset) + 1
+    }
+
+    /// The table at a node, once its fields are among those known.
+    pub(super) fn table<'n>(&mut self, node: &Node<'n>, known: &[Row]) -> Option<Table<'n>> {
+        let table = self.any_table(node)?;
+        let kind = node.has_kind.then_some(KIND);
+        let names: Vec<&str> = kind.into_iter().chain(known.iter().map(|row| row.name)).collect();
+        for child in self.children(&table) {
+            if !names.contains(&child.key) && self.is_whole() {
+                self.unknown(child.line, &node.name, child.key, &names);
+            }
+        }
+        Some(table)
+    }
+
+    fn unknown(&mut self, line: usize, table: &str, name: &str, known: &[&str]) {
+        let hint = match nearest(name, known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("known here: {}", known.join(", ")),
+        };
+        self.note(line, table, format!("unknown setting `{name}`; {hint}"));
+    }
+
+    /// The table at a node, whatever its fields are called.
+    pub(super) fn any_table<'n>(&mut self, node: &Node<'n>) -> Option<Table<'n>> {
+        let DeValue::Table(entries) = node.value else {
+            self.refuse(node, "a table");
+            return None;
+        };
+        Some(Table { node: node.clone(), entries })
+    }
+
+    /// The fields of a table in the order of the file.
+    pub(super) fn children<'n>(&mut self, table: &Table<'n>) -> Vec<Node<'n>> {
+        table.entries.iter().map(|(name, value)| self.child(table, name, value)).collect()
+    }
+
+    fn child<'n>(
+        &mut self,
+        table: &Table<'n>,
+        name: &'n Spanned<Cow<'n, str>>,
+        value: &'n Spanned<DeValue<'n>>,
+    ) -> Node<'n> {
+        let parent = &table.node;
+        let dot = if parent.name.is_empty() { "" } else { "." };
+        let full = format!("{}{dot}{}", parent.name, name.get_ref());
+        let line = if parent.in_file { self.line_of(name.span().start) } else { parent.line };
+        if parent.in_file {
+            self.lines.note(&full, line);
+        }
+        Node { key: name.get_ref(), ..Node::new(full, line, value.get_ref(), parent.in_file) }
+    }
+
+    /// The elements of an array.
+    pub(super) fn elements<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Vec<Node<'n>>> {
+        let DeValue::Array(elements) = node.value else {
+            self.refuse(node, form);
+            return None;
+        };
+        let element = |(index, value): (usize, &'n Spanned<DeValue<'n>>)| {
+            let name = format!("{}[{index}]", node.name);
+            let line = if node.in_file { self.line_of(value.span().start) } else { node.line };
+            Node::new(name, line, value.get_ref(), node.in_file)
+        };
+        Some(elements.iter().enumerate().map(element).collect())
+    }
+
+    /// One field: read, checked against its bounds, or its default.
+    pub(super) fn field<T: Setting>(&mut self, table: &Table<'_>, row: &Row) -> Option<T> {
+        let entry = table.entries.iter().find(|(name, _)| name.get_ref().as_ref() == row.name);
+        let Some((name, value)) = entry else {
+            return self.left_out(table, row);
+        };
+        let node = self.child(table, name, value);
+        if let Some(value) = T::read(self, &node)
+            && self.bounded(&node, row, &value)
+        {
+            return Some(value);
+        }
+        // The problem is noted: go on with something, so that what depends on it is checked too.
+        match row.default {
+            Some(default) => self.literal(&node, default),
+            None => T::absent().or_else(T::stand_in),
+        }
+    }
+
+    fn left_out<T: Setting>(&mut self, table: &Table<'_>, row: &Row) -> Option<T> {
+        if let Some(default) = row.default {
+            return self.literal(&table.node, default);
+        }
+        let absent = T::absent();
+        if absent.is_none() {
+            if self.is_whole() {
+                let message = format!("`{}` is missing: it must be {}", row.name, row.form);
+                self.note(table.node.line, &table.node.name, message);
+            }
+            return T::stand_in();
+        }
+        absent
+    }
+
+    fn bounded<T: Setting>(&mut self, node: &Node<'_>, row: &Row, value: &T) -> bool {
+        let Some((low, high)) = row.bounds else { return true };
+        let (Some(lowest), Some(highest)) = (self.literal(node, low), self.literal(node, high))
+        else {
+            return false;
+        };
+        let inside = value.within(&lowest, &highest);
+        if !inside {
+            let found = describe(node.value);
+            let message = format!("must be between {low} and {high}, found {found}");
+            self.note(node.line, &node.name, message);
+        }
+        inside
+    }
+
+    /// A default or a bound, which is written in our own source as it would be in the file.
+    fn literal<T: Setting>(&mut self, at: &Node<'_>, text: &str) -> Option<T> {
+        let value = DeValue::parse(text).ok()?;
+        T::read(self, &Node::new(at.name.clone(), at.line, value.get_ref(), false))
+    }
+
+    /// The `kind` of a table that has several.
+    pub(super) fn kind(&mut self, node: &Node<'_>, known: &[&'static str]) -> Option<&'static str> {
+        let table = self.any_table(node)?;
+        let form = format!("one of \"{}\"", known.join("\", \""));
+        let children = self.children(&table);
+        let Some(kind) = children.iter().find(|child| child.key == KIND) else {
+            if self.is_whole() {
+                let message = format!("`{KIND}` is missing: it must be {form}");
+                self.note(node.line, &node.name, message);
+            }
+            return None;
+        };
+        let text = self.text(kind, &form)?.into_owned();
+        let found = known.iter().find(|name| **name == text).copied();
+        if found.is_none() {
+            let hint = nearest(&text, known.iter().copied())
+                .map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+            let message = format!("expected {form}, found {text:?}{hint}");
+            self.note(kind.line, &kind.name, message);
+        }
+        found
+    }
+
+    /// Reads a table of which the `kind` is already known.
+    pub(super) fn inside<T: Setting>(&mut self, node: &Node<'_>) -> Option<T> {
+        T::read(self, &Node { has_kind: true, ..node.clone() })
+    }
+
+    /// A text with its variables put in.
+    pub(super) fn text<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Cow<'n, str>> {
+        let DeValue::String(text) = node.value else {
+            self.refuse(node, form);
+            return None;
+        };
+        Some(self.expanded(node, text)?.0)
+    }
+
+    /// Puts variables in; the flag tells whether there were any.
+    pub(super) fn expanded<'n>(
+        &mut self,
+        node: &Node<'_>,
+        text: &'n str,
+    ) -> Option<(Cow<'n, str>, bool)> {
+        match expand(text, self.env) {
+            Ok(expanded) => Some(expanded),
+            Err(message) => {
+                self.note(node.line, &node.name, message);
+                None
+            }
+        }
+    }
+}
+
+/// Longest part of a text that an error repeats.
+const SHOWN: usize = 60;
+
+/// A value for an error: as written, where that is short and no secret.
+pub(super) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) if text.chars().count() > SHOWN => "a long text".to_owned(),
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

@@ -1,0 +1,136 @@
+//! From the configuration to the settings of one partition's sequencer. What all partitions of
+//! the process share is divided here.
+
+use ordain_core::{GapSettings, RetrySettings, Settings, Version};
+
+use super::source::Source;
+use super::{Config, Replay, StoreConfig, Stream};
+
+/// Turns at the workers for each worker: while one executes, the next is at hand, and those that
+/// are done wait for the sequencer's look.
+const TURNS_PER_WORKER: usize = 4;
+
+/// Loads under way at one time: two batches' worth, so that one is read while one is asked for.
+const LOADS_PER_BATCH: usize = 2;
+
+/// Messages committed and not yet published, for each event that may run ahead. Beyond it the
+/// stream pauses: a sink that is down must not fill the store.
+const OUTBOX_PER_EVENT: usize = 16;
+
+/// What one partition has to itself.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// Its number.
+    pub partition: u32,
+    /// Partitions that this process owns of its stream.
+    pub of_stream: usize,
+    /// Partitions that this process owns of all streams.
+    pub of_process: usize,
+    /// Threads that execute handlers.
+    pub workers: usize,
+    /// The handler version that is active at the start.
+    pub version: Option<Version>,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Threads that execute handlers: as configured, else one per processor.
+    pub fn workers(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.runtime.workers.unwrap_or_else(processors)
+    }
+
+    /// Slices of the store.
+    pub fn shards(&self) -> u32 {
+        match &self.store {
+            StoreConfig::Embedded(_) => 1,
+            StoreConfig::Redis(redis) => redis.shards,
+        }
+    }
+
+    /// Partitions of all streams together.
+    pub fn partitions(&self) -> usize {
+        self.streams.values().map(|stream| stream.source.partitions() as usize).sum()
+    }
+
+    /// The settings of one partition of a stream.
+    pub fn settings(&self, stream: &Stream, share: &Share) -> Settings {
+        let runtime = &self.runtime;
+        let of_process = share.of_process.max(1);
+        let turns = stream.concurrency.unwrap_or(share.workers * TURNS_PER_WORKER);
+        Settings {
+            ordering: stream.ordering,
+            first: stream.first,
+            partition: share.partition,
+            shards: self.shards(),
+            max_lanes: (runtime.max_active_keys / of_process).max(1),
+            // However many partitions: two of the largest events, or nothing could be read.
+            memory_budget: (runtime.memory_budget.bytes() / of_process)
+                .max(2 * runtime.event_size.bytes()),
+            run_ahead: runtime.run_ahead,
+            max_turns: turns.div_ceil(share.of_stream.max(1)),
+            batch_events: runtime.batch,
+            batch_bytes: runtime.batch_size.bytes(),
+            prefetch: stream.source.prefetch(),
+            quantum: stream.quantum,
+            max_loads: LOADS_PER_BATCH * runtime.batch,
+            max_outbox: OUTBOX_PER_EVENT * runtime.run_ahead,
+            lane_buffer: stream.lane_buffer,
+            spill_after: stream.spill_after.0,
+            spill_limit: stream.spill_limit,
+            overflow: stream.overflow,
+            gap: stream.gap_settings(),
+            retry: stream.retry_settings(),
+            id_window: stream.id_window.max(stream.source.repeats()),
+            digests: stream.digests,
+            complete_ttl: stream.complete_ttl.0,
+            key_ttl: stream.key_ttl.0.map(|it| it.0),
+            version: share.version.clone(),
+            seed: share.seed,
+        }
+    }
+}
+
+impl Stream {
+    fn gap_settings(&self) -> GapSettings {
+        let gap = &self.gap;
+        GapSettings {
+            timeout: gap.timeout.0,
+            attempts: gap.attempts,
+            backoff: gap.backoff,
+            // The store is always one: what is spilled is found in any case.
+            sources: 1 + self.http_replays().count(),
+            max_width: gap.max_width,
+            on_exhausted: gap.on_exhausted.0,
+            tail: gap.tail.0.map(|it| it.0),
+        }
+    }
+
+    fn retry_settings(&self) -> RetrySettings {
+        RetrySettings {
+            attempts: self.retry.attempts,
+            backoff: self.retry.backoff,
+            on_exhausted: self.retry.on_exhausted.0,
+            on_new_version: self.retry.on_new_version,
+        }
+    }
+
+    /// The templates of the replay sources from number 1 on; number 0 is the store.
+    pub fn http_replays(&self) -> impl Iterator<Item = &str> {
+        self.gap.replay.iter().filter_map(|it| match it {
+            Replay::Store => None,
+            Replay::Http(template) => Some(template.as_str()),
+        })
+    }
+
+    /// Whether missing events are looked for in what the store retains.
+    pub fn replays_retained(&self) -> bool {
+        self.gap.replay.contains(&Replay::Store)
+    }
+
+    /// Whether it reads standard input, which cannot resume.
+    pub fn reads_standard_input(&self) -> bool {
+        matches!(&self.source, Source::File(it) if it.path == super::Place::Standard)
+    }
+}

@@ -1,0 +1,170 @@
+//! `[streams.NAME] source`: where events come from.
+
+use super::reader::{Node, Reader};
+use super::scalar::Scalar;
+use super::section::{Setting, kinds, section};
+use super::text::{Place, Text};
+
+kinds! {
+    /// Where the events of a stream come from.
+    pub enum Source {
+        /// A queue of the broker, or several that share the keys.
+        "amqp" => Amqp(AmqpSource),
+        /// Requests to `[ingress]`.
+        "http" => Http(HttpSource),
+        /// Lines of a file or of standard input, each a CloudEvent in JSON.
+        "file" => File(FileSource),
+        /// Messages of a sink of kind `stream`.
+        "stream" => Stream(StreamSource),
+    }
+}
+
+impl Source {
+    /// The number of partitions.
+    pub fn partitions(&self) -> u32 {
+        match self {
+            Self::Amqp(source) => source.partitions,
+            Self::Http(source) => source.partitions,
+            Self::File(source) => source.partitions,
+            Self::Stream(source) => source.partitions,
+        }
+    }
+
+    /// Deliveries of a partition taken and not yet acknowledged.
+    pub fn prefetch(&self) -> usize {
+        match self {
+            Self::Amqp(source) => source.prefetch,
+            Self::Http(source) => source.prefetch,
+            Self::File(source) => source.prefetch,
+            Self::Stream(source) => source.prefetch,
+        }
+    }
+}
+
+section! {
+    /// `source = { kind = "amqp" }`.
+    pub struct AmqpSource {
+        /// The exchange that spreads the events over the queues. Needed with more than one
+        /// partition or with `bind`.
+        exchange: Option<Text>;
+        /// The queue; with more than one partition `{queue}.0` and so on.
+        queue: Text;
+        /// Queues that share the keys. It cannot be changed later without a drain.
+        partitions: u32 [1 to 1_024] = 1,
+            because "one needs no plugin in the broker";
+        /// Deliveries of a partition taken and not yet acknowledged.
+        prefetch: usize [1 to 65_535] = 4_000,
+            because "about 50 ms of a queue's full speed, which is more than a commit takes";
+        /// Where the key is found.
+        key: KeyFrom = "routing-key",
+            because "the exchange spreads by it, so all events of a key meet in one partition";
+        /// Exchanges that feed this one.
+        bind: Vec<Bind> = [],
+            because "what feeds it may as well be bound outside";
+        /// Whether to make the exchange, queues and bindings that are not there.
+        declare: bool = true,
+            because "a first start should need no preparation";
+    }
+}
+
+section! {
+    /// `source = { kind = "http" }`.
+    pub struct HttpSource {
+        /// Parts that share the keys. It cannot be changed later without a drain.
+        partitions: u32 [1 to 1_024] = 1,
+            because "one instance needs no more";
+        /// Events of a partition taken and not yet settled or held.
+        prefetch: usize [1 to 1_000_000] = 4_000,
+            because "the same window as with a broker";
+    }
+}
+
+section! {
+    /// `source = { kind = "file" }`.
+    pub struct FileSource {
+        /// The file, or `-` for standard input, which cannot resume after a restart.
+        path: Place;
+        /// Parts that share the keys. It cannot be changed later without a drain.
+        partitions: u32 [1 to 1_024] = 1,
+            because "one instance needs no more";
+        /// Events of a partition read and not yet settled or held.
+        prefetch: usize [1 to 1_000_000] = 4_000,
+            because "the same window as with a broker";
+    }
+}
+
+section! {
+    /// `source = { kind = "stream" }`.
+    pub struct StreamSource {
+        /// Parts that share the keys. It cannot be changed later without a drain.
+        partitions: u32 [1 to 1_024] = 1,
+            because "one instance needs no more";
+        /// Events of a partition taken and not yet settled or held.
+        prefetch: usize [1 to 1_000_000] = 4_000,
+            because "the same window as with a broker";
+    }
+}
+
+section! {
+    /// An exchange that feeds a stream's exchange.
+    pub struct Bind {
+        /// The feeding exchange.
+        exchange: Text;
+        /// What it passes on.
+        routing_key: Text = "#",
+            because "everything, on a topic exchange";
+    }
+}
+
+/// Feeding exchanges at most: each is a binding to make at start.
+const BIND_LIMIT: usize = 64;
+
+impl Setting for Vec<Bind> {
+    const FORM: &'static str = "an array of at most 64 tables with `exchange` and `routing_key`";
+    const ROWS: &'static [super::section::Row] = Bind::ROWS;
+
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+        let elements = reader.elements(node, <Self as Setting>::FORM)?;
+        if elements.len() > BIND_LIMIT {
+            reader.refuse(node, <Self as Setting>::FORM);
+            return None;
+        }
+        let found: Vec<_> = elements.iter().map(|it| Bind::read(reader, it)).collect();
+        found.into_iter().collect()
+    }
+}
+
+/// Where the key of a delivery is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyFrom {
+    /// Its routing key.
+    RoutingKey,
+    /// The header of this name.
+    Header(String),
+}
+
+impl Scalar for KeyFrom {
+    const FORM: &'static str = "\"routing-key\" or \"header:NAME\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "routing-key" => Ok(Self::RoutingKey),
+            Some(("header", name)) if Text::parse(name).is_ok() => {
+                Ok(Self::Header(name.to_owned()))
+            }
+            _ => Err(String::new()),
+        }
+    }
+}
+
+/// A file's checkpoint is written at least after so many events: after a crash they are read
+/// again, on top of the prefetch window.
+pub const CHECKPOINT_EVENTS: usize = 1_024;
+
+impl Source {
+    /// Events that a crash can bring again. A `fifo` stream must remember as many ids.
+    pub fn repeats(&self) -> usize {
+        let beyond = if matches!(self, Self::File(_)) { CHECKPOINT_EVENTS } else { 0 };
+        self.prefetch() + beyond
+    }
+}

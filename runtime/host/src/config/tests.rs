@@ -1,0 +1,434 @@
+//! Texts of configurations, and the errors that each must give: all of them, with their lines.
+
+use std::path::{Path, PathBuf};
+
+use ordain_core::{Exhausted, Ordering, Overflow};
+
+use super::*;
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "WORKERS" => Some("3".to_owned()),
+        "TOKEN" => Some("0123456789abcdef".to_owned()),
+        "WRONG" => Some("many".to_owned()),
+        _ => None,
+    }
+}
+
+fn parse(text: &str) -> Result<Loaded, ConfigError> {
+    Loaded::parse(Path::new("/etc/ordain/ordain.toml"), text, &env)
+}
+
+/// Each expected error is `line: setting: part of the message`.
+#[track_caller]
+fn check(text: &str, expected: &[(usize, &str, &str)]) {
+    let problems = parse(text).map_or_else(|error| error.problems, |_| Vec::new());
+    let shown: Vec<String> = problems.iter().map(|it| format!("{}: {it}", it.line)).collect();
+    let shown = shown.join("\n");
+    assert_eq!(problems.len(), expected.len(), "{text}\n{shown}");
+    for (problem, (line, setting, message)) in problems.iter().zip(expected) {
+        assert_eq!((problem.line, problem.setting.as_str()), (*line, *setting), "{shown}");
+        assert!(problem.message.contains(message), "{message:?} is not in\n{shown}");
+    }
+}
+
+const ORDERS: &str =
+    "[streams.orders]\nhandler = \"orders\"\nsource = { kind = \"file\", path = \"-\" }\n";
+
+/// A stream that is right, then more of its settings from line 4 on.
+#[track_caller]
+fn check_stream(more: &str, expected: &[(usize, &str, &str)]) {
+    check(&format!("{ORDERS}{more}"), expected);
+}
+
+#[test]
+fn a_short_file_has_every_default() {
+    let loaded = parse(ORDERS).expect("it is right");
+    let Config { runtime, store, plugins, streams, .. } = &loaded.config;
+    assert_eq!(runtime.max_active_keys, 100_000);
+    assert_eq!(runtime.memory_budget, Size(512 << 20));
+    assert_eq!(plugins.dir.0, PathBuf::from("/etc/ordain/plugins"));
+    assert_eq!(plugins.timeout, Millis(5_000));
+    let StoreConfig::Embedded(store) = store else { panic!("{store:?}") };
+    assert_eq!(store.path.0, PathBuf::from("/etc/ordain/ordain-data"));
+    let stream = &streams["orders"];
+    assert_eq!(stream.ordering, Ordering::Sequenced);
+    assert_eq!(stream.overflow, Overflow::Pause);
+    assert_eq!(stream.gap.on_exhausted, GapExhausted(Exhausted::Park));
+    assert_eq!(stream.gap.replay, [Replay::Store]);
+    assert_eq!(stream.key_ttl, Off(None));
+    assert_eq!(loaded.lines.of("streams.orders.gap.timeout"), 1);
+    assert_eq!(loaded.lines.of("streams.orders.source.path"), 3);
+    assert_eq!(loaded.unsupported(), Ok(()));
+}
+
+#[test]
+fn everything_can_be_said() {
+    let text = include_str!("tests/full.toml");
+    let loaded = parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let Config { runtime, broker, streams, admin, .. } = &loaded.config;
+    assert_eq!(runtime.workers, Some(3));
+    assert_eq!(
+        admin.as_ref().and_then(|it| it.token.as_ref()).map(Secret::expose),
+        env("TOKEN").as_deref()
+    );
+    assert!(broker.is_some());
+    let orders = &streams["orders"];
+    assert_eq!(orders.source.partitions(), 4);
+    assert_eq!(
+        orders.http_replays().collect::<Vec<_>>(),
+        ["http://archive/{stream}/{key}/{sequence}"]
+    );
+    assert_eq!(orders.key_ttl, Off(Some(Millis(90 * 86_400_000))));
+    // Every setting of the reference stands in that file, so that none goes untried.
+    untried(reference(), "", text);
+    // And each of the rest is refused by this build, by its line.
+    let refused = loaded.unsupported().expect_err("most of it comes later");
+    let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
+    assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
+    for setting in ["broker", "sinks.next", "streams.orders.gap.replay", "runtime.alerts"] {
+        assert!(settings.contains(&setting), "{setting}: {refused}");
+    }
+}
+
+fn untried(rows: &[Row], table: &str, text: &str) {
+    for row in rows {
+        // Kinds of the store: only one of them can stand in one file.
+        let name = row.name.split(' ').next().unwrap_or_default();
+        assert!(text.contains(name) || table == "kind = \"embedded\"", "{table}: {name}");
+        if row.name != "kind = \"file\"" {
+            untried(row.rows, row.name, text);
+        }
+    }
+}
+
+#[test]
+fn every_setting_is_documented_and_every_default_is_right() {
+    fn walk(rows: &[Row], count: &mut usize) {
+        for row in rows {
+            *count += 1;
+            assert!(row.meaning.trim().ends_with('.'), "{}: {:?}", row.name, row.meaning);
+            let scalar = row.rows.is_empty();
+            assert!(!scalar || row.default.is_none() || row.because.is_some(), "{}", row.name);
+            walk(row.rows, count);
+        }
+    }
+    let mut count = 0;
+    walk(reference(), &mut count);
+    assert!(count > 90, "{count}");
+    // Every table with as little in it as it allows: its defaults are all read.
+    let text = r#"
+        [store]
+        kind = "redis"
+        url = "redis://localhost"
+        [broker]
+        url = "amqp://localhost"
+        [admin]
+        [ingress]
+        [streams]
+        a = { handler = "h", source = { kind = "amqp", queue = "q", exchange = "x", bind = [{ exchange = "y" }] } }
+        b = { handler = "h", source = { kind = "http" } }
+        c = { handler = "h", source = { kind = "stream" } }
+        d = { handler = "h", source = { kind = "file", path = "-" } }
+        [sinks]
+        a = { kind = "amqp", exchange = "x" }
+        c = { kind = "stream", stream = "c" }
+    "#;
+    check(text, &[]);
+    let explained = explain();
+    assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
+}
+
+#[test]
+fn errors_come_all_at_once() {
+    check(
+        r#"[runtime]
+max_active_keys = 0
+memory_budget = "64MB"
+wokers = 4
+
+[plugins]
+timeout = "5 seconds"
+instance = "frech"
+
+[streams.orders]
+source = { kind = "file" }
+ordering = "fifo"
+first = 1
+gap = { timeout = 2, replay = ["stroe"] }
+dead_letter = "deed"
+
+[sinks.dead]
+kind = "fiel"
+"#,
+        &[
+            (2, "runtime.max_active_keys", "between 1 and 10_000_000, found 0"),
+            (3, "runtime.memory_budget", "powers of 1024"),
+            (4, "runtime", "unknown setting `wokers`; did you mean `workers`?"),
+            (7, "plugins.timeout", "expected a duration such as \"200ms\", \"5s\""),
+            (8, "plugins.instance", "did you mean \"fresh\"?"),
+            (10, "streams.orders", "`handler` is missing: it must be a name"),
+            (11, "streams.orders.source", "`path` is missing: it must be a path, or \"-\""),
+            (13, "streams.orders.first", "is for sequenced streams"),
+            (14, "streams.orders.gap.replay[0]", "expected \"store\" or a URL"),
+            (14, "streams.orders.gap.timeout", "expected a duration"),
+            (15, "streams.orders.dead_letter", "there is no sink \"deed\""),
+            (18, "sinks.dead.kind", "did you mean \"file\"?"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_named_with_its_line() {
+    check("[runtime\nworkers = 4\n", &[(1, "", "not valid TOML")]);
+    // Values elsewhere are judged all the same; what is missing may stand in the broken line.
+    check(
+        "[streams.a]\nhandler = \"a\nsource = 3\nlane_buffer = 0\nx y",
+        &[
+            (2, "", "not valid TOML"),
+            (3, "streams.a.source", "expected a table, found 3"),
+            (4, "streams.a.lane_buffer", "between 1 and"),
+            (5, "", "not valid TOML"),
+        ],
+    );
+    check("[runtime]\nbatch = 1\nbatch = 2\n", &[(3, "", "duplicate key")]);
+    check("", &[(0, "streams", "there is none")]);
+    check("\n[streams]", &[(2, "streams", "there is none")]);
+    check(
+        "streams = 1",
+        &[(1, "streams", "expected a table, found 1"), (1, "streams", "there is none")],
+    );
+}
+
+#[test]
+fn fields_are_of_their_form() {
+    for (line, message) in [
+        ("lane_buffer = \"256\"", "lane_buffer: expected a whole number, found \"256\""),
+        ("lane_buffer = -1", "lane_buffer: expected a whole number, found -1"),
+        ("lane_buffer = 1.5", "lane_buffer: expected a whole number, found 1.5"),
+        ("lane_buffer = 99999999999999999999999999", "expected a whole number"),
+        ("lane_buffer = \"${WRONG}\"", "found \"${WRONG}\", which is \"many\""),
+        ("lane_buffer = \"${UNSET}\"", "the environment variable UNSET is not set"),
+        ("lane_buffer = [1]", "found an array"),
+        ("lane_buffer = 1979-05-27", "found a date"),
+        (
+            "overflow = \"puase\"",
+            "expected \"pause\" or \"dead-letter\", found \"puase\"; did you mean \"pause\"?",
+        ),
+        ("overflow = true", "found true"),
+        ("key_ttl = \"of\"", "expected \"off\" or a duration"),
+        ("key_ttl = \"1s\"", "must be between \"1m\" and \"3650d\", found \"1s\""),
+        ("complete_ttl = \"0s\"", "must be between"),
+        ("gap = 3", "gap: expected a table, found 3"),
+        ("gap.backoff = \"5s..1s\"", "the lower bound comes first"),
+        ("gap.backoff = \"0ms..1s\"", "must be above 0"),
+        ("gap.backoff = \"1s..9d\"", "must be between"),
+        ("gap.attempts = 0", "between 1 and 1_000, found 0"),
+        ("gap.replay = \"store\"", "expected an array"),
+        ("gap.replay = [\"http://h/{stream}/{key}\"]", "without {sequence}"),
+        ("gap.replay = [\"http://h/{keys}/{sequence}\"]", "did you mean {key}?"),
+        ("gap.replay = [\"http://h/{key/{sequence}\"]", "there is no {key/{sequence}"),
+        ("gap.replay = [\"http://{key}/{sequence}\"]", "a host, then a path"),
+        ("gap.replay = [\"ftp://h/{key}/{sequence}\"]", "expected \"store\" or a URL"),
+        (
+            "gap.replay = [\"http://h/{key}/{sequence}\", \"store\"]",
+            "\"store\" does not come first",
+        ),
+        ("gap.replay = [\"store\", \"store\"]", "it names one twice"),
+        ("retry.on_exhausted = \"wait\"", "expected \"park\" or \"skip\""),
+        ("retry.on_new_version = 1", "expected `true` or `false`"),
+        ("canary = \"5\"", "expected a share such as \"5%\""),
+        ("\"gap.timeout\" = \"5s\"", "unknown setting `gap.timeout`"),
+        ("handler_ = \"x\"", "did you mean `handler`?"),
+        ("colour = 1", "unknown setting `colour`; known here: handler, ordering"),
+    ] {
+        let text = format!("{ORDERS}{line}\n");
+        let error = parse(&text).expect_err(line).to_string();
+        assert!(error.contains(message), "{line}: {error}");
+        assert!(error.starts_with("/etc/ordain/ordain.toml:4: streams.orders"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn names_and_sources_are_checked() {
+    for (text, message) in [
+        (
+            "[streams.\"a b\"]\nhandler = \"h\"\nsource = { kind = \"http\" }",
+            "expected a name of 1 to 64",
+        ),
+        (
+            "[streams.a]\nhandler = \"../h\"\nsource = { kind = \"http\" }",
+            "streams.a.handler: expected a name",
+        ),
+        ("[streams.a]\nhandler = \"h@1.0.0\"\nsource = { kind = \"http\" }", "found \"h@1.0.0\""),
+        ("[streams]\na = 1", "streams.a: expected a table, found 1"),
+        (
+            "[streams.a]\nhandler = \"h\"\nsource = { path = \"x\" }",
+            "`kind` is missing: it must be one of \"amqp\", \"http\", \"file\", \"stream\"",
+        ),
+        ("[streams.a]\nhandler = \"h\"\nsource = { kind = 1 }", "source.kind: expected one of"),
+        (
+            "[streams.a]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"x\", queue = \"q\" }",
+            "unknown setting `queue`; known here: kind, path",
+        ),
+        (
+            "[streams.a]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"\" }",
+            "expected a path",
+        ),
+        (
+            "[streams.a]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"x\", prefetch = 0 }",
+            "between 1 and",
+        ),
+    ] {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(error.contains(message), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{text}: {error}");
+    }
+}
+
+#[test]
+fn settings_are_checked_against_each_other() {
+    check_stream(
+        "[runtime]\nevent_size = \"64MiB\"\nmemory_budget = \"16MiB\"\nalerts = \"a\"\n\
+         [plugins]\nmemory = \"1MiB\"\n",
+        &[
+            (5, "runtime.event_size", "at most a quarter of memory_budget"),
+            (7, "runtime.alerts", "there is no sink \"a\"; add [sinks.a]"),
+            (8, "plugins.state_size", "must be below plugins.memory"),
+        ],
+    );
+    check_stream(
+        "[admin]\nlisten = \"0.0.0.0:7070\"\n[ingress]\nlisten = \"0.0.0.0:7070\"\ntoken = \"short\"\n",
+        &[
+            (5, "admin.listen", "needs a `token`"),
+            (7, "ingress.listen", "is the address of [admin]"),
+            (
+                8,
+                "ingress.token",
+                "expected a token of at least 16 visible ASCII characters, found something else",
+            ),
+        ],
+    );
+    check_stream(
+        "[broker]\nurl = \"http://user:hunter2@host\"\nheartbeat = \"5500ms\"\n",
+        &[
+            (
+                5,
+                "broker.url",
+                "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found something else",
+            ),
+            (6, "broker.heartbeat", "at most half of runtime.lease, 5000ms here"),
+            (6, "broker.heartbeat", "whole seconds"),
+        ],
+    );
+    check_stream("id_window = 10\n", &[]);
+    check_stream("ordering = \"fifo\"\n", &[]);
+    check_stream(
+        "ordering = \"fifo\"\nid_window = 4000\nbake = \"1m\"\n",
+        &[
+            (
+                5,
+                "streams.orders.id_window",
+                "at least 5024, the events that a crash can bring again",
+            ),
+            (6, "streams.orders.bake", "means nothing without `canary`"),
+        ],
+    );
+    check(
+        "[streams.a]\nhandler = \"h\"\n[streams.a.source]\nkind = \"amqp\"\nqueue = \"q\"\n\
+         partitions = 2\nkey = \"header:customer\"\nbind = [{ exchange = \"x\" }]\n",
+        &[
+            (3, "streams.a.source", "needs [broker]"),
+            (6, "streams.a.source.partitions", "more than one needs an `exchange`"),
+            (7, "streams.a.source.key", "with one partition only"),
+            (8, "streams.a.source.bind", "needs an `exchange`"),
+        ],
+    );
+    check_stream(
+        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\ndurability = \"replicas:0\"\n\
+         [sinks.out]\nkind = \"file\"\npath = \"out\"\n[sinks.in]\nkind = \"stream\"\nstream = \"orders\"\n\
+         [sinks.none]\nkind = \"stream\"\nstream = \"none\"\n",
+        &[
+            (7, "store.durability", "expected \"local\" or \"replicas:N\""),
+            (8, "sinks.out", "a file is written by one process"),
+            (13, "sinks.in.stream", "[streams.orders] has another source"),
+            (16, "sinks.none.stream", "there is no [streams.none]"),
+        ],
+    );
+    check_stream(
+        "[streams.two]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n\
+         [streams.three]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"x\" }\n\
+         [streams.four]\nhandler = \"h\"\nsource = { kind = \"stream\" }\n\
+         [sinks.a]\nkind = \"file\"\npath = \"x\"\n[sinks.b]\nkind = \"file\"\npath = \"x\"\n\
+         [sinks.c]\nkind = \"file\"\npath = \"-\"\n[sinks.d]\nkind = \"file\"\npath = \"-\"\n",
+        &[
+            (6, "streams.two.source.path", "read by streams.orders.source.path already"),
+            (12, "streams.four.source", "no sink feeds it"),
+            (15, "sinks.a.path", "is the input streams.three.source.path"),
+            (18, "sinks.b.path", "is the input streams.three.source.path"),
+            (18, "sinks.b.path", "is written by sinks.a.path already"),
+        ],
+    );
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let loaded = parse(include_str!("tests/full.toml")).expect("it is right");
+    let printed = format!("{loaded:?}");
+    for secret in ["secret@", "0123456789abcdef", "fedcba9876543210"] {
+        assert!(!printed.contains(secret), "{printed}");
+    }
+}
+
+#[test]
+fn partitions_share_what_the_process_has() {
+    let loaded = parse(include_str!("tests/full.toml")).expect("it is right");
+    let config = &loaded.config;
+    assert_eq!((config.workers(), config.partitions(), config.shards()), (3, 7, 64));
+    let share =
+        Share { partition: 2, of_stream: 4, of_process: 7, workers: 3, version: None, seed: 9 };
+    let settings = config.settings(&config.streams["orders"], &share);
+    assert_eq!((settings.partition, settings.seed, settings.shards), (2, 9, 64));
+    assert_eq!(settings.max_lanes, 50_000 / 7);
+    assert_eq!(settings.memory_budget, (1 << 30) / 7);
+    assert_eq!(settings.max_turns, 2);
+    assert_eq!((settings.batch_events, settings.prefetch), (256, 2_000));
+    assert_eq!(settings.gap.sources, 2);
+    assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
+    assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
+    let settings = config.settings(&config.streams["payments"], &share);
+    assert_eq!((settings.max_turns, settings.id_window), (3, 4_000));
+    // Many small partitions still have room for events.
+    let settings =
+        config.settings(&config.streams["payments"], &Share { of_process: 100_000, ..share });
+    assert_eq!((settings.max_lanes, settings.memory_budget), (1, 4 << 20));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ordain.toml");
+    let error = Loaded::load(&file).expect_err("there is none");
+    assert!(error.to_string().contains("ordain.toml: cannot be read: "), "{error}");
+    let error = Loaded::load(folder.path()).expect_err("a folder");
+    assert!(error.to_string().contains("is no file"), "{error}");
+    std::fs::write(&file, ORDERS).expect("written");
+    let loaded = Loaded::load(&file).expect("it is right");
+    assert_eq!(loaded.config.plugins.dir.0, folder.path().join("plugins"));
+    let error = loaded.error("streams.orders.handler", "there is no such file").to_string();
+    assert!(
+        error.ends_with("ordain.toml:2: streams.orders.handler: there is no such file"),
+        "{error}"
+    );
+    std::fs::write(&file, [0xff, 0xfe]).expect("written");
+    assert!(Loaded::load(&file).is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[\\[\\]{}=\".,${}a-z0-9\\n -]{0,200}") {
+        let _ = parse(&text);
+        let _ = parse(&format!("{ORDERS}{text}"));
+    }
+}

@@ -1,0 +1,332 @@
+//! The driver of one partition: gives the sequencer what happens and performs what it asks for.
+//! It decides nothing about events.
+
+mod perform;
+mod progress;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ordain_core::{Delivery, Effect, Input, Sequencer, Settings, Stats, Stop, Turn, TurnDone};
+use tokio::sync::{mpsc, watch};
+
+use crate::plugin::Turns;
+use crate::sink::{Job, Target};
+use crate::source::{Checkpoint, Delivered, Deliveries, Position, Source};
+use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
+
+pub use progress::Shared;
+
+/// Completions that may wait for the driver: more only make their senders wait.
+pub const INBOX: usize = 1_024;
+/// Completions taken at one time.
+const TAKE: usize = 128;
+/// A checkpoint is written at least this often while there is something new.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
+
+/// A completion on its way to the sequencer.
+#[derive(Debug)]
+pub enum Note {
+    /// Turns that a worker finished.
+    Turns(Vec<TurnDone>),
+    /// Anything else.
+    Input(Input),
+}
+
+/// What a driver is made of.
+pub struct Parts {
+    /// Its partition, as claimed.
+    pub partition: Partition,
+    /// The claim and the numbers of the last commits.
+    pub claimed: Claimed,
+    /// Settings of its sequencer.
+    pub settings: Settings,
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// Where turns are executed.
+    pub turns: Turns,
+    /// Where messages are published.
+    pub publisher: mpsc::Sender<Job>,
+    /// The partition as the publisher needs it.
+    pub target: Arc<Target>,
+    /// Completions come in here.
+    pub inbox: mpsc::Receiver<Note>,
+    /// The other end of `inbox`.
+    pub notes: mpsc::Sender<Note>,
+    /// Where events come from.
+    pub source: Source,
+    /// The file to describe in checkpoints, and their name.
+    pub checkpoint: Option<(File, String)>,
+    /// End when the source has ended and everything is settled or held.
+    pub once: bool,
+    /// Becomes true when the process is to end.
+    pub shutdown: watch::Receiver<bool>,
+    /// Where its figures are shown.
+    pub progress: Arc<Shared>,
+}
+
+/// Why a driver ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// Another owner has the partition.
+    #[error("another process has taken the partition over")]
+    Fenced,
+    /// The store is not where this process left it.
+    #[error(
+        "the store went back in time in shard {shard}: {detail}. Was it restored from a backup, \
+         or written by another copy? Start again to go on from what it holds now"
+    )]
+    Rewound {
+        /// The shard.
+        shard: u32,
+        /// What was expected and found.
+        detail: String,
+    },
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Store(#[from] StoreError),
+    /// The source failed.
+    #[error("the source failed: {0}")]
+    Source(std::io::Error),
+}
+
+/// Drives one partition.
+pub struct Driver {
+    partition: Partition,
+    claim: Claim,
+    store: Arc<dyn Store>,
+    turns: Turns,
+    publisher: mpsc::Sender<Job>,
+    target: Arc<Target>,
+    notes: mpsc::Sender<Note>,
+    sequencer: Sequencer,
+    started: Instant,
+    /// Turns to hand over together.
+    bunch: Vec<Turn>,
+    /// Loads to make together.
+    loads: Vec<(ordain_core::Token, ordain_core::Key)>,
+    /// Taken from the source, and not yet by the sequencer.
+    waiting: VecDeque<(Delivered, Position)>,
+    source_ended: bool,
+    delivered: Delivery,
+    /// Where each delivery that is not acknowledged ended.
+    positions: VecDeque<(Delivery, Position)>,
+    acknowledged: Option<Position>,
+    /// Acknowledgements since the last checkpoint.
+    unsaved: usize,
+    saved_at: Instant,
+    checkpoint: Option<(File, String)>,
+    stopped: Option<Stop>,
+    progress: Arc<Shared>,
+}
+
+impl Driver {
+    /// Runs until the end that was asked for, or an error.
+    pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
+        let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
+        let mut driver = Self {
+            sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
+            partition: parts.partition,
+            claim: parts.claimed.claim,
+            store: parts.store,
+            turns: parts.turns,
+            publisher: parts.publisher,
+            target: parts.target,
+            notes: parts.notes,
+            started: Instant::now(),
+            bunch: Vec::new(),
+            loads: Vec::new(),
+            waiting: VecDeque::new(),
+            source_ended: false,
+            delivered: 0,
+            positions: VecDeque::new(),
+            acknowledged: None,
+            unsaved: 0,
+            saved_at: Instant::now(),
+            checkpoint: parts.checkpoint,
+            stopped: None,
+            progress: parts.progress,
+        };
+        let mut notes = Vec::with_capacity(TAKE);
+        let mut draining = false;
+        loop {
+            driver.perform_all().await?;
+            driver.progress.put(driver.sequencer.stats());
+            if driver.is_over(once, draining) {
+                return driver.end().await;
+            }
+            let wake = driver.wake();
+            let reads = !driver.source_ended
+                && !draining
+                && driver.waiting.is_empty()
+                && driver.sequencer.credit() > 0;
+            tokio::select! {
+                biased;
+                () = asked_to_stop(&mut shutdown), if !draining => {
+                    draining = true;
+                    driver.input(Input::Drain);
+                }
+                _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
+                deliveries = source.deliveries.recv(), if reads => match deliveries {
+                    Some(deliveries) => driver.take_deliveries(deliveries, once),
+                    None => return Err(source_failure(source).await),
+                },
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+            driver.deliver(draining, once);
+            let now = driver.now();
+            driver.sequencer.handle_timeout(now);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn input(&mut self, input: Input) {
+        let now = self.now();
+        self.sequencer.handle(now, input);
+    }
+
+    fn take_notes(&mut self, notes: &mut Vec<Note>) {
+        let now = self.now();
+        for note in notes.drain(..) {
+            match note {
+                Note::Input(input) => self.sequencer.handle(now, input),
+                Note::Turns(turns) => {
+                    for turn in turns {
+                        self.sequencer.handle(now, Input::TurnDone(turn));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
+        self.waiting.extend(deliveries.items);
+        self.source_ended = deliveries.end;
+        if deliveries.end && !once {
+            tracing::info!(
+                stream = &*self.partition.stream,
+                "the source is at its end; the stream goes on with what is held"
+            );
+        }
+    }
+
+    /// Gives the sequencer as many deliveries as it takes.
+    fn deliver(&mut self, draining: bool, once: bool) {
+        if draining || (self.waiting.is_empty() && !self.source_ended) {
+            return;
+        }
+        let now = self.now();
+        while self.sequencer.credit() > 0 {
+            let Some((delivered, position)) = self.waiting.pop_front() else { break };
+            self.delivered += 1;
+            let delivery = self.delivered;
+            self.positions.push_back((delivery, position));
+            let input = match delivered {
+                Ok(event) => Input::Arrived { delivery, event: Arc::new(event) },
+                Err(letter) => Input::Unreadable { delivery, letter },
+            };
+            self.sequencer.handle(now, input);
+        }
+        if self.source_ended && self.waiting.is_empty() && once && !self.progress.ended() {
+            self.progress.set_ended();
+            self.sequencer.handle(now, Input::SourceEnded);
+        }
+    }
+
+    /// When to look again if nothing happens.
+    fn wake(&self) -> Instant {
+        let timeout =
+            self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
+        let checkpoint = (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY);
+        let never = Instant::now() + Duration::from_secs(3_600);
+        [timeout, checkpoint].into_iter().flatten().min().unwrap_or(never)
+    }
+
+    fn is_over(&self, once: bool, draining: bool) -> bool {
+        if draining {
+            return self.sequencer.drained();
+        }
+        once && self.progress.ended() && self.sequencer.quiescent()
+    }
+
+    async fn end(mut self) -> Result<Stats, DriverError> {
+        self.save_checkpoint().await?;
+        self.store.flush().await?;
+        Ok(self.sequencer.stats())
+    }
+
+    /// Notes how far the source is acknowledged.
+    fn acknowledge(&mut self, through: Delivery) {
+        while let Some((_, position)) =
+            self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
+        {
+            self.acknowledged = Some(position);
+            self.unsaved += 1;
+        }
+    }
+
+    async fn save_checkpoint(&mut self) -> Result<(), DriverError> {
+        self.saved_at = Instant::now();
+        self.unsaved = 0;
+        let (Some((file, name)), Some(position)) = (&self.checkpoint, self.acknowledged) else {
+            return Ok(());
+        };
+        let checkpoint = Checkpoint::new(file, position).map_err(DriverError::Source)?;
+        let mark = Mark { name: name.clone(), value: checkpoint.encode().into() };
+        Ok(self.store.put_marks(&[mark]).await?)
+    }
+
+    async fn perform_all(&mut self) -> Result<(), DriverError> {
+        while let Some(effect) = self.sequencer.poll_effect() {
+            self.perform(effect);
+        }
+        self.hand_over();
+        match self.stopped.take() {
+            Some(Stop::Fenced) => return Err(DriverError::Fenced),
+            Some(Stop::Rewound { shard, detail }) => {
+                return Err(DriverError::Rewound { shard, detail });
+            }
+            None => {}
+        }
+        let late = self.saved_at.elapsed() >= CHECKPOINT_EVERY;
+        if self.unsaved >= crate::config::CHECKPOINT_EVENTS || (self.unsaved > 0 && late) {
+            self.save_checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Run(turn) => self.bunch.push(turn),
+            Effect::Load { token, key } => self.loads.push((token, key)),
+            Effect::Commit(batch) => self.commit(batch),
+            Effect::Ack { through } => self.acknowledge(through),
+            Effect::Publish { batch, applied } => self.publish(batch, applied),
+            Effect::ReadSpill { token, key, from, limit, bytes } => {
+                self.read_spill(token, key, from, limit, bytes);
+            }
+            Effect::Replay { token, key, source, missing } => {
+                self.replay(token, key, source, missing);
+            }
+            Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
+            Effect::Stop(stop) => self.stopped = Some(stop),
+        }
+    }
+}
+
+async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        // Nobody can ask any more.
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn source_failure(source: Source) -> DriverError {
+    let gone = || std::io::Error::other("its reader ended unexpectedly");
+    DriverError::Source(source.failure.await.unwrap_or_else(|_| gone()))
+}

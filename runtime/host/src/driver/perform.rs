@@ -1,0 +1,128 @@
+//! What the sequencer asks of the store, the workers and the publisher. Each answer comes back
+//! through the inbox; reads that fail are made again until they work, since nothing can go on
+//! without them.
+
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{Applied, Batch, Input, Key, Token};
+
+use super::{Driver, Note};
+use crate::sink::Job;
+use crate::store::StoreError;
+
+/// Between tries of a read that failed.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Driver {
+    /// Hands over what was gathered while effects were drained.
+    pub(super) fn hand_over(&mut self) {
+        if !self.bunch.is_empty() {
+            self.turns.submit(std::mem::take(&mut self.bunch));
+        }
+        if !self.loads.is_empty() {
+            let loads = std::mem::take(&mut self.loads);
+            self.load(loads);
+        }
+    }
+
+    fn load(&mut self, loads: Vec<(Token, Key)>) {
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let notes = self.notes.clone();
+        tokio::spawn(async move {
+            let (tokens, keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
+            let loaded = insist("load", || store.load(&partition, &keys)).await;
+            for (token, loaded) in tokens.into_iter().zip(loaded) {
+                // The driver is gone when the process is ending: then nobody needs it.
+                let _ = notes.send(Note::Input(Input::Loaded { token, loaded })).await;
+            }
+        });
+    }
+
+    pub(super) fn commit(&mut self, batch: Arc<Batch>) {
+        let (store, partition, claim) =
+            (Arc::clone(&self.store), self.partition.clone(), self.claim);
+        let (shard, number) = (batch.shard, batch.number);
+        self.answer(async move {
+            let reply = store.commit(&partition, claim, batch).await;
+            Input::Committed { shard, number, reply }
+        });
+    }
+
+    pub(super) fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
+        let job = Job { target: Arc::clone(&self.target), batch, applied };
+        // The channel has room for all that the sequencer lets be unpublished. If the publisher
+        // has ended, the process is about to, and the outbox keeps the messages.
+        if let Err(error) = self.publisher.try_send(job) {
+            tracing::debug!(%error, "not handed to the publisher");
+        }
+    }
+
+    pub(super) fn read_spill(
+        &mut self,
+        token: Token,
+        key: Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) {
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        self.answer(async move {
+            let read = || store.read_spill(&partition, &key, from, limit, bytes);
+            let (events, end) = insist("read of spilled events", read).await;
+            Input::SpillRead { token, events, end }
+        });
+    }
+
+    pub(super) fn replay(
+        &mut self,
+        token: Token,
+        key: Key,
+        source: usize,
+        missing: Vec<RangeInclusive<u64>>,
+    ) {
+        debug_assert_eq!(source, 0, "the store is the only replay source of this build");
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        self.answer(async move {
+            let find = || store.find(&partition, &key, &missing);
+            let found = insist("search for missing events", find).await;
+            Input::Replayed { token, found, again: false }
+        });
+    }
+
+    pub(super) fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        self.answer(async move {
+            let read = || store.due(&partition, after.as_ref(), limit, all);
+            let (entries, next_in) = insist("read of the due index", read).await;
+            Input::DueRead { entries, next_in }
+        });
+    }
+
+    fn answer(&self, input: impl Future<Output = Input> + Send + 'static) {
+        let notes = self.notes.clone();
+        tokio::spawn(async move {
+            let input = input.await;
+            // The driver is gone when the process is ending: then nobody needs it.
+            let _ = notes.send(Note::Input(input)).await;
+        });
+    }
+}
+
+/// Reads until it works.
+async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    loop {
+        match read().await {
+            Ok(read) => return read,
+            Err(error) => {
+                tracing::error!(%error, "the store did not answer a {what}; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}

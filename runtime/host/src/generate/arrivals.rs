@@ -1,0 +1,87 @@
+//! When events happen, and how that is written.
+
+use super::options::{Arrivals, Load};
+use super::random::{For, Random};
+
+/// 2026-01-01T00:00:00Z in ms: a fixed start, or the bytes would depend on the day.
+const START_MS: u64 = 1_767_225_600_000;
+
+/// Events of a burst on average. About what one partner system sends when it wakes up.
+const BURST: u64 = 100;
+
+/// How much faster than the average rate they come.
+const BURST_SPEED: f64 = 10.0;
+
+const NANOS: f64 = 1e9;
+
+/// Gives each event its time, in order.
+pub(super) struct Clock {
+    random: Random,
+    arrivals: Arrivals,
+    /// Between two events on average.
+    gap_ns: f64,
+    now_ns: u64,
+    /// Events left in the burst.
+    burst: u64,
+}
+
+impl Clock {
+    pub(super) fn new(load: &Load) -> Self {
+        let random = Random::new(load.seed, For::Arrivals);
+        Self { random, arrivals: load.arrivals, gap_ns: NANOS / load.rate, now_ns: 0, burst: 0 }
+    }
+
+    /// The time of the next event, in ns from the start.
+    pub(super) fn next(&mut self) -> u64 {
+        let gap = match self.arrivals {
+            Arrivals::Steady => self.gap_ns,
+            Arrivals::Poisson => self.exponential() * self.gap_ns,
+            Arrivals::Bursty => self.bursty(),
+        };
+        // The conversion saturates, and so does the sum: the end of time stays where it is.
+        self.now_ns = self.now_ns.saturating_add(gap as u64);
+        self.now_ns
+    }
+
+    fn bursty(&mut self) -> f64 {
+        let close = self.gap_ns / BURST_SPEED;
+        if self.burst > 0 {
+            self.burst -= 1;
+            return close;
+        }
+        self.burst = self.random.below(2 * BURST - 1);
+        // On average the pause takes the time that the events of a burst save.
+        close + self.exponential() * (self.gap_ns - close) * BURST as f64
+    }
+
+    /// Exponentially distributed around 1.
+    fn exponential(&mut self) -> f64 {
+        -libm::log(1.0 - self.random.unit())
+    }
+}
+
+/// Writes times; the part up to the second is kept, since most follow each other within one.
+#[derive(Default)]
+pub(super) struct TimeText {
+    second: Option<u64>,
+    text: String,
+}
+
+impl TimeText {
+    /// Appends a time in ns from the start, as RFC 3339 with ms.
+    pub(super) fn write(&mut self, ns: u64, out: &mut Vec<u8>) {
+        let ms = START_MS + ns / 1_000_000;
+        let second = ms / 1_000;
+        if self.second != Some(second) {
+            self.second = Some(second);
+            // 64 bits of ns from the start end in the year 2610.
+            let time =
+                i64::try_from(second).ok().and_then(|it| jiff::Timestamp::from_second(it).ok());
+            self.text = time.unwrap_or_default().to_string();
+        }
+        let ms = ms % 1_000;
+        out.extend_from_slice(self.text.trim_end_matches('Z').as_bytes());
+        let digits = [ms / 100, ms / 10 % 10, ms % 10].map(|digit| b'0' + digit as u8);
+        out.extend_from_slice(&[b'.', digits[0], digits[1], digits[2], b'Z']);
+    }
+}

@@ -1,0 +1,101 @@
+//! One event as a line: a CloudEvent in JSON. Written by hand, since it is made a million times
+//! and nothing in it needs escaping.
+#![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
+
+use std::io::Write;
+
+use super::arrivals::TimeText;
+use super::options::{Load, Payload, Shape};
+use super::orders::{self, Step};
+use super::random::{For, Random};
+
+/// Bytes of opaque data, unless told otherwise.
+const OPAQUE: u64 = 256;
+
+/// What is written of an event.
+pub(super) struct Parts<'a> {
+    pub(super) key: &'a str,
+    pub(super) sequence: u64,
+    /// A step of an order, or something opaque.
+    pub(super) step: Option<Step>,
+    pub(super) time_ns: u64,
+    pub(super) end: bool,
+}
+
+/// Writes lines.
+pub(super) struct Lines {
+    random: Random,
+    payload: Option<Payload>,
+    time: TimeText,
+}
+
+impl Lines {
+    pub(super) fn new(load: &Load) -> Self {
+        let payload = match (&load.payload, load.shape) {
+            (None, Shape::Opaque) => Some(Payload(OPAQUE..=OPAQUE)),
+            (payload, _) => payload.clone(),
+        };
+        Self { random: Random::new(load.seed, For::Payloads), payload, time: TimeText::default() }
+    }
+
+    /// Appends a line, with its end.
+    pub(super) fn write(&mut self, parts: &Parts<'_>, out: &mut Vec<u8>) {
+        let Parts { key, sequence, step, time_ns, end } = parts;
+        let kind = step.map_or("opaque", |step| step.kind);
+        // Writing to memory cannot fail.
+        let _ = write!(
+            out,
+            "{{\"specversion\":\"1.0\",\"id\":\"{key}/{sequence}\",\"source\":\"/generate\",\
+             \"type\":\"{kind}\",\"subject\":\"{key}\",\"sequence\":\"{sequence}\",\"time\":\""
+        );
+        self.time.write(*time_ns, out);
+        out.extend_from_slice(if *end { b"\",\"endofsequence\":true" } else { b"\"" });
+        out.extend_from_slice(b",\"data\":");
+        self.data(*step, out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn data(&mut self, step: Option<Step>, out: &mut Vec<u8>) {
+        const PAD: &[u8] = b",\"pad\":\"";
+        let start = out.len();
+        let size = self.size();
+        let Some(step) = step else {
+            out.push(b'"');
+            self.pad(size.saturating_sub(2), out);
+            out.push(b'"');
+            return;
+        };
+        orders::data(step, out);
+        let rest = size.saturating_sub(out.len() - start);
+        if rest > PAD.len() + 1 {
+            out.extend_from_slice(PAD);
+            self.pad(rest - PAD.len() - 2, out);
+            out.push(b'"');
+        }
+        out.push(b'}');
+    }
+
+    /// How large the data is to be; 0 where that is left to the content.
+    fn size(&mut self) -> usize {
+        let Some(Payload(range)) = &self.payload else { return 0 };
+        let spread = range.end() - range.start();
+        (range.start() + self.random.below(spread + 1)) as usize
+    }
+
+    /// Random text: 6 bits a letter, so that nothing compresses it away.
+    fn pad(&mut self, mut size: usize, out: &mut Vec<u8>) {
+        const LETTERS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        while size > 0 {
+            let mut word = self.random.next();
+            let letters = [(); 10].map(|()| {
+                let letter = LETTERS[(word % 64) as usize];
+                word /= 64;
+                letter
+            });
+            let some = size.min(letters.len());
+            out.extend_from_slice(&letters[..some]);
+            size -= some;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Lives of orders, as the handler `orders` understands them.
+
+use super::random::Random;
+
+/// Where an order stands, and the step that led there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Created,
+    Paid,
+    Packed,
+    Shipped,
+    Delivered,
+    Cancelled,
+    Refunded,
+}
+
+use Status::{Cancelled, Created, Delivered, Packed, Paid, Refunded, Shipped};
+
+const ALL: [Status; 7] = [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
+
+impl Status {
+    fn kind(self) -> &'static str {
+        match self {
+            Created => "order.created",
+            Paid => "order.paid",
+            Packed => "order.packed",
+            Shipped => "order.shipped",
+            Delivered => "order.delivered",
+            Cancelled => "order.cancelled",
+            Refunded => "order.refunded",
+        }
+    }
+
+    fn may_become(from: Option<Self>, to: Self) -> bool {
+        match from {
+            None => to == Created,
+            Some(Created) => matches!(to, Paid | Cancelled),
+            Some(Paid) => matches!(to, Packed | Cancelled),
+            Some(Packed) => matches!(to, Shipped | Cancelled),
+            Some(Shipped) => to == Delivered,
+            Some(Delivered | Cancelled) => to == Refunded,
+            Some(Refunded) => false,
+        }
+    }
+}
+
+/// Of a hundred orders so many are cancelled before they are paid, …
+const UNPAID: u64 = 6;
+/// … before they are packed, and as many before they are shipped, …
+const CANCELLED: u64 = 3;
+/// … and so many of those delivered come back.
+const RETURNED: u64 = 8;
+
+/// An order so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Life {
+    status: Option<Status>,
+}
+
+/// One step of an order.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) kind: &'static str,
+    /// The handler must refuse it.
+    pub(super) impossible: bool,
+    /// Nothing comes after it.
+    pub(super) last: bool,
+    /// What the details of its data are drawn from.
+    pub(super) detail: u64,
+}
+
+impl Life {
+    /// The next step; an impossible one, with this probability, leaves the order where it is.
+    pub(super) fn step(&mut self, random: &mut Random, impossible: f64) -> Step {
+        // Each step takes as many random numbers, or one order's fate would change all others'.
+        let (impossible, dice) = (random.chance(impossible), random.below(100));
+        let (choice, detail) = (random.next(), random.next());
+        if impossible {
+            let wrong = ALL.into_iter().filter(|to| !Status::may_become(self.status, *to));
+            let wrong: Vec<Status> = wrong.collect();
+            let status = wrong[(choice % wrong.len() as u64) as usize];
+            return Step { kind: status.kind(), impossible, last: false, detail };
+        }
+        let from = self.status;
+        let to = match from {
+            None => Created,
+            Some(Created) if dice < UNPAID => Cancelled,
+            Some(Created) => Paid,
+            Some(Paid | Packed) if dice < CANCELLED => Cancelled,
+            Some(Paid) => Packed,
+            Some(Packed) => Shipped,
+            Some(Shipped) => Delivered,
+            Some(Delivered | Cancelled | Refunded) => Refunded,
+        };
+        self.status = Some(to);
+        let last = match to {
+            Refunded => true,
+            Cancelled => from == Some(Created),
+            Delivered => dice >= RETURNED,
+            _ => false,
+        };
+        Step { kind: to.kind(), impossible, last, detail }
+    }
+}
+
+/// Appends the data of a step without its closing brace.
+pub(super) fn data(step: Step, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let pick = |choices: [&'static str; 4]| choices[(step.detail % 4) as usize];
+    // Writing to memory cannot fail.
+    let _ = match step.kind {
+        "order.created" => {
+            let (amount, items) = (step.detail % 50_000 + 100, step.detail % 7 + 1);
+            write!(out, "{{\"amount_cents\":{amount},\"items\":{items}")
+        }
+        "order.paid" => {
+            write!(out, "{{\"by\":\"{}\"", pick(["card", "transfer", "invoice", "cash"]))
+        }
+        "order.packed" => write!(out, "{{\"parcels\":{}", step.detail % 3 + 1),
+        "order.shipped" => {
+            write!(out, "{{\"with\":\"{}\"", pick(["post", "courier", "freight", "bike"]))
+        }
+        "order.delivered" => {
+            write!(out, "{{\"to\":\"{}\"", pick(["door", "shop", "locker", "neighbour"]))
+        }
+        _ => write!(out, "{{\"why\":\"{}\"", pick(["late", "broken", "wrong", "unwanted"])),
+    };
+}

@@ -1,0 +1,179 @@
+//! Event after event: choose a key, take its next step, send it through the faulty channel, write
+//! what comes out, and keep account.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use super::arrivals::Clock;
+use super::channel::{Channel, Sent};
+use super::keys::{self, Chooser};
+use super::line::{Lines, Parts};
+use super::manifest::{At, Counts, Entry, KeyEntry, Manifest};
+use super::options::{Load, Shape};
+use super::orders::Step;
+use super::population::{Key, Population};
+use super::random::{For, Random};
+
+/// Looks on, and may hold events back.
+pub trait Observer {
+    /// Is called before each event, with its index and its time from the start. What is in `out`
+    /// may not have been flushed.
+    fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// For whoever just wants the bytes.
+impl Observer for () {
+    fn before(&mut self, _: u64, _: Duration, _: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes all events of a load to `out`, and what was done to them to `manifest`.
+pub fn generate_to<'a>(
+    load: &'a Load,
+    out: &'a mut (dyn Write + 'a),
+    manifest: Option<&'a mut (dyn Write + 'a)>,
+    observer: &mut dyn Observer,
+) -> io::Result<Counts> {
+    let mut run = Run {
+        load,
+        out,
+        manifest: Manifest::new(manifest),
+        lives: Random::new(load.seed, For::Lives),
+        lines: Lines::new(load),
+        channel: Channel::new(load),
+        keys: Population::new(load),
+        // Which event is a key's last is only known from all choices of keys.
+        left: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
+    };
+    run.manifest.tell(|| Entry::Options(serde_json::to_value(load).unwrap_or_default()))?;
+    let (mut chooser, mut clock) = (Chooser::new(load), Clock::new(load));
+    for index in 0..load.events {
+        let time_ns = clock.next();
+        observer.before(index, Duration::from_nanos(time_ns), run.out)?;
+        run.event(index, chooser.next(), time_ns)?;
+        run.receive(index)?;
+    }
+    run.receive(u64::MAX)?;
+    run.finish()
+}
+
+struct Run<'a> {
+    load: &'a Load,
+    out: &'a mut (dyn Write + 'a),
+    manifest: Manifest<'a>,
+    lives: Random,
+    lines: Lines,
+    channel: Channel,
+    keys: Population,
+    /// Of each slot: its events to come. Empty where nobody asks.
+    left: Vec<u64>,
+}
+
+impl Run<'_> {
+    fn event(&mut self, index: u64, slot: usize, time_ns: u64) -> io::Result<()> {
+        let place = self.keys.of_slot(slot);
+        let step = match self.load.shape {
+            Shape::Opaque => None,
+            Shape::Orders => {
+                Some(self.keys[place].life.step(&mut self.lives, self.load.impossible.0))
+            }
+        };
+        let over = step.is_some_and(|step| step.last);
+        let end = self.is_last_of(slot) || (self.load.end_of_sequence && over);
+        let key = &mut self.keys[place];
+        key.events += 1;
+        key.ended = end;
+        key.over = over;
+        let sequence = key.events;
+        self.account(place, step, end)?;
+        let fate = self.channel.fate();
+        let mut line = self.channel.line();
+        let key = &self.keys[place];
+        self.lines.write(&Parts { key: &key.name, sequence, step, time_ns, end }, &mut line);
+        if over {
+            self.keys.leave(slot);
+        }
+        if fate.lost {
+            self.channel.reuse(line);
+            self.manifest.counts.lost += 1;
+            self.tell(place, sequence, Entry::Lost)?;
+            return self.let_go(place);
+        }
+        self.keys[place].pending += 1 + u64::from(fate.repeated);
+        self.channel.send(index, fate, place, sequence, line);
+        Ok(())
+    }
+
+    fn is_last_of(&mut self, slot: usize) -> bool {
+        let Some(left) = self.left.get_mut(slot) else { return false };
+        *left -= 1;
+        *left == 0
+    }
+
+    fn account(&mut self, place: usize, step: Option<Step>, end: bool) -> io::Result<()> {
+        let counts = &mut self.manifest.counts;
+        counts.events += 1;
+        counts.ended += u64::from(end);
+        if step.is_some_and(|step| step.impossible) {
+            counts.impossible += 1;
+            self.tell(place, self.keys[place].events, Entry::Impossible)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, place: usize, sequence: u64, entry: fn(At) -> Entry) -> io::Result<()> {
+        let key = &self.keys[place].name;
+        self.manifest.tell(|| entry(At { key: key.clone(), sequence }))
+    }
+
+    /// Writes everything that is due when the event of this index has been sent.
+    fn receive(&mut self, index: u64) -> io::Result<()> {
+        while let Some(Sent { copy, key: place, sequence, line, .. }) = self.channel.receive(index)
+        {
+            self.out.write_all(&line)?;
+            self.channel.reuse(line);
+            let key = &mut self.keys[place];
+            key.pending -= 1;
+            let swapped = !copy && sequence < key.written;
+            key.written = key.written.max(sequence);
+            let counts = &mut self.manifest.counts;
+            counts.lines += 1;
+            if copy {
+                counts.repeated += 1;
+                self.tell(place, sequence, Entry::Repeated)?;
+            } else if swapped {
+                counts.swapped += 1;
+                self.tell(place, sequence, Entry::Swapped)?;
+            }
+            self.let_go(place)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a key of which nothing more comes.
+    fn let_go(&mut self, place: usize) -> io::Result<()> {
+        let key = &self.keys[place];
+        if !key.over || key.pending > 0 {
+            return Ok(());
+        }
+        self.tell_key(place)?;
+        self.keys.forget(place);
+        Ok(())
+    }
+
+    fn tell_key(&mut self, place: usize) -> io::Result<()> {
+        let Key { name, events, ended, .. } = &self.keys[place];
+        self.manifest.counts.keys += 1;
+        self.manifest
+            .tell(|| Entry::Key(KeyEntry { key: name.clone(), events: *events, ended: *ended }))
+    }
+
+    fn finish(mut self) -> io::Result<Counts> {
+        for place in self.keys.left() {
+            self.tell_key(place)?;
+        }
+        self.out.flush()?;
+        self.manifest.finish()
+    }
+}

@@ -1,0 +1,26 @@
+//! Runs handlers: WebAssembly components that turn an event and a state into a state and messages.
+//!
+//! [`Folder`] finds the files, [`Engine`] makes a [`Handler`] of one, and a [`Pool`] of threads
+//! executes turns with it. Nothing here may decide what becomes of an event that failed, and no
+//! handler may be given anything of the machine it runs on.
+
+mod engine;
+mod failure;
+mod folder;
+mod guest;
+mod instance;
+mod load;
+mod outcome;
+mod pool;
+mod settings;
+mod stream;
+mod turn;
+mod wire;
+
+pub use engine::{Engine, EngineError};
+pub use folder::{Folder, HandlerFile, RefusedFile};
+pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
+pub use load::{Digest, Handler, LoadError};
+pub use pool::{Done, Pool, Turns};
+pub use settings::{InstancePolicy, Limits, Settings};
+pub use stream::StreamContext;

@@ -1,0 +1,84 @@
+//! The clock by which guests are interrupted. It runs only while guests do.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::TICK;
+
+pub(super) struct Ticker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    stopped: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticker {
+    pub(super) fn start(engine: wasmtime::Engine) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let thread = std::thread::Builder::new().name("ordain-ticker".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || run(&shared, &engine)
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    pub(super) fn running(&self) -> Running<'_> {
+        let mut state = self.shared.state();
+        state.running += 1;
+        if state.running == 1 {
+            self.shared.changed.notify_one();
+        }
+        Running(&self.shared)
+    }
+}
+
+/// See [`super::Engine::running`].
+pub(in super::super) struct Running<'a>(&'a Shared);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state().running -= 1;
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.state().stopped = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that can panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, engine: &wasmtime::Engine) {
+    loop {
+        let state = shared.state();
+        let idle = |state: &mut State| state.running == 0 && !state.stopped;
+        let state = shared.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        if state.stopped {
+            return;
+        }
+        drop(state);
+        std::thread::sleep(TICK);
+        engine.increment_epoch();
+    }
+}

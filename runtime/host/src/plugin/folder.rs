@@ -1,0 +1,171 @@
+//! The plugins folder: which files are which versions of which handler. Looks at names only;
+//! what is in a file is `load`'s part.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ordain_core::Version;
+
+const EXTENSION: &str = ".wasm";
+
+/// What a plugins folder holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Folder {
+    /// The versions of each handler, ascending: the last one is active.
+    pub handlers: BTreeMap<String, Vec<HandlerFile>>,
+    /// `.wasm` files whose names do not say what they are, in order of their names.
+    pub refused: Vec<RefusedFile>,
+}
+
+/// One version of a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerFile {
+    /// The handler's name.
+    pub name: String,
+    /// Its version; a file without one counts as the lowest.
+    pub semver: Option<semver::Version>,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// A file name that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+impl Folder {
+    /// Reads the names in `dir`. Hidden files and other extensions are passed over: that is how
+    /// a file that is still being copied is kept out of sight.
+    pub fn scan(dir: &Path) -> io::Result<Self> {
+        let mut folder = Self::default();
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            match HandlerFile::from_path(&path) {
+                Some(Ok(file)) => {
+                    folder.handlers.entry(file.name.clone()).or_default().push(file);
+                }
+                Some(Err(reason)) => folder.refused.push(RefusedFile { path, reason }),
+                None => {}
+            }
+        }
+        for versions in folder.handlers.values_mut() {
+            versions.sort_by(|a, b| a.semver.cmp(&b.semver));
+        }
+        folder.refused.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(folder)
+    }
+
+    /// The active version of a handler: the highest.
+    pub fn active(&self, name: &str) -> Option<&HandlerFile> {
+        self.handlers.get(name)?.last()
+    }
+}
+
+impl HandlerFile {
+    /// Reads a path's name: `<handler>@<semver>.wasm` or `<handler>.wasm`. `None` if it is not
+    /// meant to be a handler.
+    pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
+        let file = path.file_name()?.to_string_lossy();
+        let stem = file.strip_suffix(EXTENSION)?;
+        if stem.starts_with('.') {
+            return None;
+        }
+        Some(Self::parse(stem, path))
+    }
+
+    fn parse(stem: &str, path: &Path) -> Result<Self, String> {
+        if path.is_dir() {
+            return Err("is a folder; a handler is one file".to_owned());
+        }
+        let (name, semver) = match stem.split_once('@') {
+            None => (stem, None),
+            Some((name, version)) => (name, Some(parse_version(version)?)),
+        };
+        check_name(name)?;
+        Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
+    }
+
+    /// How the version is named wherever it is recorded: `name@semver`, or only the name.
+    pub fn version(&self) -> Version {
+        match &self.semver {
+            Some(semver) => Arc::from(format!("{}@{semver}", self.name)),
+            None => Arc::from(self.name.as_str()),
+        }
+    }
+}
+
+fn parse_version(text: &str) -> Result<semver::Version, String> {
+    semver::Version::parse(text).map_err(|error| {
+        format!("`{text}` after the @ is no version ({error}); a version looks like 1.2.3")
+    })
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || !name.chars().all(right) {
+        return Err(format!(
+            "`{name}` is no handler name; it is made of letters, digits, `-`, `_` and `.`, \
+             as in orders@1.2.3.wasm"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_sorted_and_bad_names_have_reasons() {
+        let dir = tempdir();
+        for name in [
+            "orders.wasm",
+            "orders@1.10.0.wasm",
+            "orders@1.9.0.wasm",
+            "orders@2.0.0-rc.1.wasm",
+            "tally@0.1.0.wasm",
+            ".orders@9.0.0.wasm",
+            "README.md",
+            "orders@one.wasm",
+            "@1.0.0.wasm",
+            "or ders.wasm",
+        ] {
+            std::fs::write(dir.join(name), b"").unwrap();
+        }
+        std::fs::create_dir(dir.join("folder.wasm")).unwrap();
+        let folder = Folder::scan(&dir).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+
+        let versions = |name| {
+            folder.handlers[name].iter().map(|file| file.version().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            versions("orders"),
+            ["orders", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
+        );
+        assert_eq!(versions("tally"), ["tally@0.1.0"]);
+        assert_eq!(&*folder.active("orders").unwrap().version(), "orders@2.0.0-rc.1");
+        let refused: Vec<_> = folder
+            .refused
+            .iter()
+            .map(|file| (file.path.file_name().unwrap().to_str().unwrap(), file.reason.as_str()))
+            .collect();
+        assert_eq!(
+            refused.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            ["@1.0.0.wasm", "folder.wasm", "or ders.wasm", "orders@one.wasm"]
+        );
+        assert!(refused[3].1.contains("`one`") && refused[3].1.contains("1.2.3"), "{refused:?}");
+    }
+
+    fn tempdir() -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("ordain-folder-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+}

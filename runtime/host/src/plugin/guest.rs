@@ -1,0 +1,163 @@
+//! What the host keeps for one instance, and what a guest sees of the world through WASI: the
+//! time of its event, random numbers that repeat with it, two streams that end in the log, and
+//! nothing else. No file, variable, argument or socket may ever be given here.
+
+mod log;
+mod memory;
+mod random;
+mod time;
+
+use std::sync::Arc;
+
+use ordain_core::{Key, Version};
+use wasmtime::component::{HasData, Linker, ResourceTable, WasmStr};
+use wasmtime::{Store, StoreContextMut, UpdateDeadline};
+use wasmtime_wasi::p2::bindings::{clocks, random as wasi_random};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+pub use log::{LogLine, LogTarget, Origin, log_to_tracing};
+
+use super::settings::Limits;
+use super::stream::StreamContext;
+use super::wire;
+use log::{EventLog, Output};
+use memory::MemoryBudget;
+use random::EventRandom;
+use time::{EventTime, TimeView};
+
+/// The interface by which a handler writes to the log.
+pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
+
+/// Component handles (streams, pollables) that a guest may hold at one time: each costs the host
+/// some hundred bytes, and a handler needs a handful.
+const MAX_HANDLES: usize = 1_000;
+
+/// Bytes that may be lifted from a guest at once beyond the limits of state and messages: what
+/// the host needs for the messages' and headers' own records.
+const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
+
+/// The data of a store.
+pub(super) struct Guest {
+    table: ResourceTable,
+    wasi: WasiCtx,
+    memory: MemoryBudget,
+    random: EventRandom,
+    time: Arc<EventTime>,
+    log: Arc<EventLog>,
+}
+
+/// Names an event, wherever something depends on which it is. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct EventName {
+    pub(super) turn: Arc<TurnName>,
+    pub(super) sequence: u64,
+}
+
+/// What the events of a turn have in common.
+pub(super) struct TurnName {
+    pub(super) version: Version,
+    pub(super) stream: Arc<StreamContext>,
+    pub(super) key: Key,
+}
+
+impl Guest {
+    /// A store for one instance, in which nothing has run.
+    pub(super) fn store(engine: &wasmtime::Engine, limits: &Limits) -> Store<Self> {
+        let log = EventLog::new(limits.log);
+        let wasi = WasiCtx::builder()
+            .stdout(Output::new(Arc::clone(&log), Origin::Stdout))
+            .stderr(Output::new(Arc::clone(&log), Origin::Stderr))
+            .allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
+            .build();
+        let guest = Self {
+            table: ResourceTable::new(),
+            wasi,
+            memory: MemoryBudget::new(limits.memory),
+            random: EventRandom::default(),
+            time: EventTime::new(limits.timeout),
+            log,
+        };
+        let mut store = Store::new(engine, guest);
+        store.set_hostcall_fuel(lift_limit(limits));
+        store.set_max_component_handles(MAX_HANDLES);
+        store.limiter(|guest| &mut guest.memory);
+        store.epoch_deadline_callback(|mut store| {
+            let time = &store.data_mut().time;
+            time.tick()?;
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(time.pause())))
+        });
+        store
+    }
+
+    /// Turns the guest's world to another event.
+    pub(super) fn enter(&mut self, name: &EventName, time_ms: u64) {
+        self.time.enter(time_ms);
+        self.random.enter(name);
+        self.log.enter(name);
+    }
+
+    /// Ends the event's output. True if it was more than the limit.
+    pub(super) fn leave(&self) -> bool {
+        self.log.leave()
+    }
+
+    /// The end of what the event wrote to standard error, where a panic's text is.
+    pub(super) fn last_words(&self) -> String {
+        self.log.last_words()
+    }
+}
+
+/// Bytes that one lift may take from a guest. It is what keeps a list of a million elements that
+/// all lie in the same place from being copied a million times.
+pub(super) fn lift_limit(limits: &Limits) -> usize {
+    limits.state_size + limits.messages_size + limits.messages * LIFT_OVERHEAD_PER_MESSAGE
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+/// Gives a linker everything that a handler may import.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    // Clocks and randomness of the machine are replaced by those of the event.
+    linker.allow_shadowing(true);
+    clocks::wall_clock::add_to_linker::<_, Time>(linker, Guest::time)?;
+    clocks::monotonic_clock::add_to_linker::<_, Time>(linker, Guest::time)?;
+    wasi_random::random::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
+    wasi_random::insecure::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
+    wasi_random::insecure_seed::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
+    linker.allow_shadowing(false);
+    linker.instance(LOGGING)?.func_wrap("log", log_message)
+}
+
+fn log_message(
+    store: StoreContextMut<'_, Guest>,
+    (level, message): (wire::Level, WasmStr),
+) -> wasmtime::Result<()> {
+    let text = message.to_str(&store)?;
+    store.data().log.message(level, &text);
+    Ok(())
+}
+
+impl Guest {
+    fn time(&mut self) -> TimeView<'_> {
+        TimeView { time: &self.time, table: &mut self.table }
+    }
+}
+
+struct Time;
+
+impl HasData for Time {
+    type Data<'a> = TimeView<'a>;
+}
+
+struct Random;
+
+impl HasData for Random {
+    type Data<'a> = &'a mut EventRandom;
+}

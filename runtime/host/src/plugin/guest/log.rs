@@ -1,0 +1,282 @@
+//! What a guest writes, line by line into the host's log, bounded for each event. The end of
+//! standard error is kept beside it: an uncaught error of most languages leaves its text there
+//! and nowhere else.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+use super::super::wire::Level;
+use super::EventName;
+
+/// What a line costs beside its text, so that empty lines are bounded too.
+const LINE_COST: usize = 16;
+
+/// Bytes of standard error that are kept for a failure's message.
+const LAST_WORDS: usize = 4 << 10;
+
+/// Bytes that a guest may write at once; it asks before it writes.
+const WRITE_SIZE: usize = 4 << 10;
+
+/// Where a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// The logging interface.
+    Log,
+}
+
+/// One line of a guest.
+#[derive(Debug, Clone, Copy)]
+pub struct LogLine<'a> {
+    /// The handler's version.
+    pub version: &'a str,
+    /// The stream.
+    pub stream: &'a str,
+    /// The key of the event that was being handled.
+    pub key: &'a str,
+    /// The event's sequence.
+    pub sequence: u64,
+    /// Where the line came from.
+    pub origin: Origin,
+    /// How important it is.
+    pub level: tracing::Level,
+    /// The line, without its end.
+    pub text: &'a str,
+}
+
+/// What is done with the lines of guests.
+pub type LogTarget = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
+
+/// The usual [`LogTarget`]: the program's own log.
+pub fn log_to_tracing(line: &LogLine<'_>) {
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::event!(
+                target: "handler",
+                tracing::Level::$level,
+                handler = line.version,
+                stream = line.stream,
+                key = line.key,
+                sequence = line.sequence,
+                "{}",
+                line.text
+            )
+        };
+    }
+    match line.level {
+        tracing::Level::TRACE => log!(TRACE),
+        tracing::Level::DEBUG => log!(DEBUG),
+        tracing::Level::INFO => log!(INFO),
+        tracing::Level::WARN => log!(WARN),
+        tracing::Level::ERROR => log!(ERROR),
+    }
+}
+
+/// Shared by a store and its two streams, always on one thread.
+pub(super) struct EventLog {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    event: Option<EventName>,
+    used: usize,
+    exceeded: bool,
+    /// Begun lines of standard output and error.
+    begun: [Vec<u8>; 2],
+    last_words: Vec<u8>,
+}
+
+impl EventLog {
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(&self, event: &EventName) {
+        let mut state = self.state();
+        state.event = Some(event.clone());
+        state.used = 0;
+        state.exceeded = false;
+        state.last_words.clear();
+    }
+
+    /// Ends begun lines. True if the event wrote more than the limit.
+    pub(super) fn leave(&self) -> bool {
+        let mut state = self.state();
+        for origin in [Origin::Stdout, Origin::Stderr] {
+            let line = std::mem::take(&mut state.begun[origin as usize]);
+            if !line.is_empty() {
+                tell(&state, origin, default_level(origin), &line);
+            }
+        }
+        state.exceeded
+    }
+
+    pub(super) fn last_words(&self) -> String {
+        String::from_utf8_lossy(&self.state().last_words).into_owned()
+    }
+
+    /// A message of the logging interface; it may have several lines.
+    pub(super) fn message(&self, level: Level, text: &str) {
+        let mut state = self.state();
+        let level = match level {
+            Level::Trace => tracing::Level::TRACE,
+            Level::Debug => tracing::Level::DEBUG,
+            Level::Info => tracing::Level::INFO,
+            Level::Warn => tracing::Level::WARN,
+            Level::Error => tracing::Level::ERROR,
+        };
+        for line in text.lines() {
+            let taken = state.take(self.limit, line.as_bytes());
+            tell(&state, Origin::Log, level, taken);
+            if state.exceeded {
+                return;
+            }
+            state.used += LINE_COST;
+        }
+    }
+
+    /// Bytes of standard output or error.
+    fn write(&self, origin: Origin, bytes: &[u8]) {
+        let mut state = self.state();
+        if origin == Origin::Stderr {
+            state.remember(bytes);
+        }
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            let taken = state.take(self.limit, text);
+            state.begun[origin as usize].extend_from_slice(taken);
+            if ends {
+                let line = std::mem::take(&mut state.begun[origin as usize]);
+                tell(&state, origin, default_level(origin), &line);
+                state.used += LINE_COST;
+            }
+            if state.exceeded {
+                return;
+            }
+        }
+    }
+}
+
+fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
+    let Some(event) = &state.event else { return };
+    (event.turn.stream.log)(&LogLine {
+        version: &event.turn.version,
+        stream: &event.turn.stream.name,
+        key: &event.turn.key,
+        sequence: event.sequence,
+        origin,
+        level,
+        text: &String::from_utf8_lossy(line),
+    });
+}
+
+impl State {
+    /// As much of the bytes as the event may still write.
+    fn take<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
+        let left = limit.saturating_sub(self.used);
+        self.exceeded |= bytes.len() > left;
+        let taken = &bytes[..bytes.len().min(left)];
+        self.used += taken.len();
+        taken
+    }
+
+    fn remember(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
+        let surplus = (self.last_words.len() + bytes.len()).saturating_sub(LAST_WORDS);
+        self.last_words.drain(..surplus);
+        self.last_words.extend_from_slice(bytes);
+    }
+}
+
+fn default_level(origin: Origin) -> tracing::Level {
+    match origin {
+        Origin::Stdout | Origin::Log => tracing::Level::INFO,
+        Origin::Stderr => tracing::Level::WARN,
+    }
+}
+
+/// Standard output or error of a guest. Always ready: what exceeds the limit is dropped.
+#[derive(Clone)]
+pub(super) struct Output {
+    log: Arc<EventLog>,
+    origin: Origin,
+}
+
+impl Output {
+    pub(super) fn new(log: Arc<EventLog>, origin: Origin) -> Self {
+        Self { log, origin }
+    }
+}
+
+impl IsTerminal for Output {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Output {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for Output {
+    async fn ready(&mut self) {}
+}
+
+#[async_trait::async_trait]
+impl OutputStream for Output {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.log.write(self.origin, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(WRITE_SIZE)
+    }
+}
+
+/// Required of a stream, and used only by interfaces that are not linked.
+impl AsyncWrite for Output {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.log.write(self.origin, bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

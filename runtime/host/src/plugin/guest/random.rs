@@ -1,0 +1,84 @@
+//! Randomness that is a function of the event, so that a repeated try sees the same.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+use sha2::{Digest, Sha256};
+use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
+
+use super::super::failure::LimitBroken;
+use super::super::settings::Size;
+use super::EventName;
+
+/// Bytes that a guest may ask for at once: they are made in the host's memory.
+const MAX_REQUEST: u64 = 1 << 20;
+
+/// Made ready only when asked: most handlers never do.
+#[derive(Default)]
+pub(super) struct EventRandom {
+    event: Option<EventName>,
+    stream: Option<ChaCha12Rng>,
+}
+
+impl EventRandom {
+    pub(super) fn enter(&mut self, event: &EventName) {
+        self.event = Some(event.clone());
+        self.stream = None;
+    }
+
+    fn stream(&mut self) -> &mut ChaCha12Rng {
+        let event = self.event.as_ref();
+        self.stream.get_or_insert_with(|| ChaCha12Rng::from_seed(seed(event)))
+    }
+
+    fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
+        if len > MAX_REQUEST {
+            return Err(LimitBroken(format!(
+                "the handler asked for {len} random bytes at once; at most {} are given",
+                Size(MAX_REQUEST as usize),
+            ))
+            .into());
+        }
+        let mut bytes = vec![0; len as usize];
+        self.stream().fill_bytes(&mut bytes);
+        Ok(bytes)
+    }
+}
+
+fn seed(event: Option<&EventName>) -> [u8; 32] {
+    let mut hash = Sha256::new_with_prefix("ordain random 1\0");
+    if let Some(event) = event {
+        for name in [&event.turn.stream.name, &event.turn.key] {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name.as_bytes());
+        }
+        hash.update(event.sequence.to_le_bytes());
+    }
+    hash.finalize().into()
+}
+
+impl random::Host for EventRandom {
+    fn get_random_bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
+        self.bytes(len)
+    }
+
+    fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.stream().next_u64())
+    }
+}
+
+impl insecure::Host for EventRandom {
+    fn get_insecure_random_bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
+        self.bytes(len)
+    }
+
+    fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.stream().next_u64())
+    }
+}
+
+impl insecure_seed::Host for EventRandom {
+    fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
+        let stream = self.stream();
+        Ok((stream.next_u64(), stream.next_u64()))
+    }
+}

@@ -1,0 +1,169 @@
+//! One instance of a handler, and a call of it.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ordain_core::{Event, Failure, FailureKind};
+use wasmtime::Store;
+
+use super::engine::Engine;
+use super::failure::{self, TimedOut, failure};
+use super::guest::{EventName, Guest, TurnName};
+use super::load::Handler;
+use super::settings::{Limits, Size};
+use super::stream::StreamContext;
+use super::wire::{EventArg, Handle, HeaderArg, Reply};
+
+/// An instance. After a failed call it must not be called again.
+pub(super) struct Instance {
+    store: Store<Guest>,
+    handle: Handle<'static>,
+    woken: Arc<Woken>,
+    waker: Waker,
+    events: u64,
+}
+
+impl Instance {
+    /// Starts an instance for an event, within its limits.
+    pub(super) async fn start(
+        engine: &Engine,
+        handler: &Handler,
+        name: &EventName,
+        event: &Event,
+    ) -> Result<Self, Failure> {
+        let limits = &engine.settings().limits;
+        let mut store = Guest::store(engine.wasm(), limits);
+        store.data_mut().enter(name, time_ms(event));
+        store.set_epoch_deadline(1);
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(Arc::clone(&woken));
+        let start = async {
+            let instance = handler.pre().instantiate_async(&mut store).await?;
+            instance.get_typed_func(&mut store, handler.handle())
+        };
+        let started = unless_stuck(&woken, &waker, pin!(start)).await;
+        match started.unwrap_or_else(|| Err(TimedOut::waiting(limits.timeout).into())) {
+            Ok(handle) => Ok(Self { store, handle, woken, waker, events: 0 }),
+            Err(error) => Err(failed(&store, &error, limits)),
+        }
+    }
+
+    /// Starts an instance only to see whether that works.
+    pub(super) async fn trial(engine: &Engine, handler: &Handler) -> Result<(), Failure> {
+        let stream = Arc::new(StreamContext::new("", [""; 0]));
+        let turn = TurnName { version: handler.version().clone(), stream, key: "".into() };
+        let name = EventName { turn: Arc::new(turn), sequence: 0 };
+        let event = Event::new(&ordain_core::EventParts::default());
+        Self::start(engine, handler, &name, &event).await.map(drop)
+    }
+
+    /// Events that it was called with.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The next calls may run for a tick together before they let others run.
+    pub(super) fn begin_slice(&mut self) {
+        self.store.set_epoch_deadline(1);
+    }
+
+    /// Calls the handler.
+    pub(super) async fn call(
+        &mut self,
+        name: &EventName,
+        event: &Event,
+        state: Option<&[u8]>,
+        limits: &Limits,
+    ) -> Result<Reply, Failure> {
+        self.events += 1;
+        self.store.data_mut().enter(name, time_ms(event));
+        let headers: Vec<HeaderArg<'_>> = event.headers().collect();
+        let args = (event_arg(name, event, &headers), state);
+        let handle: Handle<'_> = self.handle;
+        let call = handle.call_async(&mut self.store, args);
+        let reply = unless_stuck(&self.woken, &self.waker, pin!(call)).await;
+        match reply.unwrap_or_else(|| Err(TimedOut::waiting(limits.timeout).into())) {
+            Err(error) => Err(failed(&self.store, &error, limits)),
+            Ok(_) if self.store.data().leave() => Err(failure(
+                FailureKind::Limit,
+                format!(
+                    "the handler wrote more to the log than {}, which `plugins.log` allows an event",
+                    Size(limits.log)
+                ),
+            )),
+            Ok((reply,)) => Ok(reply),
+        }
+    }
+}
+
+fn event_arg<'a>(
+    name: &'a EventName,
+    event: &'a Event,
+    headers: &'a [HeaderArg<'a>],
+) -> EventArg<'a> {
+    EventArg {
+        stream: &name.turn.stream.name,
+        key: &name.turn.key,
+        sequence: name.sequence,
+        id: event.id(),
+        kind: event.kind(),
+        source: event.source(),
+        time_ms: event.time_ms(),
+        content_type: event.content_type(),
+        headers,
+        data: event.data(),
+        end: event.end(),
+    }
+}
+
+fn failed(store: &Store<Guest>, error: &wasmtime::Error, limits: &Limits) -> Failure {
+    let guest = store.data();
+    guest.leave();
+    failure::classify(error, &guest.last_words(), limits)
+}
+
+/// The guest's present: the event's time, or without one its arrival, which is about now.
+fn time_ms(event: &Event) -> u64 {
+    event.time_ms().unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
+    })
+}
+
+/// Notes that a guest which does not go on has asked to be polled again.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `None` when the guest waits for something that cannot come: whatever it can wait for asks to
+/// be polled again at once, since nothing outside can wake a guest.
+async fn unless_stuck<T>(woken: &Woken, waker: &Waker, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = pin!(call);
+    std::future::poll_fn(|_| match call.as_mut().poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(reply) => Poll::Ready(Some(reply)),
+        Poll::Pending if woken.0.swap(false, Ordering::Relaxed) => Poll::Pending,
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Runs what [`unless_stuck`] keeps going to its end, on this thread.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+    }
+}

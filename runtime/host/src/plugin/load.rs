@@ -1,0 +1,222 @@
+//! From a file to a handler that can be run, or to the reason why not. A handler that loads has
+//! the right interface, wants nothing that it will not get, and has been started once.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ordain_core::Version;
+use sha2::Digest as _;
+use wasmtime::component::types::{self, ComponentItem};
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
+
+use super::engine::Engine;
+use super::folder::HandlerFile;
+use super::guest::{Guest, LOGGING};
+use super::instance::{Instance, block_on};
+use super::wire;
+
+/// The interface by which the host calls a handler.
+const HANDLER: &str = "ordain:handler/handler@0.1.0";
+const HANDLE: &str = "handle";
+/// The interface that takes over state of an older version.
+const MIGRATION: &str = "ordain:handler/migration@0.1.0";
+/// Types only: there is nothing to give.
+const TYPES: &str = "ordain:handler/types@0.1.0";
+
+/// What of WASI 0.2 a handler may import.
+const WASI: [&str; 6] =
+    ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
+const WASI_VERSION: &str = "0.2.";
+
+/// The largest file that is read; the largest measured component (Python) has 19 MB.
+const MAX_FILE: u64 = 256 << 20;
+
+const MAGIC: &[u8] = b"\0asm";
+/// Version and layer of a core module and of a component.
+const MODULE: &[u8] = &[1, 0, 0, 0];
+const COMPONENT: &[u8] = &[0x0d, 0, 1, 0];
+
+/// One version of a handler, compiled.
+pub struct Handler {
+    /// Never used twice in a process.
+    id: u64,
+    file: HandlerFile,
+    version: Version,
+    digest: Digest,
+    migrates: bool,
+    pre: InstancePre<Guest>,
+    handle: ComponentExportIndex,
+}
+
+/// SHA-256 of a handler's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A file that is no handler.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct LoadError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+impl Handler {
+    /// Which file it is.
+    pub fn file(&self) -> &HandlerFile {
+        &self.file
+    }
+
+    /// How it is recorded with what it executes.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// The digest of its file.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Whether it can take over the state of an older version.
+    pub fn migrates(&self) -> bool {
+        self.migrates
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn pre(&self) -> &InstancePre<Guest> {
+        &self.pre
+    }
+
+    pub(super) fn handle(&self) -> &ComponentExportIndex {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handler({} {})", self.version, self.digest)
+    }
+}
+
+impl Engine {
+    /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
+    /// some seconds for large components: not to be called where that holds something up.
+    pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
+        self.try_load(file).map_err(|reason| LoadError { path: file.path.clone(), reason })
+    }
+
+    fn try_load(&self, file: &HandlerFile) -> Result<Arc<Handler>, String> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let bytes = read(&file.path)?;
+        check_header(&bytes)?;
+        let component = Component::from_binary(self.wasm(), &bytes)
+            .map_err(|error| format!("is damaged, truncated or beyond a limit: {error:#}"))?;
+        let ty = component.component_type();
+        check_imports(self, &ty)?;
+        check_exports(self, &ty)?;
+        let pre = self
+            .linker()
+            .instantiate_pre(&component)
+            .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
+        let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
+        let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
+        let handler = Arc::new(Handler {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            version: file.version(),
+            file: file.clone(),
+            digest: Digest(sha2::Sha256::digest(&bytes).into()),
+            migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
+            pre,
+            handle,
+        });
+        let _running = self.running();
+        block_on(Instance::trial(self, &handler))
+            .map_err(|failure| format!("does not start: {}", failure.message))?;
+        Ok(handler)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(format!("is larger than {} MiB, the most that is read", MAX_FILE >> 20));
+    }
+    Ok(bytes)
+}
+
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    const RIGHT: &str = "a handler is a WebAssembly component, as `cargo build --target \
+                         wasm32-wasip2` makes";
+    let what = match bytes {
+        [] => "is empty",
+        _ if !bytes.starts_with(MAGIC) => "is no WebAssembly",
+        _ if bytes[MAGIC.len()..].starts_with(COMPONENT) => return Ok(()),
+        _ if bytes[MAGIC.len()..].starts_with(MODULE) => {
+            return Err(format!(
+                "is a core module, not a component; {RIGHT}, or `wasm-tools component new`"
+            ));
+        }
+        _ => "is WebAssembly of an unknown version, or truncated",
+    };
+    Err(format!("{what}; {RIGHT}"))
+}
+
+fn check_imports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+    match ty.imports(engine.wasm()).find(|(name, _)| !is_given(name)) {
+        None => Ok(()),
+        Some((name, _)) => Err(format!(
+            "imports `{name}`, which Ordain does not give; a handler may import WASI 0.2 ({}) \
+             and `{LOGGING}`",
+            WASI.join(", "),
+        )),
+    }
+}
+
+fn is_given(import: &str) -> bool {
+    if import == LOGGING || import == TYPES {
+        return true;
+    }
+    let Some((interface, version)) = import.split_once('@') else { return false };
+    let package = interface.split('/').next().unwrap_or_default();
+    WASI.contains(&package) && version.starts_with(WASI_VERSION)
+}
+
+fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+    let Some(interface) = ty.get_export(engine.wasm(), HANDLER) else {
+        let names: Vec<_> =
+            ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
+        let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+        return Err(format!("does not export `{HANDLER}`, but {has}"));
+    };
+    let ComponentItem::ComponentInstance(interface) = interface.ty else {
+        return Err(no_handler());
+    };
+    let Some(handle) = interface.get_export(engine.wasm(), HANDLE) else {
+        return Err(no_handler());
+    };
+    let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
+    handle
+        .typecheck::<wire::Args<'_>, (wire::Reply,)>(&ty.instance_type())
+        .map_err(|error| format!("exports `{HANDLER}` with another type of `{HANDLE}`: {error:#}"))
+}
+
+fn no_handler() -> String {
+    format!("exports `{HANDLER}` without a function `{HANDLE}`")
+}

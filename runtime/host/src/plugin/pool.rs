@@ -1,0 +1,106 @@
+//! The worker threads, shared by all streams, and the queues from which they take turns.
+//!
+//! Work crosses between threads in bunches: a submission, a bunch of turns, a bunch of results.
+//! Queues with turns in them are served round robin, so that a stream whose handler is slow does
+//! not starve another. Nothing here may look at what a turn does.
+
+mod instances;
+mod queue;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ordain_core::{Turn, TurnDone};
+
+use super::engine::Engine;
+use super::load::Handler;
+use super::stream::StreamContext;
+use queue::{Attachment, Queues};
+use worker::Worker;
+
+/// What is done with results, on a worker's thread: it should only hand them on.
+pub type Done = Box<dyn Fn(Vec<TurnDone>) + Send + Sync>;
+
+/// The worker threads. Dropping it ends them: what they run is dropped within a tick, what is
+/// queued at once, and nothing of it is reported.
+pub struct Pool {
+    queues: Arc<Queues>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    pub fn start(engine: &Arc<Engine>) -> io::Result<Self> {
+        let queues = Arc::new(Queues::new(engine.settings().workers.max(1)));
+        let mut pool = Self { queues: Arc::clone(&queues), threads: Vec::new() };
+        for number in 0..engine.settings().workers.max(1) {
+            let worker = Worker::new(Arc::clone(&queues), Arc::clone(engine));
+            let thread = std::thread::Builder::new()
+                .name(format!("ordain-worker-{number}"))
+                .spawn(move || run(worker))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// A queue of its own for one source of turns.
+    pub fn attach(&self, stream: StreamContext, handler: Arc<Handler>, done: Done) -> Turns {
+        let attachment = Attachment::new(stream, handler, done);
+        Turns { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queues.close();
+        for thread in self.threads.drain(..) {
+            // A worker that panics ends the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A worker that panics has lost its turns, and their keys would wait for ever: everything is
+/// durable but that, so the process ends and is started again.
+fn run(worker: Worker) {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
+    if result.is_err() {
+        tracing::error!("a worker thread panicked, which is a bug of the host; ending the process");
+        std::process::abort();
+    }
+}
+
+/// A queue of turns. Dropping it drops what is in it, and what of it runs is not reported.
+pub struct Turns {
+    queues: Arc<Queues>,
+    attachment: Arc<Attachment>,
+}
+
+impl Turns {
+    /// Executes turns; each is answered once. The queue has no bound of its own: whoever submits
+    /// bounds the turns that are not answered.
+    pub fn submit(&self, turns: Vec<Turn>) {
+        self.queues.submit(&self.attachment, turns);
+    }
+
+    /// Lets another version execute the turns that are submitted from now on, and those that no
+    /// worker has taken yet.
+    pub fn replace(&self, handler: Arc<Handler>) {
+        self.attachment.replace(handler);
+        self.queues.retire();
+    }
+
+    /// The version that executes turns now.
+    pub fn handler(&self) -> Arc<Handler> {
+        self.attachment.handler()
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        self.attachment.detach();
+        self.queues.retire();
+    }
+}

@@ -1,0 +1,65 @@
+//! The idle instances of one worker.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::super::instance::Instance;
+use super::super::load::Handler;
+
+/// Idle instances by handler. The last one used is used first: its memory is still near.
+pub(super) struct Instances {
+    limit: usize,
+    count: usize,
+    /// Counts uses, to know which handler was not used for longest.
+    uses: u64,
+    handlers: HashMap<u64, Idle>,
+}
+
+struct Idle {
+    handler: Weak<Handler>,
+    instances: Vec<Instance>,
+    used: u64,
+}
+
+impl Instances {
+    /// Room for `limit` instances.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, count: 0, uses: 0, handlers: HashMap::new() }
+    }
+
+    pub(super) fn take(&mut self, handler: &Handler) -> Option<Instance> {
+        let instance = self.handlers.get_mut(&handler.id())?.instances.pop()?;
+        self.count -= 1;
+        Some(instance)
+    }
+
+    pub(super) fn put(&mut self, handler: &Arc<Handler>, instance: Instance) {
+        if self.count >= self.limit {
+            self.evict();
+        }
+        self.uses += 1;
+        let idle = self.handlers.entry(handler.id()).or_insert_with(|| Idle {
+            handler: Arc::downgrade(handler),
+            instances: Vec::new(),
+            used: 0,
+        });
+        idle.used = self.uses;
+        idle.instances.push(instance);
+        self.count += 1;
+    }
+
+    /// Drops the instances of handlers that nothing refers to any more.
+    pub(super) fn drop_retired(&mut self) {
+        self.handlers.retain(|_, idle| idle.handler.strong_count() > 0);
+        self.count = self.handlers.values().map(|idle| idle.instances.len()).sum();
+    }
+
+    fn evict(&mut self) {
+        let with_instances =
+            self.handlers.iter_mut().filter(|(_, idle)| !idle.instances.is_empty());
+        if let Some((_, idle)) = with_instances.min_by_key(|(_, idle)| idle.used) {
+            idle.instances.remove(0);
+            self.count -= 1;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One queue for each source of turns, served round robin.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use ordain_core::{Turn, TurnDone};
+
+use super::super::load::Handler;
+use super::super::stream::StreamContext;
+use super::Done;
+
+/// Events that a worker takes at once: enough that taking them costs nothing, few enough that
+/// another queue need not wait long.
+const BUNCH_EVENTS: usize = 128;
+
+/// One source of turns.
+pub(super) struct Attachment {
+    pub(super) stream: Arc<StreamContext>,
+    handler: Mutex<Arc<Handler>>,
+    done: Done,
+    waiting: Mutex<VecDeque<Turn>>,
+    detached: AtomicBool,
+}
+
+impl Attachment {
+    pub(super) fn new(stream: StreamContext, handler: Arc<Handler>, done: Done) -> Self {
+        Self {
+            stream: Arc::new(stream),
+            handler: Mutex::new(handler),
+            done,
+            waiting: Mutex::default(),
+            detached: AtomicBool::new(false),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Turn>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn handler(&self) -> Arc<Handler> {
+        Arc::clone(&self.handler.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn replace(&self, handler: Arc<Handler>) {
+        *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = handler;
+    }
+
+    pub(super) fn detach(&self) {
+        self.detached.store(true, Ordering::Relaxed);
+        self.waiting().clear();
+    }
+
+    pub(super) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
+    }
+
+    /// Hands results back.
+    pub(super) fn done(&self, results: Vec<TurnDone>) {
+        if !results.is_empty() && !self.is_detached() {
+            (self.done)(results);
+        }
+    }
+}
+
+/// Turns of one queue that a worker has taken.
+pub(super) struct Bunch {
+    pub(super) attachment: Arc<Attachment>,
+    pub(super) turns: VecDeque<Turn>,
+}
+
+/// All queues.
+pub(super) struct Queues {
+    workers: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Counts the times that a handler went out of use.
+    retired: AtomicU64,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// The queues with turns in them, each once. A queue's own lock is taken under this one, or
+    /// alone.
+    ready: VecDeque<Arc<Attachment>>,
+    /// Workers that wait for turns.
+    idle: usize,
+}
+
+impl Queues {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            workers,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            retired: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn close(&self) {
+        let _state = self.state();
+        self.closed.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Tells workers to look for idle instances that nobody needs any more.
+    pub(super) fn retire(&self) {
+        self.retired.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn retired(&self) -> u64 {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn submit(&self, attachment: &Arc<Attachment>, turns: Vec<Turn>) {
+        if turns.is_empty() {
+            return;
+        }
+        let mut waiting = attachment.waiting();
+        let was_empty = waiting.is_empty();
+        waiting.extend(turns);
+        drop(waiting);
+        if was_empty {
+            self.make_ready(attachment);
+        }
+    }
+
+    /// Gives back turns that a worker took and cannot execute now, ahead of the others.
+    pub(super) fn give_back(&self, attachment: &Arc<Attachment>, turns: VecDeque<Turn>) {
+        if turns.is_empty() || attachment.is_detached() {
+            return;
+        }
+        let mut waiting = attachment.waiting();
+        let was_empty = waiting.is_empty();
+        for turn in turns.into_iter().rev() {
+            waiting.push_front(turn);
+        }
+        drop(waiting);
+        if was_empty {
+            self.make_ready(attachment);
+        }
+    }
+
+    fn make_ready(&self, attachment: &Arc<Attachment>) {
+        let mut state = self.state();
+        state.ready.push_back(Arc::clone(attachment));
+        if state.idle > 0 {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes a bunch of the queue whose turn it is, if there is one.
+    pub(super) fn try_take(&self) -> Option<Bunch> {
+        self.take(&mut self.state())
+    }
+
+    /// Waits for a bunch. `None` when the pool ends.
+    pub(super) fn wait(&self) -> Option<Bunch> {
+        let mut state = self.state();
+        loop {
+            if self.is_closed() {
+                return None;
+            }
+            if let Some(bunch) = self.take(&mut state) {
+                return Some(bunch);
+            }
+            state.idle += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    fn take(&self, state: &mut State) -> Option<Bunch> {
+        while let Some(attachment) = state.ready.pop_front() {
+            let mut waiting = attachment.waiting();
+            let turns = bunch(&mut waiting, self.workers);
+            if !waiting.is_empty() {
+                state.ready.push_back(Arc::clone(&attachment));
+            }
+            drop(waiting);
+            if turns.is_empty() {
+                continue;
+            }
+            if !state.ready.is_empty() && state.idle > 0 {
+                self.changed.notify_one();
+            }
+            return Some(Bunch { attachment, turns });
+        }
+        None
+    }
+}
+
+/// The next turns of a queue, and no more than one worker's share of it.
+fn bunch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
+    let share = waiting.len().div_ceil(workers);
+    let mut events = 0;
+    let few = |turn: &&Turn| {
+        let fits = events < BUNCH_EVENTS;
+        events += turn.events.len();
+        fits
+    };
+    let turns = waiting.iter().take(share).take_while(few).count();
+    waiting.drain(..turns).collect()
+}

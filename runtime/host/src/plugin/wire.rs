@@ -1,0 +1,109 @@
+//! The types of `wit/handler.wit` as they cross between host and guest: borrowed on the way in,
+//! owned on the way out. This module must never check a value; that is `outcome`'s part.
+//!
+//! They are written out here, and not generated, so that an event is lowered from where it is
+//! and each direction has only the half it needs.
+#![allow(unsafe_code, reason = "the derived impls are unsafe; they are the library's own")]
+
+use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};
+
+/// What `handle` takes: the event and the state before it.
+pub(super) type Args<'a> = (EventArg<'a>, Option<&'a [u8]>);
+
+/// What `handle` returns.
+pub(super) type Reply = Result<Outcome, Refusal>;
+
+/// The guest's `handle`.
+pub(super) type Handle<'a> = TypedFunc<Args<'a>, (Reply,)>;
+
+/// A header's name and value.
+pub(super) type HeaderArg<'a> = (&'a str, &'a str);
+
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct EventArg<'a> {
+    pub(super) stream: &'a str,
+    pub(super) key: &'a str,
+    pub(super) sequence: u64,
+    pub(super) id: &'a str,
+    #[component(name = "type")]
+    pub(super) kind: &'a str,
+    pub(super) source: &'a str,
+    #[component(name = "time-ms")]
+    pub(super) time_ms: Option<u64>,
+    #[component(name = "content-type")]
+    pub(super) content_type: &'a str,
+    pub(super) headers: &'a [HeaderArg<'a>],
+    pub(super) data: &'a [u8],
+    #[component(name = "end-of-sequence")]
+    pub(super) end: bool,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+pub(super) struct Outcome {
+    pub(super) state: StateChange,
+    pub(super) messages: Vec<MessageReply>,
+    pub(super) complete: bool,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+pub(super) enum StateChange {
+    #[component(name = "keep")]
+    Keep,
+    #[component(name = "put")]
+    Put(Vec<u8>),
+    #[component(name = "delete")]
+    Delete,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+pub(super) struct MessageReply {
+    pub(super) sink: String,
+    pub(super) key: Option<String>,
+    #[component(name = "type")]
+    pub(super) kind: String,
+    #[component(name = "content-type")]
+    pub(super) content_type: String,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) data: Vec<u8>,
+    #[component(name = "delay-ms")]
+    pub(super) delay_ms: Option<u64>,
+    #[component(name = "end-of-sequence")]
+    pub(super) end: bool,
+}
+
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+pub(super) enum Refusal {
+    #[component(name = "retry")]
+    Retry(RetryInfo),
+    #[component(name = "reject")]
+    Reject(String),
+}
+
+#[derive(ComponentType, Lift)]
+#[component(record)]
+pub(super) struct RetryInfo {
+    pub(super) reason: String,
+    #[component(name = "after-ms")]
+    pub(super) after_ms: Option<u64>,
+}
+
+#[derive(ComponentType, Lift, Clone, Copy)]
+#[component(enum)]
+#[repr(u8)]
+pub(super) enum Level {
+    #[component(name = "trace")]
+    Trace,
+    #[component(name = "debug")]
+    Debug,
+    #[component(name = "info")]
+    Info,
+    #[component(name = "warn")]
+    Warn,
+    #[component(name = "error")]
+    Error,
+}

@@ -1,0 +1,174 @@
+//! `ordain run`: opens everything that the configuration names, drives every partition, and
+//! closes it all again. Read [`run`] from top to bottom.
+
+mod handlers;
+mod report;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ordain_core::Stats;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::config::{ConfigError, Loaded, Place, Sink as SinkConfig, StoreConfig};
+use crate::driver::{Driver, DriverError, Shared};
+use crate::plugin::{EngineError, LoadError, Pool};
+use crate::sink::{FileSink, Publisher, PublisherError, Sink};
+use crate::store::embedded::{Embedded, Options};
+use crate::store::{Store, StoreError};
+
+pub use handlers::{Handlers, handlers};
+pub use report::{Held, Report};
+
+/// Why a run could not start, or ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration cannot be used.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A handler cannot be used.
+    #[error("{0}")]
+    Handler(#[from] LoadError),
+    /// The engine of the handlers cannot start.
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    /// The store failed.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// A file cannot be opened.
+    #[error("{path} cannot be opened: {error}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(io::Error),
+    /// A partition stopped.
+    #[error("stream {stream}: {error}")]
+    Driver {
+        /// The stream.
+        stream: Arc<str>,
+        /// Why.
+        error: DriverError,
+    },
+    /// Publishing stopped.
+    #[error("{0}")]
+    Publisher(#[from] PublisherError),
+    /// A part of the host panicked.
+    #[error("a bug of the host: {0}")]
+    Panic(tokio::task::JoinError),
+}
+
+impl RunError {
+    /// Whether the configuration or a handler is to blame, not the running.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Handler(_) | Self::Store(StoreError::Unusable(_)))
+    }
+}
+
+/// The figures of all partitions of a run, for whoever shows them.
+pub type Figures = Arc<std::sync::Mutex<Vec<Arc<Shared>>>>;
+
+/// Adds up the figures of all partitions.
+pub fn sum(figures: &Figures) -> Stats {
+    let partitions = figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
+}
+
+/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every
+/// event is settled or held.
+pub async fn run(
+    loaded: &Loaded,
+    once: bool,
+    shutdown: watch::Receiver<bool>,
+    figures: &Figures,
+) -> Result<Report, RunError> {
+    loaded.unsupported()?;
+    let handlers = handlers(loaded)?;
+    let store = open_store(loaded).await?;
+    tracing::info!("{}", store.durability());
+    let sinks = open_sinks(loaded, &*store).await?;
+    let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
+    let mut publisher = Publisher::new(Arc::clone(&store), sinks);
+    let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
+
+    let mut starting =
+        streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
+    let partitions = starting.claim(&mut publisher).await?;
+    let mut published = publisher.start(queue, Handle::current())?;
+    let mut drivers = JoinSet::new();
+    for partition in partitions {
+        let (parts, shared) = starting.parts(partition, &handlers).await?;
+        figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(shared);
+        let stream = Arc::clone(&parts.partition.stream);
+        drivers.spawn(async move {
+            Driver::run(parts).await.map_err(|error| RunError::Driver { stream, error })
+        });
+    }
+    // The publisher ends when the last driver has let go of it.
+    drop(starting);
+
+    let mut stats = Stats::default();
+    loop {
+        tokio::select! {
+            ended = drivers.join_next() => match ended {
+                Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
+                None => break,
+            },
+            end = &mut published => {
+                end.unwrap_or(Ok(()))?;
+                break;
+            }
+        }
+    }
+    while let Some(ended) = drivers.join_next().await {
+        stats = stats.and(&ended.map_err(RunError::Panic)??);
+    }
+    store.flush().await?;
+    Ok(Report::new(stats, &*store).await?)
+}
+
+/// Opens the store of a configuration.
+pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
+    let StoreConfig::Embedded(embedded) = &loaded.config.store else {
+        unreachable!("`unsupported` refuses other stores");
+    };
+    let mut options = Options::new(&*embedded.path);
+    options.dead_ttl = loaded.config.store.dead_ttl().0;
+    let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
+    Ok(Arc::new(opened.map_err(RunError::Panic)??))
+}
+
+async fn open_sinks(
+    loaded: &Loaded,
+    store: &dyn Store,
+) -> Result<BTreeMap<String, Sink>, RunError> {
+    let mut sinks = BTreeMap::new();
+    for (name, sink) in &loaded.config.sinks {
+        let SinkConfig::File(file) = sink else {
+            unreachable!("`unsupported` refuses other sinks");
+        };
+        let sink = match &file.path {
+            Place::Standard => Sink::Standard,
+            Place::File(path) => {
+                let mark = store.mark(&FileSink::mark_name(path)).await?;
+                let sink = FileSink::open(path, mark.as_deref())
+                    .map_err(|error| RunError::Open { path: path.clone(), error })?;
+                // From here on what lies beyond is known to be of a process that died.
+                store.put_marks(&[sink.mark()]).await?;
+                Sink::File(sink)
+            }
+        };
+        sinks.insert(name.to_string(), sink);
+    }
+    store.flush().await?;
+    Ok(sinks)
+}

@@ -1,0 +1,52 @@
+//! Where messages go. A sink appends what it is given, in that order; which messages those are,
+//! and when they are done, is the publisher's affair.
+
+mod file;
+mod publisher;
+
+use std::io;
+
+pub use file::FileSink;
+pub use publisher::{Job, Publisher, PublisherError, Target};
+
+use crate::store::Mark;
+
+/// A sink that takes bytes.
+#[derive(Debug)]
+pub enum Sink {
+    /// A file, whose content is exact: its length is kept with the outbox.
+    File(FileSink),
+    /// Standard output: at least once.
+    Standard,
+}
+
+impl Sink {
+    /// Writes encoded messages behind all earlier ones. Nothing of a failed write counts.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        use io::Write;
+        match self {
+            Self::File(file) => file.append(bytes),
+            Self::Standard => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes)?;
+                out.flush()
+            }
+        }
+    }
+
+    /// Makes everything appended durable.
+    pub fn sync(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.sync(),
+            Self::Standard => Ok(()),
+        }
+    }
+
+    /// What is to be kept with the outbox at this point.
+    pub fn mark(&self) -> Option<Mark> {
+        match self {
+            Self::File(file) => Some(file.mark()),
+            Self::Standard => None,
+        }
+    }
+}

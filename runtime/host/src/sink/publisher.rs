@@ -1,0 +1,242 @@
+//! The publisher of a process: takes committed batches of all its partitions, in order, writes
+//! their messages to the sinks, and tells the store and the sequencer that they are done.
+//!
+//! It is one thread, since the length of a file that several partitions write to must be kept in
+//! the same order as its content.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{Applied, Batch};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::Sink;
+use crate::cloudevents;
+use crate::store::{Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
+
+/// Batches published together: one sync of the files and one write of the store for all of them.
+const GROUP: usize = 64;
+/// Between tries to write to a sink that fails.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A partition as the publisher needs it.
+pub struct Target {
+    /// The partition.
+    pub partition: Partition,
+    /// Called when everything of a shard up to a commit is published and marked done.
+    pub done: Box<dyn Fn(u32, u64) + Send + Sync>,
+}
+
+/// A committed batch with messages.
+pub struct Job {
+    /// Whose it is.
+    pub target: Arc<Target>,
+    /// The batch.
+    pub batch: Arc<Batch>,
+    /// Which of its writes applied.
+    pub applied: Applied,
+}
+
+/// Why publishing ended for good.
+#[derive(Debug, thiserror::Error)]
+pub enum PublisherError {
+    /// The store failed.
+    #[error("the store failed while messages were marked as published: {0}")]
+    Store(#[from] StoreError),
+    /// A message was committed for a sink that the configuration no longer has.
+    #[error(
+        "stream {stream} has a committed message of key {key:?}, event {sequence}, for the sink \
+         {sink:?}, which is not configured: add the sink again until the message is published"
+    )]
+    UnknownSink {
+        /// The stream.
+        stream: String,
+        /// The key of the event that caused it.
+        key: String,
+        /// The event.
+        sequence: u64,
+        /// The sink.
+        sink: String,
+    },
+    /// The thread could not be started.
+    #[error("the publisher's thread cannot be started: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Writes messages to sinks.
+pub struct Publisher {
+    store: Arc<dyn Store>,
+    sinks: BTreeMap<String, Sink>,
+    /// Encoded messages that are not yet written, by sink.
+    buffers: BTreeMap<String, Vec<u8>>,
+}
+
+/// Messages of one shard whose marks belong together.
+struct Run {
+    target: Arc<Target>,
+    shard: u32,
+    through: u64,
+    marks: Vec<Mark>,
+}
+
+impl Publisher {
+    /// A publisher for these sinks.
+    pub fn new(store: Arc<dyn Store>, sinks: BTreeMap<String, Sink>) -> Self {
+        Self { store, sinks, buffers: BTreeMap::new() }
+    }
+
+    /// Publishes what an earlier process committed and did not publish, before anything new of
+    /// the partition.
+    pub async fn publish_left_overs(
+        &mut self,
+        partition: &Partition,
+        shards: u32,
+    ) -> Result<u64, PublisherError> {
+        let mut published = 0;
+        for shard in 0..shards {
+            let mut after = 0;
+            loop {
+                let entries = self.store.outbox(partition, shard, after, GROUP).await?;
+                let Some(last) = entries.last() else { break };
+                after = last.number;
+                for OutboxEntry { messages, .. } in &entries {
+                    published += messages.len() as u64;
+                    for message in messages {
+                        self.encode(&partition.stream, message)?;
+                    }
+                }
+                let marks = self.write();
+                self.sync();
+                self.store.outbox_done(partition, shard, after, &marks).await?;
+            }
+        }
+        Ok(published)
+    }
+
+    /// Publishes until the channel closes, in a thread of its own, since files block. The
+    /// receiver tells how it ended.
+    pub fn start(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+        runtime: Handle,
+    ) -> Result<tokio::sync::oneshot::Receiver<Result<(), PublisherError>>, PublisherError> {
+        let (ended, end) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new().name("publisher".into()).spawn(move || {
+            let mut group = Vec::with_capacity(GROUP);
+            let result = loop {
+                if jobs.blocking_recv_many(&mut group, GROUP) == 0 {
+                    break Ok(());
+                }
+                if let Err(error) = self.publish(&mut group, &runtime) {
+                    break Err(error);
+                }
+            };
+            // Nobody listens when the process is ending: then it does not matter.
+            let _ = ended.send(result);
+        })?;
+        Ok(end)
+    }
+
+    fn publish(&mut self, group: &mut Vec<Job>, runtime: &Handle) -> Result<(), PublisherError> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut jobs = group.drain(..).peekable();
+        while let Some(Job { target, batch, applied }) = jobs.next() {
+            self.encode_batch(&target.partition, &batch, &applied)?;
+            let same = jobs.peek().is_some_and(|next| {
+                Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
+            });
+            if !same {
+                let marks = self.write();
+                runs.push(Run { target, shard: batch.shard, through: batch.number, marks });
+            }
+        }
+        self.sync();
+        for Run { target, shard, through, marks } in runs {
+            let done = self.store.outbox_done(&target.partition, shard, through, &marks);
+            runtime.block_on(done)?;
+            (target.done)(shard, through);
+        }
+        Ok(())
+    }
+
+    fn encode_batch(
+        &mut self,
+        partition: &Partition,
+        batch: &Batch,
+        applied: &Applied,
+    ) -> Result<(), PublisherError> {
+        let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
+        for (position, write) in batch.writes.iter().enumerate() {
+            if refused.next_if_eq(&position).is_some() {
+                continue;
+            }
+            // A first commit has its own time as the incarnation; the batch was made before it.
+            let incarnation = match write.job.incarnation {
+                0 => applied.time,
+                incarnation => incarnation,
+            };
+            for emitted in &write.messages {
+                let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
+                let message = OutboxMessage { key, incarnation, emitted };
+                self.encode(&partition.stream, &message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode(&mut self, stream: &str, message: &OutboxMessage) -> Result<(), PublisherError> {
+        let sink = message.emitted.message.sink();
+        if let Some(buffer) = self.buffers.get_mut(sink) {
+            cloudevents::encode(stream, message, None, buffer);
+        } else if self.sinks.contains_key(sink) {
+            let mut buffer = Vec::new();
+            cloudevents::encode(stream, message, None, &mut buffer);
+            self.buffers.insert(sink.to_owned(), buffer);
+        } else {
+            return Err(PublisherError::UnknownSink {
+                stream: stream.to_owned(),
+                key: message.key.to_string(),
+                sequence: message.emitted.sequence,
+                sink: sink.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes what is encoded, and returns the marks that go with it.
+    fn write(&mut self) -> Vec<Mark> {
+        let mut marks = Vec::new();
+        for (name, buffer) in &mut self.buffers {
+            if buffer.is_empty() {
+                continue;
+            }
+            let sink = self.sinks.get_mut(name).expect("buffers are made for known sinks");
+            insist(name, || sink.append(buffer));
+            buffer.clear();
+            marks.extend(sink.mark());
+        }
+        marks
+    }
+
+    fn sync(&mut self) {
+        for (name, sink) in &mut self.sinks {
+            insist(name, || sink.sync());
+        }
+    }
+}
+
+/// Tries until it works: what is committed must be published. Meanwhile the outbox fills and the
+/// streams pause.
+fn insist(sink: &str, mut action: impl FnMut() -> io::Result<()>) {
+    let mut tries = 0_u32;
+    while let Err(error) = action() {
+        if tries.is_power_of_two() || tries == 0 {
+            tracing::error!(sink, %error, tries, "the sink cannot be written; trying again");
+        }
+        tries = tries.saturating_add(1);
+        std::thread::sleep(RETRY);
+    }
+}

@@ -1,0 +1,49 @@
+//! Where events come from. A source delivers in order and resumes behind what was acknowledged;
+//! it never decides what becomes of an event.
+
+mod checkpoint;
+mod file;
+mod lines;
+
+use ordain_core::{DeadLetter, Event};
+use tokio::sync::mpsc;
+
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use file::{FileOptions, start};
+
+/// One delivery: an event, or what was delivered instead of one.
+pub type Delivered = Result<Event, Box<DeadLetter>>;
+
+/// Deliveries with the position behind each.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    /// In order.
+    pub items: Vec<(Delivered, Position)>,
+    /// Nothing comes after them.
+    pub end: bool,
+}
+
+/// A place between two lines of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Lines before it.
+    pub line: u64,
+}
+
+/// Batches of deliveries that are read ahead of the sequencer: one is taken while one is read.
+const READ_AHEAD: usize = 2;
+/// Deliveries in a batch.
+const BATCH_EVENTS: usize = 256;
+/// Bytes of lines in a batch, except that one line is always taken.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A running source.
+#[derive(Debug)]
+pub struct Source {
+    /// What it delivers. The channel closes when the source failed; `failure` then tells why.
+    pub deliveries: mpsc::Receiver<Deliveries>,
+    /// Why it ended before its end.
+    pub failure: tokio::sync::oneshot::Receiver<std::io::Error>,
+}

@@ -1,0 +1,22 @@
+//! The binary form of what stores keep: the same bytes in every store, so that one set of
+//! property tests holds for all of them.
+//!
+//! Every record opens with a byte that names its format; a format that is not known is refused,
+//! not guessed. Numbers are little-endian, or LEB128 where they are mostly small. Decoding never
+//! panics and never allocates more than the input is long, whatever the bytes are. This module
+//! must know nothing of keys, tables or scripts: where a record lies is its store's affair.
+
+mod fence;
+mod job;
+mod letter;
+mod outbox;
+mod wire;
+
+pub use fence::{FenceRecord, decode_fence, encode_fence};
+pub use job::{
+    JOB_NEXT_AT, JOB_PARTITION_AT, JobView, TAKEN_ID_SIZE, decode_taken_id, encode_job,
+    encode_taken_id, set_partition,
+};
+pub use letter::{decode_letter, encode_letter, letter_time};
+pub use outbox::{decode_outbox, encode_outbox_write};
+pub use wire::{Reader, Undecodable, put_varint};

@@ -1,0 +1,100 @@
+//! The fence of a shard with the answer to its last commit, which is kept so that a commit whose
+//! answer was lost gets the same one again.
+
+use ordain_core::{Applied, Present, Refusal};
+
+use super::wire::{Reader, Undecodable, put_bytes, put_varint};
+use crate::store::Claim;
+
+const FORMAT: u8 = 1;
+
+const NEXT: u8 = 0;
+const ABSENT: u8 = 1;
+const PARTITION: u8 = 2;
+const CORRUPT: u8 = 3;
+
+/// What a store holds for one (partition, shard).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FenceRecord {
+    /// Who may commit.
+    pub claim: Claim,
+    /// The number of the last commit; 0 if there was none.
+    pub number: u64,
+    /// What that commit answered; of no meaning if there was none.
+    pub applied: Applied,
+}
+
+/// Appends the record.
+pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
+    out.push(FORMAT);
+    out.extend_from_slice(&fence.claim.epoch.to_le_bytes());
+    out.extend_from_slice(&fence.claim.random.to_le_bytes());
+    out.extend_from_slice(&fence.number.to_le_bytes());
+    out.extend_from_slice(&fence.applied.time.to_le_bytes());
+    put_varint(fence.applied.refused.len() as u64, out);
+    for (write, refusal) in &fence.applied.refused {
+        put_varint(*write as u64, out);
+        put_refusal(refusal, out);
+    }
+    for present in &fence.applied.present {
+        put_varint(present.write as u64, out);
+        put_varint(present.sequence, out);
+        out.push(u8::from(present.same));
+    }
+}
+
+/// Reads the record.
+pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
+    let mut reader = Reader::new("fence", bytes, FORMAT)?;
+    let claim = Claim { epoch: reader.u64("epoch")?, random: reader.u64("claim")? };
+    let number = reader.u64("number")?;
+    let mut applied = Applied { time: reader.u64("time")?, ..Applied::default() };
+    for _ in 0..reader.varint("refusals")? {
+        let write = read_position(&mut reader)?;
+        applied.refused.push((write, read_refusal(&mut reader)?));
+    }
+    while !reader.is_empty() {
+        applied.present.push(Present {
+            write: read_position(&mut reader)?,
+            sequence: reader.varint("sequence")?,
+            same: match reader.u8("sameness")? {
+                0 => false,
+                1 => true,
+                _ => return Err(reader.bad("sameness")),
+            },
+        });
+    }
+    Ok(FenceRecord { claim, number, applied })
+}
+
+fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {
+    Ok(reader.varint32("position of a write")? as usize)
+}
+
+fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
+    match refusal {
+        Refusal::Next(None) => out.push(ABSENT),
+        Refusal::Next(Some(next)) => {
+            out.push(NEXT);
+            put_varint(*next, out);
+        }
+        Refusal::Partition(next) => {
+            out.push(PARTITION);
+            put_varint(*next, out);
+        }
+        Refusal::Corrupt(words) => {
+            out.push(CORRUPT);
+            put_bytes(words.as_bytes(), out);
+        }
+    }
+}
+
+fn read_refusal(reader: &mut Reader<'_>) -> Result<Refusal, Undecodable> {
+    match reader.u8("refusal")? {
+        ABSENT => Ok(Refusal::Next(None)),
+        NEXT => Ok(Refusal::Next(Some(reader.varint("refusal")?))),
+        PARTITION => Ok(Refusal::Partition(reader.varint("refusal")?)),
+        CORRUPT => Ok(Refusal::Corrupt(reader.text("refusal")?.to_owned())),
+        _ => Err(reader.bad("refusal")),
+    }
+}

@@ -1,0 +1,239 @@
+//! The record of a key.
+//!
+//! What a condition compares or a store fills in stands at fixed places in front, so that a
+//! script can do it without taking the record apart. Must read every field that it writes, and
+//! must check the whole record even where only the front is wanted: a commit must not build on
+//! a record that the next load cannot read.
+
+use std::collections::VecDeque;
+
+use ordain_core::{Cause, Digests, Holes, Job, Spilled, Status, TakenId, Trouble};
+
+use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+
+const FORMAT: u8 = 1;
+
+/// Where [`Job::partition`] lies in a record, four bytes.
+pub const JOB_PARTITION_AT: usize = 2;
+/// Where [`Job::next`] lies in a record, eight bytes.
+pub const JOB_NEXT_AT: usize = 6;
+/// Where the incarnation lies, eight bytes.
+const INCARNATION_AT: usize = 14;
+/// Where the time of the trouble lies, eight bytes.
+const SINCE_AT: usize = 22;
+const FIXED_SIZE: usize = 30;
+
+/// In the order in which their numbers are stored.
+const STATUS: [Status; 5] =
+    [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
+
+/// A record that has been checked and not copied.
+#[derive(Debug, Clone)]
+pub struct JobView<'a> {
+    /// [`Job::status`].
+    pub status: Status,
+    /// [`Job::partition`].
+    pub partition: u32,
+    /// [`Job::next`].
+    pub next: u64,
+    /// [`Job::incarnation`].
+    pub incarnation: u64,
+    /// [`Job::spilled`].
+    pub spilled: Spilled,
+    /// [`Job::ids_from`].
+    pub ids_from: u64,
+    since: u64,
+    attempts: u32,
+    rounds: u32,
+    generation: u32,
+    version: Option<&'a str>,
+    trouble: Option<TroubleView<'a>>,
+    digests: &'a [u8],
+    holes: Reader<'a>,
+}
+
+impl<'a> JobView<'a> {
+    /// Reads a record to its end.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
+        let mut reader = Reader::new("job", bytes, FORMAT)?;
+        let status = reader.u8("status")?;
+        let status = *STATUS.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
+        let partition = reader.u32("partition")?;
+        let next = reader.u64("next")?;
+        let incarnation = reader.u64("incarnation")?;
+        let since = reader.u64("since")?;
+        let view = Self {
+            status,
+            partition,
+            next,
+            incarnation,
+            since,
+            attempts: reader.varint32("attempts")?,
+            rounds: reader.varint32("rounds")?,
+            generation: reader.varint32("generation")?,
+            spilled: Spilled {
+                count: reader.varint("spilled count")?,
+                first: reader.varint("first spilled")?,
+                last: reader.varint("last spilled")?,
+            },
+            ids_from: reader.varint("ids")?,
+            version: reader.option("version")?,
+            trouble: read_trouble(&mut reader)?,
+            digests: read_digests(&mut reader)?,
+            holes: reader,
+        };
+        let mut holes = view.holes.clone();
+        while next_hole(&mut holes)?.is_some() {}
+        Ok(view)
+    }
+
+    /// The record as the core knows it.
+    pub fn to_job(&self) -> Job {
+        let mut holes = Vec::new();
+        let mut rest = self.holes.clone();
+        while let Ok(Some(hole)) = next_hole(&mut rest) {
+            holes.push(hole);
+        }
+        let digests = self.digests.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        Job {
+            next: self.next,
+            incarnation: self.incarnation,
+            partition: self.partition,
+            status: self.status,
+            attempts: self.attempts,
+            rounds: self.rounds,
+            generation: self.generation,
+            spilled: self.spilled,
+            version: self.version.map(Into::into),
+            trouble: self.trouble.map(|(cause, error, version)| {
+                let (error, version) = (error.to_owned(), version.map(Into::into));
+                Box::new(Trouble { cause, error, since: self.since, version })
+            }),
+            digests: Digests(digests.collect::<VecDeque<_>>()),
+            holes: Holes(holes),
+            ids_from: self.ids_from,
+        }
+    }
+}
+
+/// Appends the record of a job, with `now` in place of its zero times.
+pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
+    let or_now = |time: u64| if time == 0 { now } else { time };
+    let mut fixed = [0; FIXED_SIZE];
+    fixed[0] = FORMAT;
+    fixed[1] = job.status as u8;
+    fixed[JOB_PARTITION_AT..JOB_NEXT_AT].copy_from_slice(&job.partition.to_le_bytes());
+    fixed[JOB_NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
+    fixed[INCARNATION_AT..SINCE_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
+    let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
+    fixed[SINCE_AT..].copy_from_slice(&since.to_le_bytes());
+    out.extend_from_slice(&fixed);
+    for number in [job.attempts, job.rounds, job.generation] {
+        put_varint(u64::from(number), out);
+    }
+    for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
+        put_varint(number, out);
+    }
+    put_option(job.version.as_deref(), out);
+    match &job.trouble {
+        None => out.push(0),
+        Some(trouble) => {
+            out.push(cause_number(trouble.cause));
+            put_bytes(trouble.error.as_bytes(), out);
+            put_option(trouble.version.as_deref(), out);
+        }
+    }
+    put_varint(job.digests.0.len() as u64, out);
+    for digest in &job.digests.0 {
+        out.extend_from_slice(&digest.to_le_bytes());
+    }
+    for &(first, last) in &job.holes.0 {
+        put_varint(first, out);
+        put_varint(last.saturating_sub(first), out);
+    }
+}
+
+/// Writes another partition into a record that [`JobView::parse`] has accepted.
+pub fn set_partition(record: &mut [u8], partition: u32) {
+    record[JOB_PARTITION_AT..JOB_NEXT_AT].copy_from_slice(&partition.to_le_bytes());
+}
+
+type TroubleView<'a> = (Cause, &'a str, Option<&'a str>);
+
+fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, Undecodable> {
+    match reader.u8("cause")? {
+        0 => Ok(None),
+        number => {
+            let cause = cause_of(number).ok_or_else(|| reader.bad("cause"))?;
+            Ok(Some((cause, reader.text("error")?, reader.option("failed version")?)))
+        }
+    }
+}
+
+fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
+    let count = reader.varint("digests")?;
+    let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(4));
+    let size = size.ok_or_else(|| reader.bad("digests"))?;
+    reader.take(size, "digests")
+}
+
+/// Holes take up the rest of the record, so they need no count.
+fn next_hole(reader: &mut Reader<'_>) -> Result<Option<(u64, u64)>, Undecodable> {
+    if reader.is_empty() {
+        return Ok(None);
+    }
+    let first = reader.varint("holes")?;
+    let width = reader.varint("holes")?;
+    let last = first.checked_add(width).ok_or_else(|| reader.bad("holes"))?;
+    Ok(Some((first, last)))
+}
+
+/// The stored number of a cause; 0 is left for none.
+pub(super) fn cause_number(cause: Cause) -> u8 {
+    cause as u8 + 1
+}
+
+pub(super) fn cause_of(number: u8) -> Option<Cause> {
+    Cause::ALL.get(usize::from(number.checked_sub(1)?)).copied()
+}
+
+/// Bytes that [`encode_taken_id`] appends.
+pub const TAKEN_ID_SIZE: usize = 12;
+
+/// Appends what is remembered of an id, without its sequence, which is part of its place.
+pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&id.id.to_le_bytes());
+    out.extend_from_slice(&id.content.to_le_bytes());
+}
+
+/// The inverse of [`encode_taken_id`].
+pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodable> {
+    let bad = Undecodable::Part { record: "taken id", part: "length" };
+    let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
+    let (id, content) = bytes.split_at(8);
+    Ok(TakenId {
+        sequence,
+        id: u64::from_le_bytes(id.try_into().expect("eight of twelve bytes")),
+        content: u32::from_le_bytes(content.try_into().expect("four of twelve bytes")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are on disk: an enum that is put in another order must not change them.
+    #[test]
+    fn stored_numbers_stay() {
+        for (number, status) in STATUS.into_iter().enumerate() {
+            assert_eq!(status as usize, number);
+        }
+        let causes: Vec<&str> = (1..=18).filter_map(cause_of).map(Cause::name).collect();
+        let stored = "unreadable no-key no-sequence no-id conflict far-ahead after-end late gap \
+                      rejected overflow discarded retry timeout trap limit error corrupt";
+        assert_eq!(causes, stored.split_whitespace().collect::<Vec<_>>());
+        for cause in Cause::ALL {
+            assert_eq!(cause_of(cause_number(cause)), Some(cause));
+        }
+    }
+}

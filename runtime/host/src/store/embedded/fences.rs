@@ -1,0 +1,103 @@
+//! The fences: who may commit, and what the last commit of each shard answered.
+//!
+//! Only the writer changes them, and this process has the folder for itself, so what is in
+//! memory is what is stored. One entry for each (partition, shard) that was ever claimed.
+
+use std::collections::HashMap;
+
+use fjall::OwnedWriteBatch;
+use ordain_core::CommitReply;
+
+use super::keys;
+use super::tables::{Tables, read_error};
+use crate::store::codec::{FenceRecord, decode_fence, encode_fence};
+use crate::store::{Claim, Partition, StoreError};
+
+#[derive(Default)]
+pub(super) struct Fences(HashMap<(Partition, u32), FenceRecord>);
+
+/// What a fence says to a commit.
+pub(super) enum Verdict {
+    /// It is the next one.
+    Apply,
+    /// It is answered without being applied.
+    Answer(CommitReply),
+}
+
+impl Fences {
+    /// Reads all of them.
+    pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
+        let mut fences = HashMap::new();
+        for entry in tables.meta.prefix(keys::FENCES) {
+            let (key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+            let place = keys::split_fence(&key)
+                .ok_or_else(|| StoreError::Corrupt(format!("the key {key:?} of a fence")))?;
+            let fence = decode_fence(&value).map_err(|error| {
+                let (partition, shard) = &place;
+                StoreError::Corrupt(format!(
+                    "stream {:?}, partition {}, shard {shard}: {error}",
+                    partition.stream, partition.number
+                ))
+            })?;
+            fences.insert(place, fence);
+        }
+        Ok(Self(fences))
+    }
+
+    /// The time of the newest commit.
+    pub(super) fn newest_time(&self) -> u64 {
+        self.0.values().map(|fence| fence.applied.time).max().unwrap_or_default()
+    }
+
+    pub(super) fn get(&self, partition: &Partition, shard: u32) -> Option<&FenceRecord> {
+        self.0.get(&(partition.clone(), shard))
+    }
+
+    /// Whether a commit may be applied.
+    pub(super) fn judge(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        number: u64,
+    ) -> Verdict {
+        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found });
+        let Some(fence) = self.get(partition, shard) else {
+            return rewound("no claim at all".to_owned());
+        };
+        if fence.claim.epoch > claim.epoch {
+            return Verdict::Answer(CommitReply::Fenced);
+        }
+        if fence.claim.epoch < claim.epoch {
+            return rewound(format!(
+                "the claim of epoch {}, and the commit's is of epoch {}",
+                fence.claim.epoch, claim.epoch
+            ));
+        }
+        if fence.claim.random != claim.random {
+            return rewound(format!("another claim of epoch {}", claim.epoch));
+        }
+        if number == fence.number && number > 0 {
+            return Verdict::Answer(CommitReply::Applied(fence.applied.clone()));
+        }
+        if Some(number) == fence.number.checked_add(1) {
+            return Verdict::Apply;
+        }
+        rewound(format!("commit {} as the last one, before commit {number}", fence.number))
+    }
+
+    /// Writes a fence, in memory as well: should the batch fail, the store is out of use.
+    pub(super) fn put(
+        &mut self,
+        tables: &Tables,
+        batch: &mut OwnedWriteBatch,
+        partition: &Partition,
+        shard: u32,
+        fence: FenceRecord,
+    ) {
+        let mut value = Vec::new();
+        encode_fence(&fence, &mut value);
+        batch.insert(&tables.meta, keys::fence(partition, shard), value);
+        self.0.insert((partition.clone(), shard), fence);
+    }
+}

@@ -1,0 +1,156 @@
+//! The engine and its tables, and every limit that is put on them.
+//!
+//! Values stay in the trees (no key-value separation): they are a few MiB at most, and most of
+//! those that are large live shortly, in the outbox and the spill area, where a second garbage
+//! collector would only lag behind. Must know nothing of what is in the tables.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+
+use crate::store::StoreError;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Journal files together. They bound how long opening takes (about a second) and, since a table
+/// is written out when the oldest of them is to be removed, what rarely written tables hold in
+/// memory.
+const JOURNALS: u64 = 128 * MIB;
+
+/// Background threads. With more than one the engine's first spins as long as another compacts,
+/// which costs more than it gives.
+const WORKERS: usize = 1;
+
+/// A table written out in memory (the engine then holds back writers at four of them). What is
+/// large and short-lived gets more room, so that it is mostly gone before it is written out.
+const SMALL_TABLE: u64 = 8 * MIB;
+const LARGE_TABLE: u64 = 32 * MIB;
+
+/// Values smaller than this are copied out of what the engine hands over, which is a slice of a
+/// whole block: else 100 bytes of state in a lane would hold 4 KiB.
+const COPY_BELOW: usize = 4096;
+
+/// The engine's tables.
+pub(super) struct Tables {
+    /// Jobs: [`keys::job`](super::keys::job).
+    pub(super) jobs: Keyspace,
+    /// States, under the same keys.
+    pub(super) states: Keyspace,
+    /// Spilled events.
+    pub(super) spill: Keyspace,
+    /// Ids that were taken.
+    pub(super) ids: Keyspace,
+    /// Dead letters.
+    pub(super) letters: Keyspace,
+    /// Committed messages, one value for each commit.
+    pub(super) outbox: Keyspace,
+    /// Entries in order of time: due keys, expiring jobs, dead letters by age.
+    pub(super) times: Keyspace,
+    /// Fences, marks, counters.
+    pub(super) meta: Keyspace,
+    pub(super) db: Database,
+}
+
+impl Tables {
+    /// Opens them in a folder of their own; a new one if there is none.
+    pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
+        // The engine asserts what it finds on disk here and there.
+        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache)));
+        match opened {
+            Ok(Ok(tables)) => Ok(tables),
+            Ok(Err(error)) => Err(unusable(folder, &error)),
+            Err(panic) => Err(damaged(folder, &words_of(panic.as_ref()))),
+        }
+    }
+
+    fn open_engine(folder: &Path, cache: u64) -> fjall::Result<Self> {
+        let db = Database::builder(folder)
+            .cache_size(cache)
+            .max_journaling_size(JOURNALS)
+            .worker_threads(WORKERS)
+            .open()?;
+        let table = |name, memory| {
+            db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memory))
+        };
+        Ok(Self {
+            jobs: table("jobs", LARGE_TABLE)?,
+            states: table("states", LARGE_TABLE)?,
+            spill: table("spill", LARGE_TABLE)?,
+            ids: table("ids", SMALL_TABLE)?,
+            letters: table("letters", SMALL_TABLE)?,
+            outbox: table("outbox", LARGE_TABLE)?,
+            times: table("times", SMALL_TABLE)?,
+            meta: table("meta", SMALL_TABLE)?,
+            db,
+        })
+    }
+
+    /// Makes everything written so far durable. The size of the journal is set beforehand, so
+    /// its data are all that has to reach the disk.
+    pub(super) fn sync(&self) -> fjall::Result<()> {
+        self.db.persist(PersistMode::SyncData)
+    }
+
+    /// Hands everything written so far to the operating system.
+    pub(super) fn push(&self) -> fjall::Result<()> {
+        self.db.persist(PersistMode::Buffer)
+    }
+}
+
+/// A value as it may be kept for long.
+pub(super) fn detach(value: fjall::Slice) -> Bytes {
+    if value.len() < COPY_BELOW { Bytes::copy_from_slice(&value) } else { value.into() }
+}
+
+/// Whether the engine could read, and found something wrong.
+pub(super) fn is_damage(error: &fjall::Error) -> bool {
+    use fjall::{Error, LsmError};
+    !matches!(
+        error,
+        Error::Io(_) | Error::Storage(LsmError::Io(_)) | Error::Poisoned | Error::Locked
+    )
+}
+
+/// The error of a read.
+pub(super) fn read_error(error: &fjall::Error) -> StoreError {
+    if is_damage(error) {
+        StoreError::Corrupt(error.to_string())
+    } else {
+        StoreError::Unavailable(error.to_string())
+    }
+}
+
+/// What a panic said.
+pub(super) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let words = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    words
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Locked => StoreError::Unusable(format!(
+            "another process has the database in {} open; stop it first",
+            folder.display()
+        )),
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            StoreError::Unusable(format!(
+                "cannot open the database in {}: {error}; see to the disk and the folder's \
+                 permissions, then start again",
+                folder.display()
+            ))
+        }
+        error => damaged(folder, &error.to_string()),
+    }
+}
+
+fn damaged(folder: &Path, words: &str) -> StoreError {
+    StoreError::Unusable(format!(
+        "the database in {} is damaged ({words}); put the store's folder back from a backup, or \
+         move it away to begin with an empty one",
+        folder.display()
+    ))
+}

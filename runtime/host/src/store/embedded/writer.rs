@@ -1,0 +1,312 @@
+//! The thread that writes. Everything that changes the store goes through it, one request after
+//! the other, so that conditions are checked and applied without locks.
+//!
+//! It takes all requests that wait, applies each as one atomic batch of the engine, makes all of
+//! them durable with one sync, and answers them: a slow disk makes groups larger, not latency
+//! longer for each. Readers may see a request a moment before it is durable; whatever they do
+//! about it comes later in the same journal, and ownership is handed over by a claim, which is
+//! synced itself. Must never answer a commit or a claim before it is durable.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fjall::{OwnedWriteBatch, Slice};
+use ordain_core::{Applied, Batch, CommitReply, Key};
+use tokio::sync::{mpsc, oneshot};
+
+use super::answered::Answered;
+use super::changes::Changes;
+use super::fences::{Fences, Verdict};
+use super::keys;
+use super::record::Record;
+use super::shared::Shared;
+use super::sweep::{self, Sweep};
+use super::tables::{is_damage, words_of};
+use crate::store::codec::FenceRecord;
+use crate::store::{Claim, Claimed, Mark, Partition};
+
+/// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
+/// commit under way, so that this is only met with more partitions than that.
+pub(super) const QUEUE: usize = 256;
+
+/// Requests of one group, so that the first of them does not wait for long.
+const GROUP: usize = 64;
+
+/// What is asked of the writer. The answer says what happened once it is durable enough; if the
+/// store has failed, the sender is dropped instead.
+pub(super) enum Request {
+    Commit {
+        partition: Partition,
+        claim: Claim,
+        batch: Arc<Batch>,
+        answer: Answer<CommitReply>,
+    },
+    Claim {
+        partition: Partition,
+        answer: Answer<Claimed>,
+    },
+    /// Takes jobs over that another partition has.
+    TakeOver {
+        partition: Partition,
+        keys: Vec<Key>,
+        answer: Answer<()>,
+    },
+    /// Removes outbox entries if there is a place to remove them from, and puts marks.
+    Done {
+        outbox: Option<(Partition, u32, u64)>,
+        marks: Vec<Mark>,
+        answer: Answer<()>,
+    },
+    Flush {
+        answer: Answer<()>,
+    },
+    /// Puts any bytes in the place of a job, for tests.
+    Overwrite {
+        stream: String,
+        key: String,
+        bytes: Vec<u8>,
+        answer: Answer<()>,
+    },
+}
+
+pub(super) type Answer<T> = oneshot::Sender<T>;
+
+/// An answer that waits for the group to be durable.
+enum Ready {
+    Commit(Answer<CommitReply>, CommitReply),
+    Claim(Answer<Claimed>, Claimed),
+    Unit(Answer<()>),
+}
+
+impl Ready {
+    fn send(self) {
+        // Whoever asked may have gone away.
+        match self {
+            Self::Commit(answer, reply) => drop(answer.send(reply)),
+            Self::Claim(answer, claimed) => drop(answer.send(claimed)),
+            Self::Unit(answer) => drop(answer.send(())),
+        }
+    }
+}
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    fences: Fences,
+    sweep: Sweep,
+    answered: Answered,
+    /// Commits ever made.
+    commits: u64,
+    /// Whether the present group must be synced before it is answered.
+    must_sync: bool,
+    /// Jobs written by the present group.
+    written: usize,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        fences: Fences,
+        answered: Answered,
+        commits: u64,
+    ) -> Self {
+        let sweep = Sweep::default();
+        Self { shared, fences, sweep, answered, commits, must_sync: false, written: 0 }
+    }
+
+    /// Works until nobody can ask any more, or until a write fails.
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let shared = self.shared.clone();
+        let work = AssertUnwindSafe(|| self.work(&mut requests));
+        match catch_unwind(work) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => shared.fail(&error.to_string()),
+            Err(panic) => shared.fail(&words_of(panic.as_ref())),
+        }
+    }
+
+    fn work(&mut self, requests: &mut mpsc::Receiver<Request>) -> fjall::Result<()> {
+        let now = self.shared.clock.now();
+        self.sweep.run(&self.shared, now, sweep::AT_OPENING)?;
+        while let Some(first) = requests.blocking_recv() {
+            let more = std::iter::from_fn(|| requests.try_recv().ok());
+            self.group(std::iter::once(first).chain(more).take(GROUP))?;
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, requests: impl Iterator<Item = Request>) -> fjall::Result<()> {
+        (self.must_sync, self.written) = (false, 0);
+        let mut ready = Vec::new();
+        for request in requests {
+            ready.push(self.perform(request)?);
+        }
+        if self.must_sync {
+            self.shared.tables.sync()?;
+            self.answered.write(self.commits);
+        } else {
+            self.shared.tables.push()?;
+        }
+        for answer in ready {
+            answer.send();
+        }
+        let now = self.shared.clock.now();
+        self.sweep.run(&self.shared, now, sweep::with_group(self.written))
+    }
+
+    fn perform(&mut self, request: Request) -> fjall::Result<Ready> {
+        Ok(match request {
+            Request::Commit { partition, claim, batch, answer } => {
+                Ready::Commit(answer, self.commit(&partition, claim, &batch)?)
+            }
+            Request::Claim { partition, answer } => Ready::Claim(answer, self.claim(&partition)?),
+            Request::TakeOver { partition, keys, answer } => {
+                self.take_over(&partition, &keys)?;
+                Ready::Unit(answer)
+            }
+            Request::Done { outbox, marks, answer } => {
+                self.done(outbox.as_ref(), marks)?;
+                Ready::Unit(answer)
+            }
+            Request::Flush { answer } => {
+                self.must_sync = true;
+                Ready::Unit(answer)
+            }
+            Request::Overwrite { stream, key, bytes, answer } => {
+                self.shared.tables.jobs.insert(keys::job(&stream, &key), bytes)?;
+                Ready::Unit(answer)
+            }
+        })
+    }
+
+    fn commit(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        batch: &Batch,
+    ) -> fjall::Result<CommitReply> {
+        match self.fences.judge(partition, claim, batch.shard, batch.number) {
+            Verdict::Answer(reply) => Ok(reply),
+            Verdict::Apply => self.apply(partition, claim, batch).map(CommitReply::Applied),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        batch: &Batch,
+    ) -> fjall::Result<Applied> {
+        let tables = &self.shared.tables;
+        let now = self.shared.clock.now();
+        let mut changes = Changes::new(tables, partition, now, batch.writes.len());
+        let refused = changes.writes(&batch.writes)?;
+        changes.letters(&batch.letters);
+        let Changes { batch: mut writes, outbox, present, first_due, first_expiry, .. } = changes;
+        if !outbox.is_empty() {
+            let place = keys::outbox(partition, batch.shard, batch.number);
+            writes.insert(&tables.outbox, place, outbox);
+        }
+        let applied = Applied { time: now, refused, present };
+        let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
+        self.fences.put(tables, &mut writes, partition, batch.shard, fence);
+        self.commits += 1;
+        writes.insert(&tables.meta, keys::COMMITS, self.commits.to_le_bytes());
+        writes.commit()?;
+        self.must_sync = true;
+        if first_due != u64::MAX {
+            self.shared.due.lower(partition, first_due);
+        }
+        self.sweep.lower(first_expiry);
+        self.written += batch.writes.len();
+        Ok(applied)
+    }
+
+    fn claim(&mut self, partition: &Partition) -> fjall::Result<Claimed> {
+        let tables = &self.shared.tables;
+        let found: Vec<_> = (0..self.shared.shards)
+            .map(|shard| self.fences.get(partition, shard).cloned())
+            .collect();
+        let newest = found.iter().flatten().map(|fence| fence.claim.epoch).max();
+        let claim = Claim { epoch: newest.unwrap_or_default() + 1, random: rand::random() };
+        let mut commits = Vec::with_capacity(found.len());
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), found.len());
+        for (shard, fence) in (0..).zip(found) {
+            let (number, applied) =
+                fence.map(|fence| (fence.number, fence.applied)).unwrap_or_default();
+            commits.push(number);
+            let fence = FenceRecord { claim, number, applied };
+            self.fences.put(tables, &mut batch, partition, shard, fence);
+        }
+        batch.commit()?;
+        self.must_sync = true;
+        Ok(Claimed { claim, commits })
+    }
+
+    /// Not synced: whatever builds on it comes later in the same journal.
+    fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
+        let tables = &self.shared.tables;
+        let now = self.shared.clock.now();
+        let mut first_due = u64::MAX;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * keys.len());
+        for key in keys {
+            let place = Slice::from(keys::job(&partition.stream, key));
+            // What cannot be read stays where it is: the load says so.
+            let stored = match tables.jobs.get(&place) {
+                Err(error) if !is_damage(&error) => return Err(error),
+                stored => stored.ok().flatten(),
+            };
+            let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+            let Some(record) = record else { continue };
+            if record.job.partition == partition.number || record.envelope.expired(now) {
+                continue;
+            }
+            batch.insert(&tables.jobs, place, record.with_partition(partition.number));
+            let due_at = record.envelope.due_at;
+            if due_at != 0 {
+                let stream = partition.stream.clone();
+                let before = Partition { stream, number: record.job.partition };
+                batch.remove(&tables.times, keys::due(&before, due_at, key));
+                batch.insert(&tables.times, keys::due(partition, due_at, key), b"");
+                first_due = first_due.min(due_at);
+            }
+        }
+        batch.commit()?;
+        if first_due != u64::MAX {
+            self.shared.due.lower(partition, first_due);
+        }
+        Ok(())
+    }
+
+    fn done(
+        &mut self,
+        outbox: Option<&(Partition, u32, u64)>,
+        marks: Vec<Mark>,
+    ) -> fjall::Result<()> {
+        let tables = &self.shared.tables;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), marks.len() + 16);
+        if let Some((partition, shard, through)) = outbox {
+            // Later commits are not published yet, whatever the caller says.
+            let last = self.fences.get(partition, *shard).map_or(0, |fence| fence.number);
+            let through = last.min(*through);
+            let place = keys::done(partition, *shard);
+            let done = read_number(tables.meta.get(&place)?);
+            if through > done {
+                let from = keys::outbox(partition, *shard, done + 1);
+                for entry in tables.outbox.range(from..=keys::outbox(partition, *shard, through)) {
+                    batch.remove(&tables.outbox, entry.key()?);
+                }
+                batch.insert(&tables.meta, place, through.to_le_bytes());
+            }
+        }
+        for mark in marks {
+            batch.insert(&tables.meta, keys::mark(&mark.name), mark.value);
+        }
+        batch.commit()
+    }
+}
+
+/// A counter as kept in the table of small things; 0 if there is none.
+pub(super) fn read_number(value: Option<Slice>) -> u64 {
+    let bytes = value.and_then(|value| value.first_chunk().copied());
+    bytes.map_or(0, u64::from_le_bytes)
+}

@@ -1,0 +1,128 @@
+//! Run a handler natively over the events of one key, as its host would.
+//!
+//! ```
+//! use ordain_sdk::prelude::*;
+//! use ordain_sdk::testing::{Runner, json};
+//!
+//! fn count(_event: Event<Raw>, count: Option<u64>) -> Result<Outcome<u64>> {
+//!     Ok(Outcome::put(count.unwrap_or(0) + 1))
+//! }
+//!
+//! let mut run = Runner::new(count);
+//! run.event("one", json!({"any": "data"})).unwrap();
+//! run.event("two", Raw::from("or bytes")).unwrap();
+//! assert_eq!(run.state(), Some(2));
+//! ```
+
+use std::marker::PhantomData;
+
+use crate::call::call;
+use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
+
+pub use serde_json::json;
+
+/// A handler, and the state and the next sequence of one key.
+///
+/// Data and state pass through bytes as they do between host and component, so what does not
+/// survive that shows. A panic of the handler is a panic of the test.
+#[derive(Debug)]
+pub struct Runner<D, S, F> {
+    handle: F,
+    state: Option<Vec<u8>>,
+    next: u64,
+    ended: bool,
+    types: PhantomData<fn(D) -> S>,
+}
+
+impl<D, S, F> Runner<D, S, F>
+where
+    D: Decode,
+    S: Decode + Encode,
+    F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
+{
+    /// Begins a key without state at sequence 1.
+    pub fn new(handle: F) -> Self {
+        Self { handle, state: None, next: 1, ended: false, types: PhantomData }
+    }
+
+    /// Gives the handler the next event of the key: `data` as JSON, or bytes as [`Raw`].
+    ///
+    /// # Panics
+    /// As [`Self::send`] does, and where `data` cannot be JSON.
+    pub fn event(&mut self, kind: &str, data: impl Encode) -> Result<Outcome<Raw>> {
+        self.send(self.next_event(kind, data))
+    }
+
+    /// The next event, to be changed before it is sent.
+    ///
+    /// # Panics
+    /// `data` cannot be JSON.
+    pub fn next_event(&self, kind: &str, data: impl Encode) -> Event<Raw> {
+        let data = data.encode().unwrap_or_else(|error| panic!("data of a test event: {error}"));
+        Event {
+            stream: "test".into(),
+            key: "key".into(),
+            sequence: self.next,
+            id: format!("key/{}", self.next),
+            kind: kind.into(),
+            source: "/test".into(),
+            time_ms: Some(0),
+            content_type: "application/json".into(),
+            headers: Vec::new(),
+            data: Raw(data),
+            end_of_sequence: false,
+        }
+    }
+
+    /// Gives the handler this event. It settles unless it is to be retried.
+    ///
+    /// # Panics
+    /// The key has ended: the host would give the handler nothing more.
+    pub fn send(&mut self, mut event: Event<Raw>) -> Result<Outcome<Raw>> {
+        assert!(!self.ended, "the key has ended before event {} {:?}", event.sequence, event.kind);
+        let (sequence, end) = (event.sequence, event.end_of_sequence);
+        let data = std::mem::take(&mut event.data).0;
+        let result = call(&self.handle, event.with_data(()), data, self.state.clone());
+        if matches!(result, Err(Failure::Retry { .. })) {
+            return result;
+        }
+        // A sequence given again, as by a redrive, moves nothing.
+        self.next = self.next.max(sequence.saturating_add(1));
+        self.ended = end;
+        if let Ok(outcome) = &result {
+            self.ended |= outcome.complete;
+            match &outcome.state {
+                Change::Keep => {}
+                Change::Put(state) => self.state = Some(state.0.clone()),
+                Change::Delete => self.state = None,
+            }
+        }
+        result
+    }
+
+    /// The state after the events so far.
+    ///
+    /// # Panics
+    /// It does not read back as what was written.
+    pub fn state(&self) -> Option<S> {
+        self.state.clone().map(|state| {
+            S::decode(state).unwrap_or_else(|error| panic!("the state does not read back: {error}"))
+        })
+    }
+
+    /// Begins from this state instead, in the bytes that the host would hold.
+    #[must_use]
+    pub fn with_state(mut self, state: impl Encode) -> Self {
+        let state = state.encode().unwrap_or_else(|error| panic!("state of a test: {error}"));
+        self.state = Some(state);
+        self
+    }
+
+    /// Whether an event or an outcome has ended the key.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The runner, and through it the rules by which a handler is called.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::{Message, OrFail};
+
+#[derive(Deserialize)]
+struct Add {
+    add: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, Default)]
+struct Sum {
+    sum: u64,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "a handler's shape")]
+fn sum(event: Event<Add>, state: Option<Sum>) -> Result<Outcome<Sum>> {
+    let Sum { sum } = state.unwrap_or_default();
+    let sum = sum.checked_add(event.data.add).or_reject("the sum is full")?;
+    match event.kind.as_str() {
+        "busy" => Err(Failure::retry_after(7, "busy")),
+        "forget" => Ok(Outcome::delete()),
+        "look" => Ok(Outcome::keep().emit(Message::json("out", "looked", &sum))),
+        "last" => Ok(Outcome::put(Sum { sum }).complete()),
+        _ => Ok(Outcome::put(Sum { sum })),
+    }
+}
+
+crate::handler!(sum);
+
+/// A state that JSON cannot hold.
+#[derive(Serialize, Deserialize)]
+struct Pairs(BTreeMap<(u8, u8), u8>);
+
+#[allow(clippy::unnecessary_wraps, reason = "a handler's shape")]
+fn pairs(_: Event<()>, _: Option<Pairs>) -> Result<Outcome<Pairs>> {
+    Ok(Outcome::put(Pairs(BTreeMap::from([((1, 2), 3)]))))
+}
+
+#[test]
+fn a_list_of_events_gives_outcomes_and_a_state() {
+    let mut run = Runner::new(sum);
+    run.event("add", json!({"add": 2})).unwrap();
+    run.event("add", json!({"add": 3, "more": "is ignored"})).unwrap();
+    let looked = run.event("look", json!({"add": 0})).unwrap();
+    assert_eq!(looked.messages, [Message::json("out", "looked", &5)]);
+    assert_eq!(looked.state, Change::Keep);
+    assert_eq!(run.state(), Some(Sum { sum: 5 }));
+
+    assert!(run.event("last", json!({"add": 1})).unwrap().complete);
+    assert!(run.ended());
+}
+
+#[test]
+fn a_retry_does_not_settle_and_a_rejection_does() {
+    let mut run = Runner::new(sum);
+    assert_eq!(run.event("busy", json!({"add": 1})), Err(Failure::retry_after(7, "busy")));
+    assert_eq!(run.next_event("add", ()).sequence, 1);
+
+    run.event("add", json!({"add": u64::MAX})).unwrap();
+    let refused = run.event("add", json!({"add": 1}));
+    assert_eq!(refused, Err(Failure::reject("the sum is full")));
+    assert_eq!(run.next_event("add", ()).sequence, 3);
+    assert_eq!(run.state(), Some(Sum { sum: u64::MAX }));
+
+    run.event("forget", json!({"add": 0})).unwrap();
+    assert_eq!(run.state(), None);
+}
+
+#[test]
+fn data_that_does_not_decode_is_rejected_with_what_and_where() {
+    let mut run = Runner::new(sum);
+    let Err(Failure::Reject(reason)) = run.event("add", json!({"ad": 1})) else { panic!() };
+    assert_eq!(
+        reason,
+        "the data of this \"add\" (8 bytes of \"application/json\") is not what the handler \
+         reads: missing field `add` at line 1 column 8"
+    );
+    assert!(run.event("add", Raw::from("")).unwrap_err().reason().contains("invalid type: null"));
+}
+
+#[test]
+#[should_panic(expected = "the state of this key (5 bytes) is not what the handler reads")]
+fn a_state_that_does_not_decode_panics() {
+    let _ = Runner::new(sum).with_state("abc").event("add", json!({"add": 1}));
+}
+
+#[test]
+#[should_panic(expected = "the new state cannot be written")]
+fn a_state_that_does_not_encode_panics() {
+    let _ = Runner::new(pairs).event("odd", ());
+}
+
+#[test]
+#[should_panic(expected = "the key has ended before event 2")]
+fn nothing_comes_after_the_end() {
+    let mut run = Runner::new(sum);
+    let mut last = run.next_event("add", json!({"add": 1}));
+    last.end_of_sequence = true;
+    run.send(last).unwrap();
+    let _ = run.event("add", json!({"add": 1}));
+}

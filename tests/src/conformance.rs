@@ -1,0 +1,85 @@
+//! One suite over every store: what the runtime relies on, as seen through the `Store` trait.
+//!
+//! A store's tests implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite)
+//! once. Must know nothing of any store beyond its fixture.
+
+pub mod due;
+pub mod expiry;
+pub mod fence;
+pub mod ids;
+pub mod jobs;
+pub mod keys;
+pub mod letters;
+pub mod listings;
+pub mod outbox;
+mod owner;
+pub mod spill;
+pub mod takeover;
+
+pub use owner::{Owner, absent, event, fresh, job, next, number_of};
+
+use ordain::store::Store;
+
+/// How long the fixture's store keeps dead letters, in ms.
+pub const DEAD_TTL: u64 = 1_000;
+
+/// A store under test, empty at first.
+pub trait Fixture: Send {
+    /// The store.
+    fn store(&self) -> &dyn Store;
+
+    /// Lets so many ms of the store's time pass.
+    fn pass(&mut self, ms: u64) -> impl Future<Output = ()> + Send;
+
+    /// Closes the store and opens it again.
+    fn reopen(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Puts bytes in the place of a job's record.
+    fn garble(
+        &mut self,
+        stream: &str,
+        key: &str,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// Makes a test of every case, each with a fixture of its own: `conformance_suite!(open)`, where
+/// `open()` is an expression of a [`Fixture`](crate::conformance::Fixture).
+#[macro_export]
+macro_rules! conformance_suite {
+    ($open:expr) => {
+        $crate::conformance_suite!(@cases $open;
+            jobs: a_new_key_is_absent, a_commit_is_loaded_back, states_are_kept_put_and_deleted,
+                every_field_comes_back, conditions_are_checked_key_by_key, keys_of_all_kinds,
+                a_damaged_job_is_refused_alone, everything_is_there_after_reopening;
+            fence: a_claim_is_higher_than_all_before, an_older_claim_is_fenced,
+                another_claim_of_the_epoch_is_rewound, numbers_have_no_holes,
+                a_lost_answer_is_given_again, a_lost_answer_survives_reopening,
+                shards_have_fences_of_their_own;
+            spill: events_are_put_if_absent, ranges_are_read_within_limits,
+                settled_events_are_removed, missing_events_are_found;
+            due: entries_come_when_due, entries_move_and_go, a_load_tells_the_time_left;
+            letters: letters_are_listed_in_order, a_letter_replaces_its_like,
+                consumed_letters_are_gone, far_ahead_letters_are_found, letters_grow_old;
+            outbox: entries_come_in_order, refused_writes_publish_nothing,
+                done_entries_are_gone_with_their_marks, marks_are_put_and_read;
+            expiry: a_tombstone_ends, an_ended_key_is_born_again, writing_puts_expiry_off,
+                nothing_of_an_expired_key_is_left;
+            takeover: loading_takes_a_job_over, a_due_entry_moves_along;
+            ids: ids_are_remembered_from_the_window_on;
+            keys: streams_do_not_meet, partitions_do_not_meet;
+            listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
+                streams_are_listed, foreign_cursors_are_refused;
+        );
+    };
+    (@cases $open:expr; $($module:ident: $($case:ident),+;)+) => {
+        $(mod $module {
+            use super::*;
+            $(#[tokio::test]
+            async fn $case() {
+                let mut fixture = $open;
+                $crate::conformance::$module::$case(&mut fixture).await;
+            })+
+        })+
+    };
+}

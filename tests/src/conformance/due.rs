@@ -1,0 +1,85 @@
+//! The due index.
+
+use ordain_core::Expect;
+
+use super::{Fixture, Owner, absent, fresh, job, next};
+
+/// Far enough away that a slow test does not reach it.
+const LATER: u64 = 600_000;
+/// How much of it a slow test may take.
+const SLACK: u64 = 60_000;
+
+/// The earliest come first, and the time to the next is told.
+pub async fn entries_come_when_due(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(owner.due(store, 10).await, (vec![], None));
+    for (key, ms) in [("c", 300), ("a", 200), ("b", LATER), ("now", 0)] {
+        let mut write = absent(key);
+        write.due_in = Some(ms);
+        owner.write(store, write).await;
+    }
+    owner.write(store, absent("never")).await;
+
+    fixture.pass(400).await;
+    let store = fixture.store();
+    let (keys, next) = owner.due(store, 10).await;
+    assert_eq!(keys, ["now", "a", "c"]);
+    let left = next.expect("one more");
+    assert!((LATER - SLACK..=LATER - 400).contains(&left), "{left}");
+    let (keys, next) = owner.due(store, 2).await;
+    assert_eq!((keys, next), (vec!["now".to_owned(), "a".to_owned()], Some(0)));
+
+    fixture.reopen().await;
+    assert_eq!(owner.due(fixture.store(), 10).await.0, ["now", "a", "c"]);
+}
+
+/// Every write of a key sets its entry anew.
+pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    for key in ["a", "b", "c"] {
+        let mut write = absent(key);
+        write.due_in = Some(0);
+        owner.write(store, write).await;
+    }
+    assert_eq!(owner.due(store, 10).await.0, ["a", "b", "c"]);
+    let mut later = next("a", 2);
+    later.due_in = Some(LATER);
+    owner.write(store, later).await;
+    owner.write(store, next("b", 2)).await;
+    let (keys, next_in) = owner.due(store, 10).await;
+    assert_eq!(keys, ["c"]);
+    assert!(next_in.is_some_and(|left| left > LATER - SLACK));
+
+    // Back again, before what has already been read.
+    fixture.pass(10).await;
+    let store = fixture.store();
+    let mut sooner = fresh("a", Expect::Next(3), job(3));
+    sooner.due_in = Some(0);
+    owner.write(store, sooner).await;
+    assert_eq!(owner.due(store, 10).await, (vec!["c".to_owned(), "a".to_owned()], None));
+    owner.write(store, next("a", 3)).await;
+    owner.write(store, next("c", 2)).await;
+    assert_eq!(owner.due(store, 10).await, (vec![], None));
+}
+
+/// So that a lane knows without reading the index.
+pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = absent("a");
+    write.due_in = Some(LATER);
+    let applied = owner.write(store, write).await;
+    let left = owner.load(store, "a").await.expect("a job").due_in.expect("an entry");
+    assert!((LATER - SLACK..=LATER).contains(&left), "{left}");
+    let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
+    assert_eq!(row.due_at, Some(applied.time + LATER));
+
+    let mut soon = next("a", 2);
+    soon.due_in = Some(100);
+    owner.write(store, soon).await;
+    fixture.pass(200).await;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    assert_eq!(loaded.due_in, Some(0), "it has passed");
+}

@@ -1,0 +1,131 @@
+//! Tombstones and other jobs that end with time.
+
+use ordain::store::{KeyFilter, Store};
+use ordain_core::{Change, Expect, Job, JobWrite, Refusal, Status, TakenId};
+
+use super::{Fixture, Owner, absent, event, fresh, job, next};
+
+fn completing(mut write: JobWrite, expire_in: u64) -> JobWrite {
+    write.job.status = Status::Completed;
+    write.expire_in = Some(expire_in);
+    write
+}
+
+async fn listed(store: &dyn Store) -> usize {
+    let filter = KeyFilter { limit: 100, ..KeyFilter::default() };
+    store.keys("s", &filter).await.expect("a page").rows.len()
+}
+
+/// It is known until then and unknown from then on, swept or not.
+pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    owner.write(fixture.store(), absent("a")).await;
+    owner.write(fixture.store(), completing(next("a", 2), 500)).await;
+    fixture.pass(100).await;
+    let store = fixture.store();
+    let loaded = owner.load(store, "a").await.expect("a tombstone");
+    assert_eq!((loaded.job.status, loaded.job.next), (Status::Completed, 3));
+    assert_eq!(owner.commit(store, vec![absent("a")]).await.refused, [(0, Refusal::Next(Some(3)))]);
+
+    fixture.pass(600).await;
+    let store = fixture.store();
+    assert_eq!(owner.load(store, "a").await, None);
+    assert_eq!(store.key("s", "a").await.expect("a read"), None);
+    assert_eq!(listed(store).await, 0);
+    let refused = owner.commit(store, vec![next("a", 3)]).await.refused;
+    assert_eq!(refused, [(0, Refusal::Next(None))]);
+    fixture.reopen().await;
+    assert_eq!(owner.load(fixture.store(), "a").await, None);
+}
+
+/// As if it had never been, under another incarnation.
+pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let mut write = completing(absent("a"), 200);
+    write.state = Change::Put("old".into());
+    write.job.spilled.add(8);
+    write.spill = vec![(8, event("a", 8, "old"))];
+    write.due_in = Some(100);
+    let first = owner.write(fixture.store(), write).await;
+    fixture.pass(300).await;
+
+    let store = fixture.store();
+    let second = owner.write(store, absent("a")).await;
+    let loaded = owner.load(store, "a").await.expect("a job");
+    assert_eq!(loaded.job, Job { incarnation: second.time, ..job(2) });
+    assert_ne!(second.time, first.time);
+    assert_eq!((loaded.state, loaded.due_in), (None, None));
+    assert_eq!(owner.spilled(store, "a", 0).await, []);
+    assert_eq!(owner.due(store, 10).await, (vec![], None));
+
+    // What was noted about the first life must not end the second.
+    for round in 0..3 {
+        fixture.pass(300).await;
+        owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
+    }
+    fixture.reopen().await;
+    assert_eq!(owner.load(fixture.store(), "a").await.expect("a job").job.next, 2);
+}
+
+/// The last write decides, earlier or later than the one before.
+pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    for key in ["kept", "renewed", "shortened"] {
+        let mut write = absent(key);
+        write.expire_in = Some(if key == "shortened" { 60_000 } else { 400 });
+        owner.write(fixture.store(), write).await;
+    }
+    fixture.pass(200).await;
+    owner.write(fixture.store(), next("kept", 2)).await;
+    let mut write = next("renewed", 2);
+    write.expire_in = Some(800);
+    owner.write(fixture.store(), write).await;
+    let mut write = next("shortened", 2);
+    write.expire_in = Some(100);
+    owner.write(fixture.store(), write).await;
+
+    fixture.pass(300).await;
+    // A commit sweeps: it finds the entry of `renewed` too early.
+    owner.write(fixture.store(), absent("sweeper")).await;
+    let store = fixture.store();
+    assert!(owner.load(store, "renewed").await.is_some());
+    assert_eq!(owner.load(store, "shortened").await, None);
+    fixture.pass(700).await;
+    owner.write(fixture.store(), next("sweeper", 2)).await;
+    let store = fixture.store();
+    assert_eq!(owner.load(store, "renewed").await, None);
+    assert!(owner.load(store, "kept").await.is_some());
+    assert_eq!(listed(store).await, 2);
+}
+
+/// Nothing of it comes back with the next life, nor shows in the meantime.
+pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    for number in 0..50 {
+        let key = format!("key-{number}");
+        let mut write = fresh(&key, Expect::Absent, job(1));
+        write.state = Change::Put("state".into());
+        write.spill = vec![(5, event(&key, 5, "five"))];
+        write.job.spilled.add(5);
+        write.job.ids_from = 1;
+        write.ids.push(TakenId { sequence: 1, id: 7, content: 9 });
+        write.due_in = Some(0);
+        write.expire_in = Some(100);
+        owner.write(fixture.store(), write).await;
+    }
+    fixture.pass(200).await;
+    assert_eq!(owner.due(fixture.store(), 100).await, (vec![], None), "nobody could act on it");
+    owner.write(fixture.store(), absent("sweeper")).await;
+    owner.write(fixture.store(), next("sweeper", 2)).await;
+    let store = fixture.store();
+    assert_eq!(listed(store).await, 1);
+    for number in 0..50 {
+        let key = format!("key-{number}");
+        assert_eq!(owner.spilled(store, &key, 0).await, []);
+        let mut write = absent(&key);
+        write.job.ids_from = 1;
+        owner.write(store, write).await;
+        let loaded = owner.load(store, &key).await.expect("a job");
+        assert_eq!((loaded.state, loaded.ids), (None, vec![]));
+    }
+}

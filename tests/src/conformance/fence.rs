@@ -1,0 +1,143 @@
+//! Claims, commit numbers, lost answers.
+
+use std::sync::Arc;
+
+use ordain::store::{Claim, Store};
+use ordain_core::{Batch, Change, CommitReply, Expect, Refusal};
+
+use super::{Fixture, Owner, absent, event, fresh, job, next, number_of};
+
+/// Each claim has a higher epoch, and knows the last commit.
+pub async fn a_claim_is_higher_than_all_before(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut first = Owner::claim(store, "s", 0).await;
+    assert!(first.numbers.iter().all(|number| *number == 0));
+    first.write(store, absent("a")).await;
+    first.write(store, next("a", 2)).await;
+    let second = Owner::claim(store, "s", 0).await;
+    assert!(second.claim.epoch > first.claim.epoch);
+    assert_eq!(second.numbers, first.numbers);
+    assert_eq!(number_of(&second, "a"), 2);
+    fixture.reopen().await;
+    let third = Owner::claim(fixture.store(), "s", 0).await;
+    assert!(third.claim.epoch > second.claim.epoch);
+    assert_eq!(third.numbers, first.numbers);
+}
+
+/// An owner that was replaced commits nothing, not even a repeat.
+pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut old = Owner::claim(store, "s", 0).await;
+    let committed = old.batch(vec![absent("a")]);
+    assert!(matches!(old.send(store, &committed).await, CommitReply::Applied(_)));
+    let mut new = Owner::claim(store, "s", 0).await;
+    let late = old.batch(vec![next("a", 2)]);
+    assert_eq!(old.send(store, &late).await, CommitReply::Fenced);
+    assert_eq!(old.send(store, &committed).await, CommitReply::Fenced);
+    new.write(store, next("a", 2)).await;
+    assert_eq!(new.load(store, "a").await.expect("a job").job.next, 3);
+}
+
+/// A claim that the store cannot have given in this history.
+pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let batch = owner.batch(vec![absent("a")]);
+    let real = owner.claim;
+    owner.claim = Claim { random: real.random ^ 1, ..real };
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Rewound { .. }));
+    owner.claim = Claim { epoch: real.epoch + 1, ..real };
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Rewound { .. }));
+    owner.claim = real;
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
+
+    let unclaimed = Owner {
+        partition: ordain::store::Partition { stream: "never".into(), number: 0 },
+        claim: real,
+        numbers: owner.numbers.clone(),
+    };
+    let reply = unclaimed.send(store, &batch).await;
+    assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
+}
+
+/// Only the last number and the one after it are taken.
+pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, absent("a")).await;
+    owner.write(store, next("a", 2)).await;
+    let good = owner.batch(vec![next("a", 3)]);
+    for number in [0, 1, 4, u64::MAX] {
+        let bad = Arc::new(Batch { number, ..(*good).clone() });
+        let reply = owner.send(store, &bad).await;
+        assert!(matches!(reply, CommitReply::Rewound { .. }), "{number}: {reply:?}");
+    }
+    let CommitReply::Applied(applied) = owner.send(store, &good).await else {
+        panic!("the right number applies")
+    };
+    assert_eq!(applied.refused, []);
+}
+
+/// A commit with refusals and present events, to be sent again.
+async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(3);
+    let mut spilling = absent(&keys[0]);
+    spilling.spill = vec![(5, event(&keys[0], 5, "five"))];
+    spilling.job.spilled.add(5);
+    owner.write(store, spilling).await;
+
+    let mut again = fresh(&keys[0], Expect::Next(2), job(2));
+    again.spill = vec![(5, event(&keys[0], 5, "other")), (6, event(&keys[0], 6, "six"))];
+    again.job.spilled = ordain_core::Spilled { count: 2, first: 5, last: 6 };
+    let mut state = absent(&keys[2]);
+    state.state = Change::Put("once".into());
+    let batch = owner.batch(vec![again, next(&keys[1], 7), state]);
+    let reply = owner.send(store, &batch).await;
+    let CommitReply::Applied(applied) = &reply else { panic!("{reply:?}") };
+    assert_eq!(applied.refused, [(1, Refusal::Next(None))]);
+    assert_eq!(applied.present.len(), 1);
+    assert!(!applied.present[0].same);
+    (owner, batch, reply)
+}
+
+/// The same number again gives the same answer and writes nothing.
+pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let (mut owner, batch, reply) = commit_with_details(store).await;
+    assert_eq!(owner.send(store, &batch).await, reply);
+    // Whatever the repeat holds, it is the first that counts.
+    let other = Arc::new(Batch { writes: vec![absent("else")], ..(*batch).clone() });
+    assert_eq!(owner.send(store, &other).await, reply);
+    assert_eq!(owner.load(store, "else").await, None);
+    let key = &batch.writes[2].key;
+    assert_eq!(owner.load(store, key).await.expect("a job").job.next, 2);
+    owner.write(store, next(key, 2)).await;
+}
+
+/// So does a store that was closed in between.
+pub async fn a_lost_answer_survives_reopening(fixture: &mut impl Fixture) {
+    let (mut owner, batch, reply) = commit_with_details(fixture.store()).await;
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(owner.send(store, &batch).await, reply);
+    let key = &batch.writes[2].key;
+    owner.write(store, next(key, 2)).await;
+}
+
+/// A commit of one shard says nothing of another.
+pub async fn shards_have_fences_of_their_own(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let owner = Owner::claim(store, "s", 0).await;
+    for shard in 0..store.shards() {
+        let batch = Batch { shard, number: 1, writes: Vec::new(), letters: Vec::new() };
+        let reply = owner.send(store, &Arc::new(batch)).await;
+        assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
+    }
+    let beyond = store.shards();
+    let batch = Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new() };
+    let reply = owner.send(store, &Arc::new(batch)).await;
+    assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
+    let again = Owner::claim(store, "s", 0).await;
+    assert!(again.numbers.iter().all(|number| *number == 1));
+}

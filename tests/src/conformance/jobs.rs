@@ -1,0 +1,202 @@
+//! Jobs and their conditions.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use ordain::store::KEY_SIZE_LIMIT;
+use ordain_core::{
+    Cause, Change, CommitReply, Digests, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
+};
+
+use super::{Fixture, Owner, absent, event, fresh, job, next};
+
+/// Nothing is there before the first commit.
+pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(owner.load(store, "a").await, None);
+    let applied = owner.commit(store, vec![fresh("a", Expect::Next(1), job(2))]).await;
+    assert_eq!(applied.refused, [(0, Refusal::Next(None))]);
+    assert_eq!(owner.load(store, "a").await, None);
+    assert_eq!(store.key("s", "a").await.expect("a read"), None);
+}
+
+/// What was committed is loaded, with the commit's time in place of zeros.
+pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let applied = owner.write(store, absent("a")).await;
+    assert!(applied.time > 0);
+    let loaded = owner.load(store, "a").await.expect("a job");
+    assert_eq!(loaded.job, Job { incarnation: applied.time, ..job(2) });
+    assert_eq!((loaded.state, loaded.ids, loaded.due_in), (None, vec![], None));
+
+    fixture.pass(5).await;
+    let store = fixture.store();
+    let trouble = Trouble { cause: Cause::Retry, error: "later".into(), since: 0, version: None };
+    let mut waiting = Job { incarnation: applied.time, ..job(2) };
+    waiting.trouble = Some(Box::new(trouble));
+    let second = owner.write(store, fresh("a", Expect::Next(2), waiting)).await;
+    assert!(second.time > applied.time);
+    let loaded = owner.load(store, "a").await.expect("a job").job;
+    assert_eq!(loaded.incarnation, applied.time, "an incarnation stays");
+    assert_eq!(loaded.trouble.expect("trouble").since, second.time);
+}
+
+/// A state lives beside its job.
+pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let large = Bytes::from(vec![7; 300_000]);
+    let changes = [
+        (Change::Keep, None),
+        (Change::Put("one".into()), Some(Bytes::from("one"))),
+        (Change::Keep, Some(Bytes::from("one"))),
+        (Change::Put(Bytes::new()), Some(Bytes::new())),
+        (Change::Put(large.clone()), Some(large.clone())),
+        (Change::Delete, None),
+        (Change::Delete, None),
+        (Change::Put("two".into()), Some(Bytes::from("two"))),
+    ];
+    let mut write = absent("a");
+    for (change, expected) in changes {
+        write.state = change;
+        let then = next("a", write.job.next);
+        owner.write(store, std::mem::replace(&mut write, then)).await;
+        assert_eq!(owner.load(store, "a").await.expect("a job").state, expected);
+        let (row, state) = store.key("s", "a").await.expect("a read").expect("a row");
+        assert_eq!(row.state_size, expected.as_ref().map_or(0, |state| state.len() as u64));
+        assert_eq!(state, expected);
+    }
+}
+
+/// Every field of a job, at its extremes.
+pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let full = Job {
+        next: u64::MAX,
+        incarnation: 1,
+        partition: 0,
+        status: Status::Parked,
+        attempts: u32::MAX,
+        rounds: 300,
+        generation: 1,
+        spilled: Spilled { count: 0, first: 3, last: u64::MAX },
+        version: Some("orders@1.2.3-rc.1".into()),
+        trouble: Some(Box::new(Trouble {
+            cause: Cause::Corrupt,
+            error: "trüb\n\0".repeat(1_000),
+            since: 12,
+            version: Some("orders@1".into()),
+        })),
+        digests: Digests((0..64).map(|number| number * 0x0400_0001).collect::<VecDeque<_>>()),
+        holes: Holes((0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect()),
+        ids_from: u64::MAX,
+    };
+    owner.write(store, fresh("a", Expect::Absent, full.clone())).await;
+    assert_eq!(owner.load(store, "a").await.expect("a job").job, full);
+    for (number, status) in
+        [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed]
+            .into_iter()
+            .enumerate()
+    {
+        let key = format!("status-{number}");
+        owner.write(store, fresh(&key, Expect::Absent, Job { status, ..job(0) })).await;
+        assert_eq!(owner.load(store, &key).await.expect("a job").job.status, status);
+    }
+}
+
+/// A write whose condition does not hold is refused; those beside it apply.
+pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(4);
+    let writes = vec![absent(&keys[0]), absent(&keys[1])];
+    assert_eq!(owner.commit(store, writes).await.refused, []);
+
+    let mut refused = absent(&keys[0]);
+    refused.state = Change::Put("must not be seen".into());
+    refused.spill = vec![(9, event(&keys[0], 9, "nor this"))];
+    refused.due_in = Some(0);
+    let writes = vec![refused, next(&keys[1], 2), next(&keys[2], 5), absent(&keys[3])];
+    let applied = owner.commit(store, writes).await;
+    assert_eq!(applied.refused, [(0, Refusal::Next(Some(2))), (2, Refusal::Next(None))]);
+    let nexts = async |key| owner.load(store, key).await.map(|loaded| loaded.job.next);
+    assert_eq!(nexts(&keys[0]).await, Some(2));
+    assert_eq!(nexts(&keys[1]).await, Some(3));
+    assert_eq!(nexts(&keys[2]).await, None);
+    assert_eq!(nexts(&keys[3]).await, Some(2));
+    assert_eq!(owner.load(store, &keys[0]).await.expect("a job").state, None);
+    assert_eq!(owner.spilled(store, &keys[0], 0).await, []);
+    assert_eq!(owner.due(store, 10).await, (vec![], None));
+}
+
+/// Any text is a key, up to the limit; a longer one is refused alone.
+pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "strøm", 0).await;
+    let longest = "\0".repeat(KEY_SIZE_LIMIT);
+    let names = ["", "\0", "a", "a\0", "a\0b", "ab", "ключ", "{tag}", "a:b/c%d", &longest];
+    for (number, name) in names.into_iter().enumerate() {
+        let mut write = absent(name);
+        write.state = Change::Put(number.to_string().into());
+        write.spill = vec![(7, event(name, 7, name))];
+        write.job.spilled.add(7);
+        write.due_in = Some(60_000);
+        write.expire_in = Some(120_000);
+        owner.write(store, write).await;
+    }
+    for (number, name) in names.into_iter().enumerate() {
+        let loaded = owner.load(store, name).await.expect("a job");
+        assert_eq!(loaded.state, Some(number.to_string().into()), "{name:?}");
+        assert_eq!(owner.spilled(store, name, 0).await, [7]);
+    }
+    let too_long = "k".repeat(KEY_SIZE_LIMIT + 1);
+    let applied = owner.commit(store, vec![absent(&too_long)]).await;
+    assert!(matches!(&applied.refused[..], [(0, Refusal::Corrupt(_))]), "{applied:?}");
+    let loaded = store.load(&owner.partition, &[too_long.into()]).await.expect("a load");
+    assert!(loaded[0].is_err());
+}
+
+/// A job that cannot be read is named, and stops nobody else.
+pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let keys = owner.keys(3);
+    for key in &keys {
+        owner.write(fixture.store(), absent(key)).await;
+    }
+    fixture.garble("s", &keys[1], b"no job".to_vec()).await;
+    let store = fixture.store();
+    let writes = keys.iter().map(|key| next(key, 2)).collect();
+    let applied = owner.commit(store, writes).await;
+    assert!(matches!(&applied.refused[..], [(1, Refusal::Corrupt(_))]), "{applied:?}");
+    let loaded = store.load(&owner.partition, &keys).await.expect("a load");
+    let nexts: Vec<Option<u64>> =
+        loaded.iter().map(|job| job.as_ref().ok()?.as_ref().map(|job| job.job.next)).collect();
+    assert_eq!(nexts, [Some(3), None, Some(3)]);
+    assert!(loaded[1].is_err());
+    let absent_too = owner.commit(store, vec![absent(&keys[1])]).await;
+    assert!(matches!(&absent_too.refused[..], [(0, Refusal::Corrupt(_))]));
+}
+
+/// Reopening changes nothing.
+pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 3).await;
+    let mut write = fresh("a", Expect::Absent, Job::new(4, 3));
+    write.state = Change::Put("state".into());
+    write.spill = vec![(6, event("a", 6, "six"))];
+    write.job.spilled.add(6);
+    write.due_in = Some(0);
+    owner.write(store, write).await;
+    let before = owner.load(store, "a").await.expect("a job");
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(owner.load(store, "a").await.expect("a job"), before);
+    assert_eq!(owner.spilled(store, "a", 0).await, [6]);
+    assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));
+    let batch = owner.batch(vec![fresh("a", Expect::Next(4), Job::new(5, 3))]);
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)), "the claim holds");
+}

@@ -1,0 +1,90 @@
+//! Streams and partitions side by side.
+
+use ordain::store::Store;
+use ordain_core::{
+    Cause, Change, DeadLetter, Emitted, LetterContent, LetterId, Message, MessageParts,
+};
+
+use super::{Fixture, Owner, absent, event, number_of};
+
+/// Everything that a write can leave.
+async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: &str) -> Owner {
+    let mut owner = Owner::claim(store, stream, partition).await;
+    let mut write = absent(key);
+    write.job.partition = partition;
+    write.state = Change::Put(format!("{stream} {partition} {key}").into());
+    write.spill = vec![(5, event(key, 5, stream))];
+    write.job.spilled.add(5);
+    write.due_in = Some(0);
+    let id = LetterId { key: key.into(), sequence: 1, tag: 0 };
+    let (cause, error, content) = (Cause::Gap, stream.to_owned(), LetterContent::Nothing);
+    write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
+    let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
+    write.messages = vec![Emitted { sequence: 1, index: 0, message }];
+    owner.write(store, write).await;
+    owner
+}
+
+/// That all of that, and only that, is there.
+async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
+    let Owner { partition, .. } = owner;
+    let stream = &*partition.stream;
+    let state = format!("{stream} {} {key}", partition.number);
+    assert_eq!(owner.load(store, key).await.expect("a job").state, Some(state.into()));
+    let (events, _) =
+        store.read_spill(partition, &key.into(), 0, 10, 1 << 20).await.expect("events");
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].1.data(), stream.as_bytes());
+    assert_eq!(owner.due(store, 10).await.0, [key]);
+    let letters = store.letters(stream, Some(key), None, 10).await.expect("letters").rows;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].letter.error, stream);
+    let outbox = store.outbox(partition, owner.shard(key), 0, 10).await.expect("the outbox");
+    assert_eq!(outbox.len(), 1);
+    assert_eq!(outbox[0].messages[0].emitted.message.sink(), stream);
+    assert_eq!(number_of(owner, key), 1);
+}
+
+/// Names and keys that together read the same.
+pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let long = "s".repeat(255);
+    let pairs = [
+        ("a", "bc"),
+        ("ab", "c"),
+        ("abc", ""),
+        ("", "abc"),
+        ("a\0", "bc"),
+        ("ü", "bc"),
+        (&long, "bc"),
+    ];
+    let mut owners = Vec::new();
+    for (stream, key) in pairs {
+        owners.push((leave_everything(store, stream, 0, key).await, key));
+    }
+    fixture.reopen().await;
+    for (owner, key) in &owners {
+        find_everything(fixture.store(), owner, key).await;
+    }
+    let too_long = ordain::store::Partition { stream: "s".repeat(256).into(), number: 0 };
+    assert!(fixture.store().claim(&too_long).await.is_err());
+}
+
+/// Partitions of one stream share its keys and nothing else.
+pub async fn partitions_do_not_meet(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owners = Vec::new();
+    for partition in [0, 1, 255, 256, u32::MAX] {
+        let key = format!("key-{partition}");
+        owners.push((leave_everything(store, "s", partition, &key).await, key));
+    }
+    for (owner, key) in &owners {
+        find_everything(store, owner, key).await;
+    }
+    // A claim of one leaves the others alone.
+    Owner::claim(store, "s", 1).await;
+    let (owner, key) = &mut owners[2];
+    let mut write = super::next(key, 2);
+    write.job.partition = 255;
+    owner.write(store, write).await;
+}

@@ -1,0 +1,164 @@
+//! Dead letters.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain::store::{Store, StoredLetter};
+use ordain_core::{Cause, CommitReply, DeadLetter, Expect, LetterContent, LetterId};
+
+use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
+
+fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: key.into(), sequence, tag },
+        cause: Cause::Rejected,
+        error: "not today".to_owned(),
+        origin: Some("line 17 of orders.ndjson".to_owned()),
+        version: Some("orders@1.0.0".into()),
+        content,
+    }
+}
+
+fn names(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
+    let ids = rows.iter().map(|row| &row.letter.id);
+    ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
+}
+
+/// All of a stream, page by page.
+async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
+    let (mut rows, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.letters("s", key, cursor.as_deref(), limit).await.expect("a page");
+        assert!(page.rows.len() <= limit);
+        rows.extend(page.rows);
+        match page.cursor {
+            None => return rows,
+            next => cursor = next,
+        }
+    }
+}
+
+/// By key and sequence, with all their content.
+pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let event = event("b", 2, "whole");
+    let mut write = absent("b");
+    write.letters = vec![
+        letter("b", 256, 0, LetterContent::Nothing),
+        letter("b", 2, 9, LetterContent::Raw(Bytes::from_static(b"\xff\0raw"))),
+        letter("b", 2, 0, LetterContent::Event(event)),
+    ];
+    let expected = write.letters.clone();
+    let applied = owner.write(store, write).await;
+    // Those without a job of their own.
+    let mut batch = Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
+    batch.writes.clear();
+    batch.letters =
+        vec![letter("", 0, 7, LetterContent::Nothing), letter("b\0", 1, 0, LetterContent::Nothing)];
+    assert!(matches!(owner.send(store, &Arc::new(batch)).await, CommitReply::Applied(_)));
+
+    let order = [("", 0, 7), ("b", 2, 0), ("b", 2, 9), ("b", 256, 0), ("b\0", 1, 0)];
+    let order = order.map(|(key, sequence, tag)| (key.to_owned(), sequence, tag));
+    for limit in [1, 2, 100] {
+        assert_eq!(names(&all(store, None, limit).await), order);
+        assert_eq!(names(&all(store, Some("b"), limit).await), order[1..4]);
+    }
+    for letter in expected {
+        let kept = store.letter("s", &letter.id).await.expect("a read").expect("a letter");
+        assert_eq!(kept, StoredLetter { letter, at: applied.time });
+    }
+    assert_eq!(all(store, Some("c"), 10).await, []);
+    let other = store.letters("other", None, None, 10).await.expect("a page");
+    assert_eq!(other.rows, []);
+}
+
+/// One identity, one letter: the newest.
+pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = absent("a");
+    write.letters = vec![letter("a", 1, 0, LetterContent::Nothing)];
+    owner.write(store, write).await;
+    let mut write = next("a", 2);
+    let mut second = letter("a", 1, 0, LetterContent::Nothing);
+    second.error = "again".to_owned();
+    write.letters = vec![letter("a", 1, 0, LetterContent::Nothing), second.clone()];
+    owner.write(store, write).await;
+    let rows = all(store, None, 10).await;
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].letter, second);
+}
+
+/// A redriven event leaves none, unless it fails again.
+pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = fresh("a", Expect::Absent, job(3));
+    let letters = [1, 2].map(|sequence| letter("a", sequence, 0, LetterContent::Nothing));
+    write.letters = letters.to_vec();
+    owner.write(store, write).await;
+
+    let mut write = fresh("a", Expect::Next(3), job(3));
+    write.consumed = letters.iter().map(|letter| letter.id.clone()).collect();
+    write.letters = vec![letters[1].clone()];
+    owner.write(store, write).await;
+    assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
+
+    let mut refused = fresh("a", Expect::Next(9), job(9));
+    refused.consumed = vec![letters[1].id.clone()];
+    refused.letters = vec![letters[0].clone()];
+    assert_eq!(owner.commit(store, vec![refused]).await.refused.len(), 1);
+    assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
+}
+
+/// Events that came too far ahead are a replay source; other letters are none.
+pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = fresh("a", Expect::Absent, job(1));
+    write.spill = vec![(3, event("a", 3, "spilled"))];
+    write.job.spilled.add(3);
+    for sequence in [2, 3, 5] {
+        let content = LetterContent::Event(event("a", sequence, "far"));
+        let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
+        write.letters.push(far);
+    }
+    let rejected = LetterContent::Event(event("a", 4, "rejected"));
+    write.letters.push(letter("a", 4, 0, rejected));
+    owner.write(store, write).await;
+    let found = store.find(&owner.partition, &"a".into(), &[1..=1, 2..=4]).await.expect("events");
+    let found: Vec<_> = found.iter().map(|(sequence, event)| (*sequence, event.data())).collect();
+    assert_eq!(found, [(2, &b"far"[..]), (3, b"spilled")]);
+}
+
+/// After their time they are gone, one by one.
+pub async fn letters_grow_old(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let mut write = absent("a");
+    let old = letter("a", 1, 0, LetterContent::Nothing);
+    let renewed = letter("a", 2, 0, LetterContent::Event(event("a", 2, "far")));
+    let renewed = DeadLetter { cause: Cause::FarAhead, ..renewed };
+    write.letters = vec![old.clone(), renewed.clone()];
+    owner.write(fixture.store(), write).await;
+    fixture.pass(DEAD_TTL * 3 / 4).await;
+    let mut write = next("a", 2);
+    write.letters = vec![renewed.clone()];
+    owner.write(fixture.store(), write).await;
+    fixture.pass(DEAD_TTL / 2).await;
+
+    for reopened in [false, true] {
+        let store = fixture.store();
+        assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)], "{reopened}");
+        assert_eq!(store.letter("s", &old.id).await.expect("a read"), None);
+        assert!(store.letter("s", &renewed.id).await.expect("a read").is_some());
+        // Another commit sweeps.
+        let expect = if reopened { 4 } else { 3 };
+        owner.write(store, next("a", expect)).await;
+        fixture.reopen().await;
+    }
+    fixture.pass(DEAD_TTL).await;
+    let store = fixture.store();
+    assert_eq!(all(store, None, 10).await, []);
+    assert_eq!(store.find(&owner.partition, &"a".into(), &[1..=9]).await.expect("none"), []);
+}

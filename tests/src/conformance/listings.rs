@@ -1,0 +1,131 @@
+//! What people list.
+
+use ordain::store::{KeyFilter, KeyRow, Store, StoreError};
+use ordain_core::{Cause, Change, DeadLetter, Expect, Job, LetterContent, LetterId, Status};
+
+use super::{Fixture, Owner, absent, fresh, job};
+
+/// All rows, page by page.
+async fn all(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<KeyRow> {
+    let (mut rows, mut filter) = (Vec::new(), filter.clone());
+    loop {
+        let page = store.keys(stream, &filter).await.expect("a page");
+        assert!(page.rows.len() <= filter.limit);
+        rows.extend(page.rows);
+        filter.cursor = page.cursor;
+        if filter.cursor.is_none() {
+            return rows;
+        }
+    }
+}
+
+fn names(mut rows: Vec<KeyRow>) -> Vec<String> {
+    rows.sort_by(|a, b| a.key.cmp(&b.key));
+    rows.into_iter().map(|row| row.key.to_string()).collect()
+}
+
+/// Each key on exactly one page.
+pub async fn keys_are_listed_by_page(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut other = Owner::claim(store, "s2", 0).await;
+    let mut expected: Vec<String> = (0..57).map(|number| format!("key-{number}")).collect();
+    expected.extend(["".to_owned(), "\0".to_owned(), "ключ".to_owned()]);
+    for key in &expected {
+        let mut write = absent(key);
+        write.state = Change::Put(key.clone().into());
+        owner.write(store, write).await;
+    }
+    other.write(store, absent("of another stream")).await;
+    expected.sort();
+    for limit in [1, 7, 60, 1_000] {
+        let rows = all(store, "s", &KeyFilter { limit, ..KeyFilter::default() }).await;
+        for row in &rows {
+            assert_eq!(row.state_size, row.key.len() as u64);
+            assert_eq!(row.job.as_ref().expect("readable").next, 2);
+        }
+        assert_eq!(names(rows), expected);
+    }
+    assert_eq!(all(store, "none", &KeyFilter { limit: 5, ..KeyFilter::default() }).await, []);
+}
+
+/// By status and by beginning, also together.
+pub async fn keys_are_filtered(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    for (key, status) in [
+        ("a", Status::Parked),
+        ("ab", Status::Active),
+        ("ab1", Status::Parked),
+        ("ab2", Status::Waiting),
+        ("ab3", Status::Parked),
+        ("b", Status::Parked),
+    ] {
+        owner.write(store, fresh(key, Expect::Absent, Job { status, ..job(1) })).await;
+    }
+    for limit in [1, 2, 10] {
+        let filter = |status, prefix: &str| KeyFilter {
+            status,
+            prefix: prefix.to_owned(),
+            cursor: None,
+            limit,
+        };
+        let list = async |filter| names(all(store, "s", &filter).await);
+        assert_eq!(list(filter(Some(Status::Parked), "")).await, ["a", "ab1", "ab3", "b"]);
+        assert_eq!(list(filter(None, "ab")).await, ["ab", "ab1", "ab2", "ab3"]);
+        assert_eq!(list(filter(Some(Status::Parked), "ab")).await, ["ab1", "ab3"]);
+        assert_eq!(list(filter(Some(Status::Completed), "")).await, [""; 0]);
+        assert_eq!(list(filter(None, "abc")).await, [""; 0]);
+    }
+}
+
+/// With the reason, rather than left out.
+pub async fn a_damaged_job_is_listed(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    for key in ["a", "b"] {
+        owner.write(fixture.store(), absent(key)).await;
+    }
+    fixture.garble("s", "a", vec![0xff; 40]).await;
+    let store = fixture.store();
+    let rows = all(store, "s", &KeyFilter { limit: 10, ..KeyFilter::default() }).await;
+    assert_eq!(rows.len(), 2);
+    let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged one");
+    assert!(damaged.job.as_ref().is_err_and(|words| !words.is_empty()));
+    let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
+    assert!(row.job.is_err());
+}
+
+/// Those that hold anything, if only a letter.
+pub async fn streams_are_listed(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    assert_eq!(store.streams().await.expect("none"), []);
+    for stream in ["b", "a", "ab", "ü"] {
+        let mut owner = Owner::claim(store, stream, 0).await;
+        for key in ["x", "y", "\u{10ffff}"] {
+            owner.write(store, absent(key)).await;
+        }
+    }
+    let mut owner = Owner::claim(store, "letters", 0).await;
+    let id = LetterId { key: "".into(), sequence: 0, tag: 1 };
+    let (cause, error) = (Cause::Unreadable, String::new());
+    let content = LetterContent::Raw("?".into());
+    let letter = DeadLetter { id, cause, error, origin: None, version: None, content };
+    let mut batch = std::sync::Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
+    (batch.writes, batch.letters) = (Vec::new(), vec![letter]);
+    owner.send(store, &batch.into()).await;
+    let streams: Vec<String> =
+        store.streams().await.expect("streams").iter().map(|name| name.to_string()).collect();
+    assert_eq!(streams, ["a", "ab", "b", "letters", "ü"]);
+}
+
+/// A cursor is only good where it comes from.
+pub async fn foreign_cursors_are_refused(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    for cursor in ["", "nonsense", "k", "d1:x:1:a", "d1:1", "d1:18446744073709551616:0:"] {
+        let filter =
+            KeyFilter { cursor: Some(cursor.to_owned()), limit: 5, ..KeyFilter::default() };
+        assert!(matches!(store.keys("s", &filter).await, Err(StoreError::Cursor(_))), "{cursor}");
+        let letters = store.letters("s", None, Some(cursor), 5).await;
+        assert!(matches!(letters, Err(StoreError::Cursor(_))), "{cursor}");
+    }
+}

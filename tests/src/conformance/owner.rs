@@ -1,0 +1,144 @@
+//! What an owner of a partition does, in few words, and the parts of a write.
+
+use std::sync::Arc;
+
+use ordain::store::{Claim, Partition, Store};
+use ordain_core::{
+    Applied, Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Loaded,
+    shard_of,
+};
+
+/// Owns a partition of a stream.
+#[derive(Debug)]
+pub struct Owner {
+    /// The partition.
+    pub partition: Partition,
+    /// Its claim.
+    pub claim: Claim,
+    /// The number of the last commit of each shard.
+    pub numbers: Vec<u64>,
+}
+
+impl Owner {
+    /// Claims a partition.
+    pub async fn claim(store: &dyn Store, stream: &str, number: u32) -> Self {
+        let partition = Partition { stream: stream.into(), number };
+        let claimed = store.claim(&partition).await.expect("a claim");
+        assert_eq!(claimed.commits.len(), store.shards() as usize);
+        Self { partition, claim: claimed.claim, numbers: claimed.commits }
+    }
+
+    /// The next batch of the shard that the first write's key is in.
+    pub fn batch(&mut self, writes: Vec<JobWrite>) -> Arc<Batch> {
+        let shard = self.shard(&writes[0].key);
+        assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
+        self.numbers[shard as usize] += 1;
+        let number = self.numbers[shard as usize];
+        Arc::new(Batch { shard, number, writes, letters: Vec::new() })
+    }
+
+    /// Commits a batch as it is.
+    pub async fn send(&self, store: &dyn Store, batch: &Arc<Batch>) -> CommitReply {
+        store.commit(&self.partition, self.claim, batch.clone()).await
+    }
+
+    /// Commits the next batch, which must be applied.
+    pub async fn commit(&mut self, store: &dyn Store, writes: Vec<JobWrite>) -> Applied {
+        let batch = self.batch(writes);
+        match self.send(store, &batch).await {
+            CommitReply::Applied(applied) => applied,
+            other => panic!("not applied: {other:?}"),
+        }
+    }
+
+    /// Commits one write, which must not be refused.
+    pub async fn write(&mut self, store: &dyn Store, write: JobWrite) -> Applied {
+        let applied = self.commit(store, vec![write]).await;
+        assert_eq!(applied.refused, []);
+        applied
+    }
+
+    /// Loads a job.
+    pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<Loaded>> {
+        let mut loaded = store.load(&self.partition, &[key.into()]).await.expect("a load");
+        assert_eq!(loaded.len(), 1);
+        loaded.remove(0).expect("a job that can be read")
+    }
+
+    /// Keys that are due, and the time to the next.
+    pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
+        let read = store.due(&self.partition, None, limit, false).await;
+        let (entries, next) = read.expect("the due index");
+        (entries.iter().map(|(_, key)| key.to_string()).collect(), next)
+    }
+
+    /// Spilled events from a sequence on.
+    pub async fn spilled(&self, store: &dyn Store, key: &str, from: u64) -> Vec<u64> {
+        let read = store.read_spill(&self.partition, &key.into(), from, 1_000, 1 << 20).await;
+        let (events, end) = read.expect("spilled events");
+        assert!(end);
+        events.into_iter().map(|(sequence, _)| sequence).collect()
+    }
+
+    /// The shard of a key.
+    pub fn shard(&self, key: &str) -> u32 {
+        shard_of(key, self.numbers.len() as u32)
+    }
+
+    /// So many keys of one shard.
+    pub fn keys(&self, count: usize) -> Vec<Key> {
+        let names = (0..).map(|number| format!("key-{number}"));
+        let shard = self.shard("key-0");
+        names.filter(|name| self.shard(name) == shard).take(count).map(Into::into).collect()
+    }
+}
+
+/// The number of the last commit of a key's shard.
+pub fn number_of(owner: &Owner, key: &str) -> u64 {
+    owner.numbers[owner.shard(key) as usize]
+}
+
+/// A job of partition 0.
+pub fn job(next: u64) -> Job {
+    Job::new(next, 0)
+}
+
+/// A write with nothing but a job.
+pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
+    JobWrite {
+        key: key.into(),
+        expect,
+        job,
+        state: Change::Keep,
+        messages: Vec::new(),
+        letters: Vec::new(),
+        consumed: Vec::new(),
+        spill: Vec::new(),
+        ids: Default::default(),
+        due_in: None,
+        expire_in: None,
+    }
+}
+
+/// The first write of a key of partition 0, which settles its first event.
+pub fn absent(key: &str) -> JobWrite {
+    fresh(key, Expect::Absent, job(2))
+}
+
+/// The write that settles the event `next` of a key of partition 0.
+pub fn next(key: &str, next: u64) -> JobWrite {
+    fresh(key, Expect::Next(next), job(next + 1))
+}
+
+/// An event.
+pub fn event(key: &str, sequence: u64, data: &str) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key,
+        sequence: Some(sequence),
+        id: &format!("{key}/{sequence}"),
+        kind: "test",
+        headers: &[("x-of", "a test")],
+        data: data.as_bytes(),
+        ..EventParts::default()
+    }))
+}

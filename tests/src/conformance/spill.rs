@@ -1,0 +1,85 @@
+//! The spill area.
+
+use ordain_core::{Expect, JobWrite, Present, Spilled};
+
+use super::{Fixture, Owner, event, fresh, job};
+
+/// A write that leaves `next` at 1 and spills events; the first of a key or a later one.
+fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
+    let mut write = fresh("a", expect, job(1));
+    write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
+    let mut spilled = Spilled::default();
+    all.iter().for_each(|sequence| spilled.add(*sequence));
+    write.job.spilled = spilled;
+    write
+}
+
+/// What is there stays, and is reported with whether it is the same.
+pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let applied = owner.write(store, spilling(Expect::Absent, &[3, 5], &[3, 5])).await;
+    assert_eq!(applied.present, []);
+
+    let mut again = spilling(Expect::Next(1), &[3, 4, 5], &[3, 4, 5]);
+    again.spill[2].1 = event("a", 5, "another five");
+    let applied = owner.write(store, again).await;
+    let present = |sequence, same| Present { write: 0, sequence, same };
+    assert_eq!(applied.present, [present(3, true), present(5, false)]);
+
+    let (events, _) =
+        store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await.expect("events");
+    let kept: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
+    assert_eq!(kept, [b"3", b"4", b"5"]);
+    assert_eq!(*events[0].1, *event("a", 3, "3"), "the whole event");
+}
+
+/// Reading goes on from any sequence, within limits of number and memory.
+pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let all: Vec<u64> = (2..=300).collect();
+    owner.write(store, spilling(Expect::Absent, &all, &all)).await;
+    let read = async |from, limit, bytes| {
+        let key = "a".into();
+        let read = store.read_spill(&owner.partition, &key, from, limit, bytes).await;
+        let (events, end) = read.expect("events");
+        (events.into_iter().map(|(sequence, _)| sequence).collect::<Vec<_>>(), end)
+    };
+    assert_eq!(read(0, 1_000, 1 << 20).await, (all, true));
+    assert_eq!(read(255, 3, 1 << 20).await, (vec![255, 256, 257], false));
+    assert_eq!(read(299, 2, 1 << 20).await, (vec![299, 300], true));
+    assert_eq!(read(301, 2, 1 << 20).await, (vec![], true));
+    assert_eq!(read(7, 0, 0).await, (vec![7], false), "one is always read");
+    let two = 2 * event("a", 100, "100").memory();
+    assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
+}
+
+/// A write removes what lies below its `next`, and nothing else.
+pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, spilling(Expect::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
+    let mut write = fresh("a", Expect::Next(1), job(4));
+    write.job.spilled = Spilled { count: 2, first: 4, last: 9 };
+    // One that this very write settles is not put at all.
+    write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
+    owner.write(store, write).await;
+    assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
+
+    let mut write = fresh("a", Expect::Next(4), job(100));
+    write.job.spilled = Spilled::default();
+    owner.write(store, write).await;
+    assert_eq!(owner.spilled(store, "a", 0).await, []);
+}
+
+/// Missing events are found where they are spilled, and only those asked for.
+pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, spilling(Expect::Absent, &[2, 3, 5, 8], &[2, 3, 5, 8])).await;
+    let found = store.find(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX]).await;
+    let found: Vec<u64> = found.expect("a search").iter().map(|(sequence, _)| *sequence).collect();
+    assert_eq!(found, [2, 5, 8]);
+    assert_eq!(store.find(&owner.partition, &"b".into(), &[1..=9]).await.expect("none"), []);
+}

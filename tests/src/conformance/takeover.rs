@@ -1,0 +1,67 @@
+//! Keys that change their partition.
+
+use ordain_core::{Change, Expect, Job, Refusal};
+
+use super::{Fixture, Owner, absent, fresh, next};
+
+/// The loader becomes the one writer; the other is refused.
+pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut zero = Owner::claim(store, "s", 0).await;
+    let mut one = Owner::claim(store, "s", 1).await;
+    let keys = zero.keys(3);
+    for key in &keys {
+        let mut write = absent(key);
+        write.state = Change::Put("state".into());
+        zero.write(store, write).await;
+    }
+    // A commit without a load before it is refused.
+    let blind = fresh(&keys[0], Expect::Next(2), Job::new(3, 1));
+    assert_eq!(one.commit(store, vec![blind.clone()]).await.refused, [(0, Refusal::Partition(2))]);
+
+    let wanted = [keys[0].clone(), "none".into(), keys[1].clone()];
+    let loaded = store.load(&one.partition, &wanted).await.expect("a load");
+    let loaded: Vec<_> = loaded.into_iter().map(|job| job.expect("readable")).collect();
+    assert!(loaded[1].is_none());
+    for job in [&loaded[0], &loaded[2]] {
+        let job = job.as_ref().expect("a job");
+        assert_eq!((job.job.partition, job.job.next), (1, 2));
+        assert_eq!(job.state, Some("state".into()));
+    }
+    let refused = zero.commit(store, keys.iter().map(|key| next(key, 2)).collect()).await.refused;
+    assert_eq!(refused, [(0, Refusal::Partition(2)), (1, Refusal::Partition(2))]);
+    one.write(store, blind).await;
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    let refused = zero.commit(store, vec![next(&keys[0], 3)]).await.refused;
+    assert_eq!(refused, [(0, Refusal::Partition(3))]);
+    let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
+    assert_eq!(refused, [(0, Refusal::Partition(2))]);
+    // And back.
+    assert_eq!(zero.load(store, &keys[0]).await.expect("a job").job.partition, 0);
+    zero.write(store, next(&keys[0], 3)).await;
+}
+
+/// What is due stays due, for the new owner alone.
+pub async fn a_due_entry_moves_along(fixture: &mut impl Fixture) {
+    let mut zero = Owner::claim(fixture.store(), "s", 0).await;
+    let one = Owner::claim(fixture.store(), "s", 1).await;
+    for (key, ms) in [("soon", 100), ("later", 600_000)] {
+        let mut write = absent(key);
+        write.due_in = Some(ms);
+        zero.write(fixture.store(), write).await;
+    }
+    fixture.pass(200).await;
+    let store = fixture.store();
+    assert_eq!(zero.due(store, 10).await.0, ["soon"]);
+    assert_eq!(one.due(store, 10).await, (vec![], None));
+    assert_eq!(one.load(store, "soon").await.expect("a job").due_in, Some(0));
+    assert!(one.load(store, "later").await.expect("a job").due_in.is_some());
+    assert_eq!(zero.due(store, 10).await, (vec![], None));
+    let (keys, next) = one.due(store, 10).await;
+    assert_eq!(keys, ["soon"]);
+    assert!(next.is_some());
+    let (row, _) = store.key("s", "soon").await.expect("a read").expect("a row");
+    assert!(row.due_at.is_some());
+}

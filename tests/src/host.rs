@@ -1,0 +1,93 @@
+//! The host as a process, in a folder of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::plugins::plugin;
+
+/// The host that was built with the tests.
+pub fn binary() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let profile = test.ancestors().nth(2).context("the test is not in a target folder")?;
+    let binary = profile.join("ordain");
+    ensure!(binary.exists(), "there is no {}: run `cargo xtask test`", binary.display());
+    Ok(binary)
+}
+
+/// A folder with a configuration and everything that it names.
+pub struct Home {
+    folder: TempDir,
+}
+
+impl Home {
+    /// A home with some of the repository's handlers, and a configuration.
+    pub fn new(handlers: &[&str], config: &str) -> Result<Self> {
+        let home = Self { folder: tempfile::tempdir()? };
+        fs::create_dir(home.path("plugins"))?;
+        for handler in handlers {
+            fs::copy(plugin(handler)?, home.path(&format!("plugins/{handler}.wasm")))?;
+        }
+        home.write("ordain.toml", config)?;
+        Ok(home)
+    }
+
+    /// A file or folder of the home.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        Ok(fs::write(self.path(name), text)?)
+    }
+
+    /// Reads a file; empty where there is none.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// `ordain` with arguments, in the home.
+    pub fn ordain(&self, args: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary()?);
+        command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs it to its end.
+    pub fn output(&self, args: &[&str]) -> Result<Output> {
+        Ok(self.ordain(args)?.output()?)
+    }
+
+    /// `run --once --json`, which must succeed; its report.
+    pub fn run_once(&self) -> Result<Value> {
+        let output = self.output(&["--log", "warn", "run", "--once", "--json"])?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the run failed ({}): {log}", output.status);
+        serde_json::from_slice(&output.stdout).with_context(|| format!("no report: {log}"))
+    }
+
+    /// Starts `run --once`, to be killed.
+    pub fn start(&self) -> Result<Child> {
+        let mut command = self.ordain(&["--log", "warn", "run", "--once"])?;
+        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// The rows that a listing prints with `--json`.
+    pub fn rows(&self, args: &[&str]) -> Result<Vec<Value>> {
+        let output = self.output(args)?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{args:?} failed ({}): {log}", output.status);
+        let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}

@@ -1,0 +1,129 @@
+//! Logs of events: a real one where there is one, and ways to disturb them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use ordain::generate::{Load, Probability, Shape, generate_to};
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::value::RawValue;
+
+/// Names a file of CloudEvents, one a line, with sequences and marked ends.
+pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
+
+/// The lines of the real log, or generated ones. Says which.
+pub fn real_or_generated() -> Result<Vec<String>> {
+    let text = match std::env::var_os(REAL_LOG) {
+        Some(path) => {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
+            println!("with the real log {}", path.display());
+            text
+        }
+        None => {
+            println!("{REAL_LOG} names no file: with generated events");
+            let load = Load {
+                seed: 4,
+                events: 8_000,
+                keys: 1_400,
+                end_of_sequence: true,
+                shape: Shape::Opaque,
+                loss: Probability(0.0),
+                ..Load::default()
+            };
+            let mut out = Vec::new();
+            generate_to(&load, &mut out, None, &mut ())?;
+            String::from_utf8(out)?
+        }
+    };
+    Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// The same lines shuffled within windows of `window`, every `nth` one repeated somewhere in the
+/// next window.
+pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut out = Vec::new();
+    let mut repeats: Vec<String> = Vec::new();
+    for (number, chunk) in lines.chunks(window).enumerate() {
+        let mut chunk: Vec<String> = chunk.to_vec();
+        let again =
+            chunk.iter().enumerate().filter(|(at, _)| (number * window + at).is_multiple_of(nth));
+        let again: Vec<String> = again.map(|(_, line)| line.clone()).collect();
+        chunk.append(&mut repeats);
+        repeats = again;
+        chunk.shuffle(&mut rng);
+        out.append(&mut chunk);
+    }
+    let mut rest = repeats;
+    rest.shuffle(&mut rng);
+    for line in rest {
+        let at = rng.random_range(out.len().saturating_sub(window)..=out.len());
+        out.insert(at, line);
+    }
+    out
+}
+
+/// One event as a naive reader sees it.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// The key.
+    pub key: String,
+    /// The sequence.
+    pub sequence: u64,
+    /// The type.
+    pub kind: String,
+    /// The data as a handler gets it: without insignificant white space.
+    pub data: String,
+    /// Whether it is marked as the last one.
+    pub end: bool,
+}
+
+/// The events of a log by key and sequence, each once.
+pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>> {
+    #[derive(serde::Deserialize)]
+    struct Envelope<'a> {
+        subject: String,
+        sequence: serde_json::Value,
+        r#type: String,
+        #[serde(borrow)]
+        data: Option<&'a RawValue>,
+        #[serde(default)]
+        endofsequence: bool,
+    }
+    let mut keys: BTreeMap<String, BTreeMap<u64, Line>> = BTreeMap::new();
+    for line in lines {
+        let event: Envelope<'_> = serde_json::from_str(line)?;
+        let sequence = match &event.sequence {
+            serde_json::Value::String(text) => text.parse()?,
+            other => other.as_u64().context("a sequence")?,
+        };
+        let data = event.data.map_or(String::new(), |data| without_space(data.get()));
+        let line = Line {
+            key: event.subject.clone(),
+            sequence,
+            kind: event.r#type,
+            data,
+            end: event.endofsequence,
+        };
+        keys.entry(event.subject).or_default().insert(sequence, line);
+    }
+    Ok(keys)
+}
+
+fn without_space(json: &str) -> String {
+    let (mut out, mut text, mut escaped) = (String::new(), false, false);
+    for c in json.chars() {
+        if text {
+            text = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+        } else if c.is_ascii_whitespace() {
+            continue;
+        } else {
+            text = c == '"';
+        }
+        out.push(c);
+    }
+    out
+}

@@ -1,0 +1,56 @@
+//! What `plugins/tally` must have emitted, computed from the input alone.
+
+use std::collections::{BTreeMap, HashSet};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::log::Line;
+
+/// The hash that `plugins/tally` documents.
+fn hash(mut hash: u64, line: &Line) -> u64 {
+    let mut take = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    take(&line.sequence.to_le_bytes());
+    take(&(line.kind.len() as u64).to_le_bytes());
+    take(line.kind.as_bytes());
+    take(&(line.data.len() as u64).to_le_bytes());
+    take(line.data.as_bytes());
+    hash
+}
+
+/// Checks the messages of a file sink against the input: for each key, one message for each
+/// event, in order, with the right count and hash, and no id twice.
+pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Result<()> {
+    let mut ids = HashSet::new();
+    let mut got: BTreeMap<String, Vec<(u64, u64, String)>> = BTreeMap::new();
+    for line in output.lines() {
+        let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let id = message["id"].as_str().context("an id")?;
+        ensure!(ids.insert(id.to_owned()), "the message {id} is there twice");
+        let data = &message["data"];
+        let key = data["key"].as_str().context("a key")?;
+        ensure!(message["subject"] == *key, "a message of another key: {line}");
+        let hash = data["hash"].as_str().context("a hash")?.to_owned();
+        let sequence = data["sequence"].as_u64().context("a sequence")?;
+        let count = data["count"].as_u64().context("a count")?;
+        got.entry(key.to_owned()).or_default().push((sequence, count, hash));
+    }
+    for (key, events) in input {
+        let mut so_far = 0xcbf2_9ce4_8422_2325;
+        let expected: Vec<(u64, u64, String)> = (1..)
+            .zip(events.values())
+            .map(|(count, line)| {
+                so_far = hash(so_far, line);
+                (line.sequence, count, format!("{so_far:016x}"))
+            })
+            .collect();
+        let got = got.remove(key).unwrap_or_default();
+        ensure!(got == expected, "key {key}: expected {expected:?}, got {got:?}");
+    }
+    ensure!(got.is_empty(), "messages of unknown keys: {:?}", got.keys());
+    Ok(())
+}

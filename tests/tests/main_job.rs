@@ -1,0 +1,98 @@
+//! The main job, whole: a log of events through a handler, from file to file, undisturbed,
+//! disturbed, and killed again and again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, disturb, real_or_generated};
+use ordain_tests::tally;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+fn home(lines: &[String]) -> Result<Home> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", lines.join("\n") + "\n")?;
+    Ok(home)
+}
+
+/// Every key has ended with its last event, and nothing is dead or held.
+fn all_complete(home: &Home, keys: usize) -> Result<()> {
+    let completed =
+        home.rows(&["keys", "list", "cases", "--status", "completed", "--json", "--limit", "1000000"])?;
+    ensure!(completed.len() == keys, "{} of {keys} keys are complete", completed.len());
+    let dead = home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(dead.is_empty(), "dead letters: {dead:?}");
+    Ok(())
+}
+
+#[test]
+fn a_log_in_order() -> Result<()> {
+    let lines = real_or_generated()?;
+    let home = home(&lines)?;
+    let report = home.run_once()?;
+    let keys = by_key(&lines)?;
+    assert_eq!(report["settled"], lines.len());
+    assert_eq!(report["duplicates"], 0);
+    tally::check(&keys, &home.read("out.ndjson"))?;
+    all_complete(&home, keys.len())
+}
+
+#[test]
+fn shuffled_within_a_window_and_every_tenth_line_repeated() -> Result<()> {
+    let lines = real_or_generated()?;
+    let disturbed = disturb(&lines, 100, 10, 1);
+    let home = home(&disturbed)?;
+    let report = home.run_once()?;
+    let keys = by_key(&lines)?;
+    assert_eq!(report["settled"], lines.len());
+    assert_eq!(report["duplicates"], disturbed.len() - lines.len());
+    assert!(report["reordered"].as_u64() > Some(0));
+    tally::check(&keys, &home.read("out.ndjson"))?;
+    all_complete(&home, keys.len())
+}
+
+#[test]
+fn killed_twenty_times() -> Result<()> {
+    let lines = real_or_generated()?;
+    let disturbed = disturb(&lines, 100, 10, 2);
+    // How long a run takes that nobody kills, the compiled handler being there.
+    let calm = home(&disturbed)?;
+    calm.run_once()?;
+    std::fs::remove_dir_all(calm.path("ordain-data"))?;
+    std::fs::remove_file(calm.path("out.ndjson"))?;
+    let started = Instant::now();
+    calm.run_once()?;
+    let whole = started.elapsed();
+
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let home = home(&disturbed)?;
+    let mut unfinished = 0;
+    for _ in 0..20 {
+        let mut child = home.start()?;
+        std::thread::sleep(Duration::from_micros(rng.random_range(0..whole.as_micros() as u64)));
+        unfinished += u32::from(child.try_wait()?.is_none());
+        child.kill()?;
+        child.wait()?;
+    }
+    println!("{unfinished} of 20 runs were killed before their end");
+    home.run_once()?;
+    let keys = by_key(&lines)?;
+    tally::check(&keys, &home.read("out.ndjson"))?;
+    all_complete(&home, keys.len())
+}

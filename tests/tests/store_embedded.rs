@@ -1,0 +1,12 @@
+//! The embedded store: the conformance suite, and what only it can go through.
+
+mod store_embedded {
+    mod crash;
+    mod damage;
+    mod opening;
+    mod support;
+
+    use support::Rig;
+
+    ordain_tests::conformance_suite!(Rig::open());
+}

@@ -1,0 +1,112 @@
+//! `kill -9` at any moment: every answered commit is there afterwards, each whole.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ordain::store::Store;
+use ordain::store::embedded::{Embedded, Options};
+use ordain_core::{Change, Emitted, Expect, JobWrite, Message, MessageParts};
+use ordain_tests::conformance::{Owner, absent, event, fresh, job};
+
+/// Tells the child what to do: the folder.
+const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
+
+const ROUNDS: u64 = 20;
+
+/// Commits until killed, and prints the number of each answered commit. Does nothing unless it
+/// is the child.
+#[tokio::test]
+async fn child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let store = Embedded::open(Options::new(folder)).expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    loop {
+        let number = owner.numbers[0] + 1;
+        owner.commit(&store, writes(number)).await;
+        if number > 1 {
+            store.outbox_done(&owner.partition, 0, number - 1, &[]).await.expect("done");
+        }
+        println!("answered {number}");
+    }
+}
+
+/// Commit `number`: two keys that go together, one of its own, and a message.
+fn writes(number: u64) -> Vec<JobWrite> {
+    let mut writes = Vec::new();
+    for key in ["left", "right"] {
+        let expect = if number == 1 { Expect::Absent } else { Expect::Next(number) };
+        let mut write = fresh(key, expect, job(number + 1));
+        let size = 1 + number * 331 % 9_000;
+        write.state = Change::Put(vec![number as u8; size as usize].into());
+        writes.push(write);
+    }
+    let mut own = absent(&format!("own-{number}"));
+    own.spill = vec![(9, event("own", 9, "held"))];
+    own.job.spilled.add(9);
+    let message = Message::new(&MessageParts { sink: "out", ..MessageParts::default() });
+    own.messages = vec![Emitted { sequence: 1, index: 0, message }];
+    own.due_in = Some(60_000);
+    writes.push(own);
+    writes
+}
+
+#[tokio::test]
+async fn answered_commits_outlive_kill_9() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut checked = 0;
+    for round in 0..ROUNDS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
+        let answered = run_and_kill(folder.path(), Duration::from_micros(random >> 49));
+        assert!(answered > checked, "each round commits");
+        checked = check(folder.path(), answered, checked).await;
+    }
+}
+
+/// Runs a child until some time after its first answer; tells the last answer it gave.
+fn run_and_kill(folder: &Path, after: Duration) -> u64 {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "store_embedded::crash::child", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut number = || -> Option<u64> {
+        // The harness prints lines of its own, and the last one may be cut.
+        lines.by_ref().find_map(|line| line.ok()?.rsplit_once("answered ")?.1.parse().ok())
+    };
+    let mut last = number().expect("a first answer");
+    std::thread::sleep(after);
+    child.kill().expect("kill -9");
+    while let Some(number) = number() {
+        // A cut number is smaller.
+        last = last.max(number);
+    }
+    child.wait().expect("its end");
+    last
+}
+
+/// That the store holds at least so many commits, whole; answers how many it holds.
+async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
+    let store = Embedded::open(Options::new(folder)).expect("the store after a crash");
+    let owner = Owner::claim(&store, "s", 0).await;
+    let held = owner.numbers[0];
+    assert!(held >= answered, "{answered} commits were answered and {held} are there");
+    for key in ["left", "right"] {
+        let loaded = owner.load(&store, key).await.expect("a job");
+        assert_eq!(loaded.job.next, held + 1, "{key}");
+        assert_eq!(loaded.state.as_deref().and_then(|state| state.first()), Some(&(held as u8)));
+    }
+    for number in checked + 1..=held {
+        let key = format!("own-{number}");
+        assert_eq!(owner.load(&store, &key).await.expect("a job").job.next, 2);
+        assert_eq!(owner.spilled(&store, &key, 0).await, [9]);
+    }
+    assert_eq!(owner.load(&store, &format!("own-{}", held + 1)).await, None);
+    let outbox = store.outbox(&owner.partition, 0, 0, 100).await.expect("the outbox");
+    assert_eq!(outbox.last().map(|entry| entry.number), Some(held), "the last is not done yet");
+    held
+}

@@ -1,0 +1,204 @@
+//! Files that are not what was written: what is lost is said, and nothing panics or hangs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use ordain::store::embedded::{Embedded, Options};
+use ordain::store::{KeyFilter, Store, StoreError};
+use ordain_core::{Change, Key};
+use ordain_tests::conformance::{Fixture, Owner, absent};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::support::Rig;
+
+const COMMITS: u64 = 40;
+
+/// A store with some commits, and its folder as a crash would leave it.
+async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
+    let rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    for number in 0..COMMITS {
+        let mut write = absent(&format!("key-{number}"));
+        let mut state = vec![0; size];
+        ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
+        write.state = Change::Put(state.into());
+        owner.write(rig.store(), write).await;
+    }
+    let copy = tempfile::tempdir().expect("a folder");
+    copy_all(rig.path(), copy.path());
+    (rig, copy)
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            fs::create_dir(&target).expect("a folder");
+            copy_all(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("a copy");
+        }
+    }
+}
+
+/// The newest journal, and where its content ends.
+fn journal(folder: &Path) -> (PathBuf, Vec<u8>, usize) {
+    let entries = fs::read_dir(folder.join("data")).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let journal = paths.filter(|path| path.extension().is_some_and(|end| end == "jnl")).max();
+    let journal = journal.expect("a journal");
+    let bytes = fs::read(&journal).expect("a file");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("content") + 1;
+    (journal, bytes, end)
+}
+
+/// Keys of the stream, if the store opens; else why not.
+async fn open_and_count(folder: &Path) -> Result<usize, String> {
+    let store = match Embedded::open(Options::new(folder)) {
+        Ok(store) => store,
+        Err(StoreError::Unusable(words) | StoreError::Corrupt(words)) => return Err(words),
+        Err(other) => panic!("{other:?}"),
+    };
+    let filter = KeyFilter { limit: 1_000, ..KeyFilter::default() };
+    Ok(store.keys("s", &filter).await.expect("a page").rows.len())
+}
+
+/// A commit that never was answered is dropped, however much of it reached the disk.
+#[tokio::test]
+async fn a_torn_tail_is_dropped() {
+    let (_rig, copy) = crashed(300).await;
+    let (path, bytes, end) = journal(copy.path());
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    // The beginning of the last commit once more, cut anywhere: a commit as torn as can be.
+    let tail = &bytes[end - 700..end];
+    for cut in 1..60 {
+        let mut torn = bytes[..end].to_vec();
+        match cut % 3 {
+            0 => torn.extend_from_slice(&tail[..cut * 7]),
+            1 => torn.extend((0..cut * 9).map(|_| random.random::<u8>())),
+            _ => torn.extend_from_slice(&[&[1, 3, 0, 0, 0][..], &vec![0; cut]].concat()),
+        }
+        fs::write(&path, &torn).expect("a file");
+        assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize), "cut {cut}");
+        // Opening makes files of its own.
+        restore(copy.path(), &path, &bytes);
+    }
+}
+
+/// Puts the crashed journal back.
+fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
+    for entry in fs::read_dir(folder.join("data")).expect("a folder") {
+        let entry = entry.expect("an entry").path();
+        if entry.extension().is_some_and(|end| end == "jnl") {
+            fs::remove_file(entry).expect("gone");
+        }
+    }
+    fs::write(path, bytes).expect("a file");
+}
+
+/// Where an answered commit is damaged or missing, the store does not open as if it were whole.
+#[tokio::test]
+async fn a_damaged_journal_is_noticed() {
+    let (_rig, copy) = crashed(300).await;
+    let (path, bytes, end) = journal(copy.path());
+    let mut random = ChaCha8Rng::seed_from_u64(2);
+    let mut refused = 0;
+    for round in 0..60 {
+        let image = tempfile::tempdir().expect("a folder");
+        copy_all(copy.path(), image.path());
+        let mut damaged = bytes.clone();
+        let at = random.random_range(0..end);
+        match round % 3 {
+            0 => damaged.truncate(at),
+            1 => damaged[at] ^= 1 << random.random_range(0..8),
+            _ => damaged[at..(at + 4096).min(end)].fill(0),
+        }
+        fs::write(image.path().join("data").join(path.file_name().expect("a name")), damaged)
+            .expect("a file");
+        match open_and_count(image.path()).await {
+            Ok(keys) => assert_eq!(keys, COMMITS as usize, "byte {at} of {end}"),
+            Err(words) => {
+                assert!(words.contains("backup"), "{words}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// A table file that is damaged makes errors with words, and no wrong answers.
+#[tokio::test]
+async fn a_damaged_table_is_noticed() {
+    let (mut rig, _) = crashed(1 << 20).await;
+    let tables = || files(&rig.path().join("data/keyspaces"), "tables");
+    for _ in 0..200 {
+        if tables().iter().any(|path| fs::metadata(path).is_ok_and(|file| file.len() > 1 << 20)) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    rig.close();
+    let image = tempfile::tempdir().expect("a folder");
+    copy_all(rig.path(), image.path());
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let mut noticed = 0;
+    for round in 0..12 {
+        let damaged = tempfile::tempdir().expect("a folder");
+        copy_all(image.path(), damaged.path());
+        for path in files(&damaged.path().join("data/keyspaces"), "tables") {
+            let mut bytes = fs::read(&path).expect("a file");
+            if bytes.is_empty() {
+                continue;
+            }
+            // The last bytes say where everything is.
+            let tail = bytes.len().saturating_sub(if round < 4 { 200 } else { usize::MAX });
+            let at = random.random_range(tail..bytes.len());
+            bytes[at] ^= 0x10;
+            fs::write(path, bytes).expect("a file");
+        }
+        noticed += usize::from(!load_all(damaged.path()).await);
+    }
+    assert!(noticed > 4, "{noticed}");
+}
+
+/// Whether every key loads as it was written; wrong answers fail the test.
+async fn load_all(folder: &Path) -> bool {
+    let store = match Embedded::open(Options::new(folder)) {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return false;
+        }
+    };
+    let owner = Owner::claim(&store, "s", 0).await;
+    let keys: Vec<Key> = (0..COMMITS).map(|number| format!("key-{number}").into()).collect();
+    let Ok(loaded) = store.load(&owner.partition, &keys).await else { return false };
+    let mut whole = true;
+    for (number, job) in (0..).zip(loaded) {
+        let Ok(job) = job else {
+            whole = false;
+            continue;
+        };
+        let mut state = vec![0; 1 << 20];
+        ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
+        assert_eq!(job.expect("a job").state, Some(Bytes::from(state)));
+    }
+    whole
+}
+
+/// Files below folders of this name.
+fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, within));
+        } else if path.parent().is_some_and(|parent| parent.ends_with(within)) {
+            found.push(path);
+        }
+    }
+    found
+}

@@ -1,0 +1,142 @@
+//! What it refuses to open, and with which words; what it opens all the same.
+
+use std::fs;
+use std::path::Path;
+
+use ordain::store::StoreError;
+use ordain::store::embedded::{Embedded, Options};
+use ordain_tests::conformance::{Fixture, Owner, absent, next};
+
+use super::support::Rig;
+
+/// Why a folder is refused. It must not be touched either.
+fn refusal(options: Options) -> String {
+    let before = listing(&options.path);
+    let path = options.path.clone();
+    match Embedded::open(options) {
+        Ok(_) => panic!("opened {}", path.display()),
+        Err(StoreError::Unusable(words)) => {
+            assert!(words.contains(path.to_str().expect("text")), "{words}");
+            assert_eq!(listing(&path), before, "{words}");
+            words
+        }
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+fn listing(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn one_process_at_a_time() {
+    let mut rig = Rig::open();
+    let words = refusal(rig.options());
+    assert!(words.contains(&format!("process {}", std::process::id())), "{words}");
+    rig.reopen().await;
+}
+
+#[test]
+fn a_foreign_folder_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("keyspaces")).expect("a folder");
+    fs::write(folder.path().join("version"), b"FJL\x03").expect("a file");
+    let words = refusal(Options::new(folder.path()));
+    assert!(words.contains("not a store of Ordain"), "{words}");
+
+    let file = folder.path().join("version");
+    assert!(refusal(Options::new(&file)).contains("is a file"));
+    assert!(refusal(Options::new(file.join("below"))).contains("cannot use"));
+    assert!(refusal(Options::new("/proc/ordain")).contains("cannot use"));
+}
+
+#[tokio::test]
+async fn another_schema_or_shape_is_refused() {
+    let mut rig = Rig::open();
+    rig.close();
+    let marker = rig.path().join("ordain.store");
+    let text = fs::read_to_string(&marker).expect("the marker");
+
+    let words = refusal(Options { shards: 4, ..rig.options() });
+    assert!(words.contains("made with 1 shards"), "{words}");
+    fs::write(&marker, text.replace("schema = 1", "schema = 2")).expect("a file");
+    let words = refusal(rig.options());
+    assert!(words.contains("has schema 2"), "{words}");
+    for damaged in ["", "something else", "ordain embedded store\nschema = x\n"] {
+        fs::write(&marker, damaged).expect("a file");
+        let words = refusal(rig.options());
+        assert!(words.contains("ordain.store"), "{words}");
+    }
+    fs::write(&marker, text).expect("a file");
+    rig.reopen().await;
+}
+
+/// Whatever a crash leaves of a folder that was just being made.
+#[tokio::test]
+async fn an_unfinished_folder_is_finished() {
+    let mut rig = Rig::open();
+    rig.close();
+    fs::remove_dir_all(rig.path().join("data")).expect("a folder");
+    fs::create_dir(rig.path().join("data")).expect("a folder");
+    fs::write(rig.path().join("data/0.jnl"), b"").expect("a file");
+    rig.reopen().await;
+    rig.close();
+    for entry in ["data", "answered", "ordain.store"] {
+        let path = rig.path().join(entry);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("gone");
+    }
+    fs::write(rig.path().join("ordain.store.new"), b"ordain").expect("a file");
+    rig.reopen().await;
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    owner.write(rig.store(), absent("a")).await;
+}
+
+/// A database that was emptied behind the store's back.
+#[tokio::test]
+async fn lost_commits_are_noticed() {
+    let mut rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    for key in ["a", "b", "c"] {
+        owner.write(rig.store(), absent(key)).await;
+    }
+    rig.close();
+    fs::remove_dir_all(rig.path().join("data")).expect("a folder");
+    for _ in 0..2 {
+        let Err(StoreError::Unusable(words)) = Embedded::open(rig.options()) else {
+            panic!("opened an empty database")
+        };
+        assert!(words.contains("had answered 3 and holds 0"), "{words}");
+    }
+    fs::remove_file(rig.path().join("answered")).expect("a file");
+    rig.reopen().await;
+}
+
+/// The time of commits does not go back with the machine's clock.
+#[tokio::test]
+async fn time_does_not_go_back() {
+    let mut rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    let first = owner.write(rig.store(), absent("a")).await.time;
+    rig.set_clock(1);
+    assert_eq!(owner.write(rig.store(), next("a", 2)).await.time, first);
+    rig.reopen().await;
+    assert_eq!(owner.write(rig.store(), next("a", 3)).await.time, first);
+}
+
+/// What was asked for is done although the store is dropped.
+#[tokio::test]
+async fn a_dropped_store_finishes_and_gives_the_folder_back() {
+    let mut rig = Rig::open();
+    for round in 0..10 {
+        let mut owner = Owner::claim(rig.store(), "s", 0).await;
+        owner.write(rig.store(), absent(&format!("key-{round}"))).await;
+        rig.reopen().await;
+    }
+    let owner = Owner::claim(rig.store(), "s", 0).await;
+    assert_eq!(owner.numbers, [10]);
+}

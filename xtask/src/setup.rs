@@ -1,0 +1,95 @@
+//! What the commands need: cargo, the WebAssembly target, the host, the handlers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Where components are built for.
+const TARGET: &str = "wasm32-wasip2";
+/// The example handlers.
+pub const PLUGINS: [&str; 3] = ["orders", "tally", "faulty"];
+
+/// Tells what is done.
+pub fn say(text: &str) {
+    eprintln!("\x1b[1m==>\x1b[0m {text}");
+}
+
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// cargo in the workspace, with the versions of `Cargo.lock`.
+pub fn cargo(command: &str) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root()).arg(command);
+    if command != "fmt" {
+        cargo.arg("--locked");
+    }
+    cargo
+}
+
+/// Runs a command to its end; its failure is an error that shows it.
+pub fn run(command: &mut Command) -> Result<()> {
+    let shown = show(command);
+    let status = command.status().with_context(|| format!("cannot start: {shown}"))?;
+    if !status.success() {
+        bail!("failed ({status}): {shown}");
+    }
+    Ok(())
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Adds the WebAssembly target where it is missing.
+pub fn wasm_target() -> Result<()> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output()?;
+    let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout)?.trim());
+    if sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir() {
+        return Ok(());
+    }
+    say(&format!("adding the target {TARGET}, which handlers are compiled for"));
+    run(Command::new("rustup").args(["target", "add", TARGET])).with_context(|| {
+        format!("the target {TARGET} is missing; install Rust by rustup, see https://rustup.rs")
+    })
+}
+
+/// Builds the example handlers into a folder.
+pub fn plugins() -> Result<PathBuf> {
+    wasm_target()?;
+    say("building the handlers");
+    let mut build = cargo("build");
+    build.args(["--profile", "plugin", "--target", TARGET]);
+    for plugin in PLUGINS {
+        build.args(["--package", plugin]);
+    }
+    run(&mut build)?;
+    let folder = target_dir().join("plugins");
+    std::fs::create_dir_all(&folder)?;
+    for plugin in PLUGINS {
+        let file = format!("{plugin}.wasm");
+        let from = target_dir().join(TARGET).join("plugin").join(&file);
+        std::fs::copy(&from, folder.join(&file))
+            .with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    Ok(folder)
+}
+
+/// Builds the host.
+pub fn host() -> Result<PathBuf> {
+    say("building the host (the first time takes some minutes: it contains a compiler)");
+    run(cargo("build").args(["--release", "--package", "ordain"]))?;
+    Ok(target_dir().join("release").join("ordain"))
+}
