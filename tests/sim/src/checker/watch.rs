@@ -38,12 +38,17 @@ pub(super) struct Watch {
 struct Flight {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
+    /// Its lane has started again meanwhile: what comes of it does not count.
+    stale: bool,
 }
 
 impl Watch {
     /// A key begins anew, or its lane does.
     pub(super) fn reborn(&mut self, key: &Key) {
         self.ahead.remove(key);
+        for flight in self.turns.values_mut().filter(|flight| flight.key == *key) {
+            flight.stale = true;
+        }
         self.failures.remove(key);
         self.fresh.remove(key);
         self.rounds.retain(|(other, _), _| other != key);
@@ -145,7 +150,7 @@ impl Checker {
         let watch = self.watch(owner);
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
         let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
-        let flight = Flight { key: turn.key.clone(), events: turn.events.clone() };
+        let flight = Flight { key: turn.key.clone(), events: turn.events.clone(), stale: false };
         let reused = watch.turns.insert(turn.token, flight).is_some();
         let turns = watch.turns.len();
         let to = first + turn.events.len() as u64;
@@ -235,7 +240,7 @@ impl Checker {
     fn done(&mut self, owner: u64, done: &TurnDone) {
         let watch = self.watch(owner);
         let Some(flight) = watch.turns.remove(&done.token) else { return };
-        let Flight { key, events } = flight;
+        let Flight { key, events, stale } = flight;
         let first = events[0].0;
         let next = first + done.verdicts.len() as u64;
         if let Some(range) = watch.ahead.get_mut(&key)
@@ -243,7 +248,7 @@ impl Checker {
         {
             range.1 = next.max(range.0);
         }
-        let Some(failure) = &done.failure else { return };
+        let Some(failure) = done.failure.as_ref().filter(|_| !stale) else { return };
         let (_, event) = &events[done.verdicts.len()];
         if failure.kind.may_pass() {
             let count = watch.failures.entry(key.clone()).or_insert((next, 0));

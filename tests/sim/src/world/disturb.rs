@@ -1,6 +1,7 @@
 //! What happens to the owners: crashes at any step, successors beside them, lost connections, new
 //! handler versions, a job that becomes unreadable.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ordain_core::{Input, Key};
@@ -110,21 +111,22 @@ impl World {
             }
             true
         });
+        let mut cut = BTreeSet::new();
         for at in orphans {
-            let keep = self.rng.permille(500);
-            match self.agenda.get_mut(&at) {
+            if let Some(What::Publish { shard, messages, .. }) = self.agenda.get(&at) {
                 // Publication stops anywhere: what is out is out, and is not marked done.
-                Some(What::Publish { messages, .. }) => {
-                    let sent = self.rng.below(messages.len() as u64 + 1) as usize;
-                    for message in &messages[..sent] {
-                        self.checker.published(message);
-                    }
-                    self.agenda.remove(&at);
+                let all = messages.len();
+                let sent = self.rng.below(all as u64 + 1) as usize;
+                let sent = if cut.contains(shard) { 0 } else { sent };
+                for message in &messages[..sent] {
+                    self.checker.published(message);
                 }
-                Some(_) if !keep => {
-                    self.agenda.remove(&at);
+                if sent < all {
+                    cut.insert(*shard);
                 }
-                _ => {}
+                self.agenda.remove(&at);
+            } else if self.rng.permille(500) {
+                self.agenda.remove(&at);
             }
         }
     }
