@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use ordain_core::{Key, Settings, TurnDone};
+use ordain_core::{Key, Settings};
 
 use super::Checker;
 use crate::handler::Nature;
@@ -68,10 +68,7 @@ impl Checker {
     }
 
     /// An owner was told of a failed try.
-    pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, done: &TurnDone) {
-        if done.failure.is_none() {
-            return;
-        }
+    pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature) {
         let count = self.tries.failures.entry((key.clone(), content)).or_default();
         *count += 1;
         let (count, tries) = (*count, &self.tries);
