@@ -259,17 +259,21 @@ impl Checker {
         {
             range.1 = next.max(range.0);
         }
-        let counts = !stale && !guess;
-        let Some(failure) = done.failure.as_ref().filter(|_| counts) else { return };
+        let Some(failure) = &done.failure else { return };
         let (_, event) = &events[done.verdicts.len()];
+        let nature = handler::nature(&self.plan, event);
+        let counts = !stale && !guess;
+        self.failed(&key, event.content(), nature, counts);
+        if !counts {
+            return;
+        }
+        let watch = self.watch(owner);
         if failure.kind.may_pass() {
             let count = watch.failures.entry(key.clone()).or_insert((next, 0));
             *count = (next, if count.0 == next { count.1 + 1 } else { 1 });
         } else {
             watch.fresh.insert(key.clone(), next);
         }
-        let nature = handler::nature(&self.plan, event);
-        self.failed(&key, event.content(), nature);
     }
 
     fn committed(&mut self, owner: u64, shard: u32, reply: &CommitReply) {
