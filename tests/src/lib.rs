@@ -1,1 +1,4 @@
-//! x
+//! What the tests share.
+pub mod guests;
+pub mod plugins;
+pub mod workers;

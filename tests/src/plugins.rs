@@ -1,0 +1,76 @@
+//! The handlers of this repository, as components.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, ensure};
+
+const TARGET: &str = "wasm32-wasip2";
+
+/// Folders whose change makes every handler stale.
+const SHARED: [&str; 2] = ["sdk/rust", "wit"];
+
+/// The component of a handler in `plugins/`, built with cargo where it is missing or older than
+/// its sources.
+pub fn plugin(name: &str) -> Result<PathBuf> {
+    // Two builds at once would wait for each other and then do the same.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _building = BUILDING.lock();
+    let target = target_dir()?;
+    let file = target.join(TARGET).join("release").join(format!("{name}.wasm"));
+    let source = root().join("plugins").join(name);
+    let mut sources = newest(&source)?;
+    for shared in SHARED {
+        sources = sources.max(newest(&root().join(shared))?);
+    }
+    let built = file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    if built < sources {
+        build(name, &target)?;
+    }
+    ensure!(file.exists(), "cargo has not made {}", file.display());
+    Ok(file)
+}
+
+fn build(name: &str, target: &Path) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root())
+        .args(["build", "--quiet", "--release", "--target", TARGET, "--package", name])
+        .arg("--target-dir")
+        .arg(target)
+        .status()
+        .context("cargo cannot be run")?;
+    ensure!(
+        status.success(),
+        "the handler {name} cannot be built; is the target there (`rustup target add {TARGET}`)?"
+    );
+    // Cargo leaves a file that would not change as it was.
+    let file = target.join(TARGET).join("release").join(format!("{name}.wasm"));
+    std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;
+    Ok(())
+}
+
+/// The folder of the workspace.
+pub fn root() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("the package is in a folder of the workspace").to_owned()
+}
+
+/// Where cargo has put the running test: `<target>/<profile>/deps/<test>`.
+pub fn target_dir() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let target = test.ancestors().nth(3).context("the test is not in a target folder")?;
+    Ok(target.to_owned())
+}
+
+fn newest(path: &Path) -> Result<SystemTime> {
+    let mut newest = path.metadata()?.modified()?;
+    if path.is_dir() {
+        for entry in path.read_dir()? {
+            newest = newest.max(self::newest(&entry?.path())?);
+        }
+    }
+    Ok(newest)
+}
