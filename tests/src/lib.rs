@@ -1,7 +1,9 @@
 //! What the tests of the whole have in common.
 
 pub mod conformance;
+pub mod guests;
 pub mod host;
 pub mod log;
 pub mod plugins;
 pub mod tally;
+pub mod workers;

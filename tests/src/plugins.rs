@@ -59,7 +59,7 @@ pub fn root() -> PathBuf {
 }
 
 /// Where cargo has put the running test: `<target>/<profile>/deps/<test>`.
-fn target_dir() -> Result<PathBuf> {
+pub fn target_dir() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test.ancestors().nth(3).context("the test is not in a target folder")?;
     Ok(target.to_owned())

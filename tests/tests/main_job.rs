@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, disturb, real_or_generated};
 use ordain_tests::tally;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const CONFIG: &str = r#"

@@ -138,8 +138,12 @@ impl Sequencer {
         } else if lane.ended {
             self.after_end(index, sequence, delivery, &event);
         } else if lane.rest.spans(sequence) {
+            if !lane.rest.contiguous() && self.overflows(index) {
+                self.overflow(index, sequence, delivery, &event);
+                return;
+            }
             self.memory += event.memory();
-            lane.checks.push(Check { sequence, event, delivery });
+            self.lanes[index].checks.push(Check { sequence, event, delivery });
         } else {
             self.hold(index, sequence, delivery, event);
         }

@@ -154,7 +154,7 @@ impl Sequencer {
         };
         let more = !lane.pending.is_empty();
         let (mut spill, spilled_bytes) = spill_of(lane, settings, room, &mut ids);
-        let checks = checks_of(lane);
+        let checks = checks_of(lane, settings, room.0.saturating_sub(spill.len()).max(1));
         spill.extend(checks.iter().map(|check| (check.sequence, Arc::clone(&check.event))));
         self.stats.spilled += spill.len() as u64;
 
@@ -352,7 +352,9 @@ impl Sequencer {
         }
         self.trim_ids(index);
         let lane = &mut self.lanes[index];
-        lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(tail));
+        if in_write.events > 0 {
+            lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(tail));
+        }
         if lane.job.status == Status::Completed && !lane.writing {
             self.completed(index);
             self.take_arrivals(index);
@@ -468,6 +470,8 @@ fn spill_of(
     ids: &mut SmallVec<[TakenId; 2]>,
 ) -> (Vec<(u64, Arc<Event>)>, usize) {
     let (mut spill, mut spilled) = (Vec::new(), 0);
+    // What lies beyond the key's end gets letters, not a place in the store.
+    lane.spill_all &= !lane.ended;
     if !lane.spill_all {
         return (spill, spilled);
     }
@@ -494,36 +498,36 @@ fn spill_of(
     (spill, spilled)
 }
 
-/// Checks that can be made now: one for each sequence, and none while a page is being read, whose
-/// bounds they would change.
-fn checks_of(lane: &mut Lane) -> Vec<Check> {
-    let mut now: Vec<Check> = Vec::new();
-    if lane.page.is_none() {
-        let mut later = Vec::new();
-        for check in std::mem::take(&mut lane.checks) {
-            if now.iter().any(|other| other.sequence == check.sequence) {
-                later.push(check);
-            } else {
-                now.push(check);
-            }
-        }
-        lane.checks = later;
+/// Checks that can be made now, one for each sequence.
+fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
+    if lane.checks.is_empty() {
+        return Vec::new();
     }
+    let room = lane.check_room(settings).min(room);
+    let (mut now, mut later): (Vec<Check>, Vec<Check>) = (Vec::new(), Vec::new());
+    for check in std::mem::take(&mut lane.checks) {
+        if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
+            later.push(check);
+        } else {
+            now.push(check);
+        }
+    }
+    lane.checks = later;
     now
 }
 
 /// What the spill area will hold after the write.
 fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
     let mut spilled = lane.rest;
-    if !lane.ended {
-        for held in &lane.held {
-            if held.copy != Copy::None && held.sequence >= lane.job.next {
-                spilled.add(held.sequence);
-            }
+    for held in &lane.held {
+        if held.copy != Copy::None && held.sequence >= lane.job.next {
+            spilled.add(held.sequence);
         }
     }
-    for check in checks {
-        spilled.add(check.sequence);
+    if !lane.rest.contiguous() {
+        for check in checks {
+            spilled.add(check.sequence);
+        }
     }
     spilled
 }

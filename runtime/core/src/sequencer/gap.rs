@@ -58,6 +58,10 @@ impl Gap {
         }
     }
 
+    pub(super) fn reloading(&self) -> bool {
+        self.stage == Stage::Reloading
+    }
+
     pub(super) fn for_ever(&self) -> bool {
         self.stage == Stage::Waiting
     }
@@ -70,7 +74,12 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            if lane.gap.as_ref().is_some_and(|gap| !gap.tail || gap.at != lane.front) {
+            let over = |gap: &Gap| match gap.tail {
+                true => gap.at != lane.front,
+                // It stands still while what lies before it is in the store only.
+                false => lane.ended || lane.parked() || gap.at < lane.front || lane.highest() <= Some(gap.at),
+            };
+            if lane.gap.as_deref().is_some_and(over) {
                 lane.gap = None;
                 lane.replay = None;
             }
@@ -93,13 +102,15 @@ impl Sequencer {
             if ended || timeout == 0 {
                 self.gap_round(index);
             }
+        } else if lane.gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
+            // It ran out while the gap stood still.
+            self.gap_round(index);
         }
         self.act_on_exhausted(index);
     }
 
     /// The clock has run out.
     pub(super) fn gap_round(&mut self, index: u32) {
-        let serial = self.next_serial();
         let lane = &mut self.lanes[index];
         let Some(gap) = &mut lane.gap else { return };
         if gap.round >= self.settings.gap.attempts {
@@ -116,7 +127,7 @@ impl Sequencer {
             && !lane.absent
             && lane.load.is_none();
         if quiet {
-            self.ask_for_load(index, serial);
+            self.loads.push_back(index);
         } else {
             // A commit of its own will tell whether another owner has been there.
             self.ask_source(index, 0);
@@ -261,7 +272,11 @@ impl Sequencer {
             format!("events {first} to {} never came: asked for in {rounds} rounds", next - 1)
         };
         match self.settings.gap.on_exhausted {
-            Exhausted::Wait => gap.stage = Stage::Waiting,
+            Exhausted::Wait => {
+                gap.stage = Stage::Waiting;
+                // Nothing is due any more.
+                lane.header = lane.job.spilled.count > 0;
+            }
             Exhausted::Park => self.park(index, missing(error)),
             Exhausted::Skip => {
                 lane.gap = None;

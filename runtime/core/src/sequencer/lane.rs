@@ -226,6 +226,11 @@ impl Lane {
         self.mode == Mode::Live
     }
 
+    pub(super) fn wants_load(&self) -> bool {
+        let reload = || self.live() && self.gap.as_ref().is_some_and(|gap| gap.reloading());
+        self.load.is_none() && (self.mode == Mode::Loading || reload())
+    }
+
     pub(super) fn parked(&self) -> bool {
         self.job.status == Status::Parked
     }
@@ -271,6 +276,11 @@ impl Lane {
         !self.rest.spans(self.front) && self.highest().is_some_and(|highest| highest > self.front)
     }
 
+    /// When the clock of its gap runs out, unless it stands still.
+    pub(super) fn gap_clock(&self) -> Option<u64> {
+        self.gap.as_ref().filter(|gap| gap.at == self.front)?.clock()
+    }
+
     /// Whether what is held cannot all be run now.
     pub(super) fn blocked(&self) -> bool {
         self.live()
@@ -302,11 +312,24 @@ impl Lane {
         self.loose > 0 && self.job.spilled.count < settings.spill_limit
     }
 
+    /// Checks that can be made now: none while a page is being read, whose bounds they would
+    /// change, and no more than the spill area takes if all of them turn out to be new.
+    pub(super) fn check_room(&self, settings: &Settings) -> usize {
+        if self.page.is_some() {
+            0
+        } else if self.rest.contiguous() {
+            // None of them can be new.
+            usize::MAX
+        } else {
+            settings.spill_limit.saturating_sub(self.job.spilled.count) as usize
+        }
+    }
+
     pub(super) fn wants_write(&self, settings: &Settings) -> bool {
         self.live()
             && (!self.pending.is_empty()
                 || self.header
-                || (!self.checks.is_empty() && self.page.is_none())
+                || (!self.checks.is_empty() && self.check_room(settings) > 0)
                 || (self.spill_all && self.can_spill(settings)))
     }
 

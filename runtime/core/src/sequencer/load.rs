@@ -81,13 +81,13 @@ impl Sequencer {
             let Some(index) = self.loads.pop_front() else { return };
             let serial = self.next_serial();
             let Some(lane) = self.lanes.get(index) else { continue };
-            if lane.mode == Mode::Loading && lane.load.is_none() {
+            if lane.wants_load() {
                 self.ask_for_load(index, serial);
             }
         }
     }
 
-    pub(super) fn ask_for_load(&mut self, index: u32, serial: u64) {
+    fn ask_for_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
         self.loads_under_way += 1;
@@ -96,8 +96,9 @@ impl Sequencer {
     }
 
     pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
+        // Also one that nobody waits for any more was under way.
+        self.loads_under_way = self.loads_under_way.saturating_sub(1);
         let Some(index) = self.answered(token, |lane| &mut lane.load) else { return };
-        self.loads_under_way -= 1;
         if self.lanes[index].live() {
             self.reloaded_for_gap(index, &loaded);
         } else {

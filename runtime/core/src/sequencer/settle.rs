@@ -18,7 +18,8 @@ impl Sequencer {
                 lane.ready = true;
                 self.ready.push_back(index);
             }
-            if !lane.dirty && lane.wants_write(&self.settings) {
+            // What is in a batch waits for its answer before it is in the next one.
+            if !lane.dirty && !lane.writing && lane.wants_write(&self.settings) {
                 lane.dirty = true;
                 self.shards[lane.shard as usize].dirty.push_back(index);
             }
@@ -30,7 +31,7 @@ impl Sequencer {
     /// Sees to it that the lane is looked at when its earliest deadline comes.
     fn arm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let gap = lane.gap.as_ref().and_then(|gap| gap.clock());
+        let gap = lane.gap_clock();
         let tail = lane.tail_at.filter(|_| lane.class == LaneState::Idle);
         let Some(at) = [lane.retry_at, lane.reload_at, tail, gap].into_iter().flatten().min()
         else {
@@ -49,7 +50,7 @@ impl Sequencer {
         if lane.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         }
-        if self.lanes[index].gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
+        if self.lanes[index].gap_clock().is_some_and(|at| at <= now) {
             self.gap_round(index);
         }
         if self.lanes[index].reload_at.is_some_and(|at| at <= now) {

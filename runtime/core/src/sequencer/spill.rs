@@ -21,7 +21,7 @@ impl Sequencer {
     /// among them.
     pub(super) fn want_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        if lane.page.is_some() || lane.rest.count == 0 || lane.writing || !lane.checks.is_empty() {
+        if lane.page.is_some() || lane.rest.count == 0 || lane.writing {
             return;
         }
         let next = lane.done + lane.turn.map_or(0, |turn| turn.events as u64);
@@ -50,8 +50,9 @@ impl Sequencer {
     }
 
     pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
+        // Also one that nobody waits for any more was under way.
+        self.pages = self.pages.saturating_sub(1);
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
-        self.pages -= 1;
         let lane = &mut self.lanes[index];
         match events.last() {
             Some(&(last, _)) if !end => {
@@ -67,6 +68,11 @@ impl Sequencer {
             } else {
                 self.unspill(index, sequence, event);
             }
+        }
+        // What may have been among the events read is known now.
+        for check in std::mem::take(&mut self.lanes[index].checks) {
+            self.memory -= check.event.memory();
+            self.take(index, check.delivery, check.event);
         }
         let lane = &mut self.lanes[index];
         if lane.rest.count == 0 && (lane.ended || lane.held.is_empty()) {

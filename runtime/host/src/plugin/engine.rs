@@ -3,7 +3,6 @@
 
 mod ticker;
 
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,10 @@ pub(super) const TICK: Duration = Duration::from_millis(5);
 /// Instances of a worker that wait for their next slice. Each holds its memory; a worker with as
 /// many takes no new turn before one ends.
 pub(super) const MAX_SUSPENDED: usize = 32;
+
+/// How many of them may be of one stream: the others still have a place when all that one stream's
+/// handler does is run to its time limit.
+pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
 /// Instances that one worker can have, waiting, running and idle ones. Address space is reserved
 /// for each, memory is not.
@@ -127,8 +130,7 @@ fn make(settings: &Settings) -> wasmtime::Result<wasmtime::Engine> {
 }
 
 fn pool(workers: usize) -> PoolingAllocationConfig {
-    let workers = NonZeroUsize::new(workers).map_or(1, NonZeroUsize::get);
-    let instances = workers.saturating_mul(INSTANCES_PER_WORKER).min(MAX_INSTANCES);
+    let instances = workers.max(1).saturating_mul(INSTANCES_PER_WORKER).min(MAX_INSTANCES);
     let instances = (instances + TRIAL_INSTANCES) as u32;
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     let mut pool = PoolingAllocationConfig::new();

@@ -74,7 +74,9 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
         if *trap == Trap::UnreachableCodeReached && !last_words.trim().is_empty() {
             return failure(FailureKind::Error, uncaught(last_words));
         }
-        return failure(FailureKind::Trap, format!("{trap}{}", place(error)));
+        let trap = trap.to_string();
+        let what = trap.strip_prefix("wasm trap: ").unwrap_or(&trap);
+        return failure(FailureKind::Trap, format!("trap: {what}{}", place(error)));
     }
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED) {
@@ -87,7 +89,7 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
         );
         return failure(FailureKind::Limit, message);
     }
-    failure(FailureKind::Trap, format!("{cause}{}", place(error)))
+    failure(FailureKind::Trap, format!("trap: {cause}{}", place(error)))
 }
 
 /// The words of a handler, cut to what is kept of them.

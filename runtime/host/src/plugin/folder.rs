@@ -122,8 +122,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_sorted_and_bad_names_have_reasons() {
-        let dir = tempdir();
+    fn versions_are_sorted_and_bad_names_have_reasons() -> io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("ordain-folder-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("folder.wasm"))?;
         for name in [
             "orders.wasm",
             "orders@1.10.0.wasm",
@@ -136,11 +137,10 @@ mod tests {
             "@1.0.0.wasm",
             "or ders.wasm",
         ] {
-            std::fs::write(dir.join(name), b"").unwrap();
+            std::fs::write(dir.join(name), b"")?;
         }
-        std::fs::create_dir(dir.join("folder.wasm")).unwrap();
-        let folder = Folder::scan(&dir).unwrap();
-        std::fs::remove_dir_all(&dir).unwrap();
+        let folder = Folder::scan(&dir)?;
+        std::fs::remove_dir_all(&dir)?;
 
         let versions = |name| {
             folder.handlers[name].iter().map(|file| file.version().to_string()).collect::<Vec<_>>()
@@ -150,22 +150,16 @@ mod tests {
             ["orders", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
         );
         assert_eq!(versions("tally"), ["tally@0.1.0"]);
-        assert_eq!(&*folder.active("orders").unwrap().version(), "orders@2.0.0-rc.1");
-        let refused: Vec<_> = folder
-            .refused
-            .iter()
-            .map(|file| (file.path.file_name().unwrap().to_str().unwrap(), file.reason.as_str()))
-            .collect();
+        assert_eq!(folder.active("orders"), folder.handlers["orders"].last());
+        assert_eq!(folder.active("nobody"), None);
+
+        let names = folder.refused.iter().filter_map(|file| file.path.file_name()?.to_str());
         assert_eq!(
-            refused.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            names.collect::<Vec<_>>(),
             ["@1.0.0.wasm", "folder.wasm", "or ders.wasm", "orders@one.wasm"]
         );
-        assert!(refused[3].1.contains("`one`") && refused[3].1.contains("1.2.3"), "{refused:?}");
-    }
-
-    fn tempdir() -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("ordain-folder-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
+        let reason = &folder.refused[3].reason;
+        assert!(reason.contains("`one`") && reason.contains("1.2.3"), "{reason}");
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 
 mod log;
 mod memory;
+mod output;
 mod random;
 mod time;
 
@@ -20,8 +21,9 @@ pub use log::{LogLine, LogTarget, Origin, log_to_tracing};
 use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire;
-use log::{EventLog, Output};
+use log::EventLog;
 use memory::MemoryBudget;
+use output::Output;
 use random::EventRandom;
 use time::{EventTime, TimeView};
 
@@ -132,14 +134,18 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     wasi_random::insecure::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
     wasi_random::insecure_seed::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
     linker.allow_shadowing(false);
-    linker.instance(LOGGING)?.func_wrap("log", log_message)
+    let log = |store: StoreContextMut<'_, Guest>, (level, message): (wire::Level, WasmStr)| {
+        log_message(&store, level, &message)
+    };
+    linker.instance(LOGGING)?.func_wrap("log", log)
 }
 
 fn log_message(
-    store: StoreContextMut<'_, Guest>,
-    (level, message): (wire::Level, WasmStr),
+    store: &StoreContextMut<'_, Guest>,
+    level: wire::Level,
+    message: &WasmStr,
 ) -> wasmtime::Result<()> {
-    let text = message.to_str(&store)?;
+    let text = message.to_str(store)?;
     store.data().log.message(level, &text);
     Ok(())
 }

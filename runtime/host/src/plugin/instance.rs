@@ -148,8 +148,11 @@ impl Wake for Woken {
 
 /// `None` when the guest waits for something that cannot come: whatever it can wait for asks to
 /// be polled again at once, since nothing outside can wake a guest.
-async fn unless_stuck<T>(woken: &Woken, waker: &Waker, call: impl Future<Output = T>) -> Option<T> {
-    let mut call = pin!(call);
+async fn unless_stuck<T>(
+    woken: &Woken,
+    waker: &Waker,
+    mut call: Pin<&mut impl Future<Output = T>>,
+) -> Option<T> {
     std::future::poll_fn(|_| match call.as_mut().poll(&mut Context::from_waker(waker)) {
         Poll::Ready(reply) => Poll::Ready(Some(reply)),
         Poll::Pending if woken.0.swap(false, Ordering::Relaxed) => Poll::Pending,

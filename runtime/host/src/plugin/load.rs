@@ -124,7 +124,7 @@ impl Engine {
         let bytes = read(&file.path)?;
         check_header(&bytes)?;
         let component = Component::from_binary(self.wasm(), &bytes)
-            .map_err(|error| format!("is damaged, truncated or beyond a limit: {error:#}"))?;
+            .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))?;
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;

@@ -86,7 +86,7 @@ impl Turns {
     }
 
     /// Lets another version execute the turns that are submitted from now on, and those that no
-    /// worker has taken yet.
+    /// worker has taken yet. Idle instances of the old one end as soon as nobody holds it.
     pub fn replace(&self, handler: Arc<Handler>) {
         self.attachment.replace(handler);
         self.queues.retire();

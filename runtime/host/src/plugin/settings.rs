@@ -17,7 +17,8 @@ pub struct Settings {
     /// Events after which a reused instance is replaced, which bounds what a handler that leaks
     /// memory can pile up.
     pub instance_events: u64,
-    /// Folder in which compiled handlers are kept; `None` compiles at every start.
+    /// Folder in which compiled handlers are kept; `None` compiles at every start. What is in it
+    /// is run as it is: whoever can write there can run code in this process.
     pub cache: Option<PathBuf>,
     /// What a handler may use and return.
     pub limits: Limits,

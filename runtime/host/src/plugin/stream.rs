@@ -28,6 +28,7 @@ impl StreamContext {
     }
 
     /// The same, writing somewhere else.
+    #[must_use]
     pub fn with_log(self, log: LogTarget) -> Self {
         Self { log, ..self }
     }

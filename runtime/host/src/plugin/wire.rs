@@ -92,6 +92,7 @@ pub(super) struct RetryInfo {
     pub(super) after_ms: Option<u64>,
 }
 
+#[expect(dead_code, reason = "lifting makes the variants")]
 #[derive(ComponentType, Lift, Clone, Copy)]
 #[component(enum)]
 #[repr(u8)]

@@ -2,15 +2,7 @@
 //! standard error is kept beside it: an uncaught error of most languages leaves its text there
 //! and nowhere else.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use tokio::io::AsyncWrite;
-use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use super::super::wire::Level;
 use super::EventName;
@@ -20,9 +12,6 @@ const LINE_COST: usize = 16;
 
 /// Bytes of standard error that are kept for a failure's message.
 const LAST_WORDS: usize = 4 << 10;
-
-/// Bytes that a guest may write at once; it asks before it writes.
-const WRITE_SIZE: usize = 4 << 10;
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,21 +130,27 @@ impl EventLog {
             Level::Warn => tracing::Level::WARN,
             Level::Error => tracing::Level::ERROR,
         };
-        for line in text.lines() {
+        if state.exceeded {
+            return;
+        }
+        for line in text.trim_end_matches('\n').split('\n') {
             let taken = state.take(self.limit, line.as_bytes());
             tell(&state, Origin::Log, level, taken);
+            state.end_line(self.limit);
             if state.exceeded {
                 return;
             }
-            state.used += LINE_COST;
         }
     }
 
     /// Bytes of standard output or error.
-    fn write(&self, origin: Origin, bytes: &[u8]) {
+    pub(super) fn write(&self, origin: Origin, bytes: &[u8]) {
         let mut state = self.state();
         if origin == Origin::Stderr {
             state.remember(bytes);
+        }
+        if state.exceeded {
+            return;
         }
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
@@ -164,7 +159,7 @@ impl EventLog {
             if ends {
                 let line = std::mem::take(&mut state.begun[origin as usize]);
                 tell(&state, origin, default_level(origin), &line);
-                state.used += LINE_COST;
+                state.end_line(self.limit);
             }
             if state.exceeded {
                 return;
@@ -196,6 +191,11 @@ impl State {
         taken
     }
 
+    fn end_line(&mut self, limit: usize) {
+        self.used += LINE_COST;
+        self.exceeded |= self.used > limit;
+    }
+
     fn remember(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
         let surplus = (self.last_words.len() + bytes.len()).saturating_sub(LAST_WORDS);
@@ -208,75 +208,5 @@ fn default_level(origin: Origin) -> tracing::Level {
     match origin {
         Origin::Stdout | Origin::Log => tracing::Level::INFO,
         Origin::Stderr => tracing::Level::WARN,
-    }
-}
-
-/// Standard output or error of a guest. Always ready: what exceeds the limit is dropped.
-#[derive(Clone)]
-pub(super) struct Output {
-    log: Arc<EventLog>,
-    origin: Origin,
-}
-
-impl Output {
-    pub(super) fn new(log: Arc<EventLog>, origin: Origin) -> Self {
-        Self { log, origin }
-    }
-}
-
-impl IsTerminal for Output {
-    fn is_terminal(&self) -> bool {
-        false
-    }
-}
-
-impl StdoutStream for Output {
-    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn p2_stream(&self) -> Box<dyn OutputStream> {
-        Box::new(self.clone())
-    }
-}
-
-#[async_trait::async_trait]
-impl Pollable for Output {
-    async fn ready(&mut self) {}
-}
-
-#[async_trait::async_trait]
-impl OutputStream for Output {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.log.write(self.origin, &bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        Ok(())
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(WRITE_SIZE)
-    }
-}
-
-/// Required of a stream, and used only by interfaces that are not linked.
-impl AsyncWrite for Output {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.log.write(self.origin, bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }

@@ -18,9 +18,14 @@ impl MemoryBudget {
         Self { limit, used: 0 }
     }
 
-    /// An error, and not the refusal that WebAssembly knows: on a refusal a guest aborts, which
-    /// would look like a fault of its own.
     fn take(&mut self, bytes: usize) -> wasmtime::Result<bool> {
+        self.used = self.check(bytes)?;
+        Ok(true)
+    }
+
+    /// What would be used with so much more. Too much is an error, and not the refusal that
+    /// WebAssembly knows: on a refusal a guest aborts, which would look like a fault of its own.
+    fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
             return Err(LimitBroken(format!(
@@ -31,8 +36,7 @@ impl MemoryBudget {
             ))
             .into());
         }
-        self.used = used;
-        Ok(true)
+        Ok(used)
     }
 }
 
@@ -65,9 +69,11 @@ impl ResourceLimiter for MemoryBudget {
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
+        let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT);
         if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
+            // The guest's own maximum, or the pool's: what is beyond memory is told as that.
+            return self.check(bytes).map(|_| false);
         }
-        self.take(desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT))
+        self.take(bytes)
     }
 }

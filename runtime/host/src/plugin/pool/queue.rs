@@ -69,6 +69,16 @@ pub(super) struct Bunch {
     pub(super) turns: VecDeque<Turn>,
 }
 
+/// Why a worker no longer waits.
+pub(super) enum Woken {
+    /// There are turns.
+    Bunch(Bunch),
+    /// A handler went out of use.
+    Retired,
+    /// The pool ends.
+    Closed,
+}
+
 /// All queues.
 pub(super) struct Queues {
     workers: usize,
@@ -115,7 +125,9 @@ impl Queues {
 
     /// Tells workers to look for idle instances that nobody needs any more.
     pub(super) fn retire(&self) {
+        let _state = self.state();
         self.retired.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_all();
     }
 
     pub(super) fn retired(&self) -> u64 {
@@ -159,20 +171,25 @@ impl Queues {
         }
     }
 
-    /// Takes a bunch of the queue whose turn it is, if there is one.
-    pub(super) fn try_take(&self) -> Option<Bunch> {
-        self.take(&mut self.state())
+    /// Takes a bunch of the queue whose turn it is, passing over those of streams that are not
+    /// `wanted`.
+    pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
+        self.take(&mut self.state(), wanted)
     }
 
-    /// Waits for a bunch. `None` when the pool ends.
-    pub(super) fn wait(&self) -> Option<Bunch> {
+    /// Waits for something to do. `retired` is what [`Self::retired`] was when the worker last
+    /// looked after its instances.
+    pub(super) fn wait(&self, retired: u64) -> Woken {
         let mut state = self.state();
         loop {
             if self.is_closed() {
-                return None;
+                return Woken::Closed;
             }
-            if let Some(bunch) = self.take(&mut state) {
-                return Some(bunch);
+            if let Some(bunch) = self.take(&mut state, |_| true) {
+                return Woken::Bunch(bunch);
+            }
+            if self.retired() != retired {
+                return Woken::Retired;
             }
             state.idle += 1;
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -180,8 +197,13 @@ impl Queues {
         }
     }
 
-    fn take(&self, state: &mut State) -> Option<Bunch> {
-        while let Some(attachment) = state.ready.pop_front() {
+    fn take(&self, state: &mut State, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
+        for _ in 0..state.ready.len() {
+            let attachment = state.ready.pop_front()?;
+            if !wanted(&attachment.stream) {
+                state.ready.push_back(attachment);
+                continue;
+            }
             let mut waiting = attachment.waiting();
             let turns = bunch(&mut waiting, self.workers);
             if !waiting.is_empty() {

@@ -12,11 +12,12 @@ use std::time::Instant;
 
 use ordain_core::{Turn, TurnDone};
 
-use super::super::engine::{Engine, MAX_SUSPENDED, TICK};
+use super::super::engine::{Engine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
 use super::super::load::Handler;
+use super::super::stream::StreamContext;
 use super::super::turn::{self, Ended, Setting};
 use super::instances::Instances;
-use super::queue::{Attachment, Bunch, Queues};
+use super::queue::{Attachment, Bunch, Queues, Woken};
 
 pub(super) struct Worker {
     queues: Arc<Queues>,
@@ -44,10 +45,16 @@ impl Worker {
     /// Works until the pool ends.
     pub(super) fn run(mut self) {
         let engine = Arc::clone(&self.engine);
-        while let Some(bunch) = self.queues.wait() {
-            let _running = engine.running();
-            self.execute(bunch);
-            self.work_until_idle();
+        loop {
+            match self.queues.wait(self.retired) {
+                Woken::Bunch(bunch) => {
+                    let _running = engine.running();
+                    self.execute(bunch);
+                    self.work_until_idle();
+                }
+                Woken::Retired => self.drop_retired(),
+                Woken::Closed => return,
+            }
         }
     }
 
@@ -57,8 +64,7 @@ impl Worker {
             self.drop_retired();
             let begun = Instant::now();
             while !self.queues.is_closed()
-                && self.slow.len() < MAX_SUSPENDED
-                && let Some(bunch) = self.queues.try_take()
+                && let Some(bunch) = self.queues.try_take(|stream| self.has_room(stream))
             {
                 self.execute(bunch);
                 if !self.slow.is_empty() && begun.elapsed() >= TICK {
@@ -85,7 +91,8 @@ impl Worker {
             stream: Arc::clone(&attachment.stream),
         });
         let mut results = Vec::with_capacity(turns.len());
-        while self.slow.len() < MAX_SUSPENDED
+        while self.has_room(&attachment.stream)
+            && !attachment.is_detached()
             && !self.queues.is_closed()
             && let Some(turn) = turns.pop_front()
         {
@@ -106,6 +113,13 @@ impl Worker {
         }
         attachment.done(results);
         self.queues.give_back(&attachment, turns);
+    }
+
+    /// Whether another turn of a stream may become a slow one.
+    fn has_room(&self, stream: &StreamContext) -> bool {
+        let same = |slow: &&Slow| slow.attachment.stream.name == stream.name;
+        self.slow.len() < MAX_SUSPENDED
+            && self.slow.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
     }
 
     fn start(&mut self, setting: &Arc<Setting>, turn: Turn) -> Running {

@@ -1,0 +1,45 @@
+//! Makes components of the guests in WebAssembly text, in `guests/`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use wit_component::{ComponentEncoder, StringEncoding};
+use wit_parser::Resolve;
+
+const GUESTS: &str = "guests";
+const WIT: &str = "../wit";
+
+fn main() -> Result<()> {
+    println!("cargo::rerun-if-changed={GUESTS}");
+    println!("cargo::rerun-if-changed={WIT}");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("cargo says where")?);
+    for entry in Path::new(GUESTS).read_dir()? {
+        let path = entry?.path();
+        let name = path.file_stem().context("a file")?.to_string_lossy().into_owned();
+        let made = make(&path, &out, &name);
+        made.with_context(|| format!("{} cannot be made a component", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A component in text stays as it is; a core module becomes one of the world `plugin`, in two
+/// encodings of strings.
+fn make(path: &Path, out: &Path, name: &str) -> Result<()> {
+    let wasm = wat::parse_file(path)?;
+    let file = out.join(format!("{name}.wasm"));
+    if std::fs::read_to_string(path)?.contains("\n(component") {
+        return Ok(std::fs::write(file, wasm)?);
+    }
+    std::fs::write(file, component(&wasm, StringEncoding::UTF8)?)?;
+    let file = out.join(format!("{name}-utf16.wasm"));
+    Ok(std::fs::write(file, component(&wasm, StringEncoding::UTF16)?)?)
+}
+
+fn component(module: &[u8], encoding: StringEncoding) -> Result<Vec<u8>> {
+    let mut module = module.to_vec();
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_path(WIT)?;
+    let world = resolve.select_world(&[package], Some("plugin"))?;
+    wit_component::embed_component_metadata(&mut module, &resolve, world, encoding)?;
+    ComponentEncoder::default().module(&module)?.validate(true).encode()
+}

@@ -1,0 +1,33 @@
+;; A handler with several memories and a table. Its event's data are pairs of what to grow and by
+;; how much, both u32; then it traps.
+(module
+  (memory $memory (export "memory") 2)
+  (memory $second 1)
+  (memory $third 1)
+  (table $table 1 funcref)
+  (global $top (mut i32) (i32.const 0x10000))
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (local $at i32)
+    (local.set $at (i32.and (i32.add (global.get $top) (i32.const 7)) (i32.const -8)))
+    (global.set $top (i32.add (local.get $at) (local.get 3)))
+    (local.get $at))
+  (func $grow (param $what i32) (param $by i32)
+    (if (i32.eq (local.get $what) (i32.const 0))
+      (then (drop (memory.grow $memory (local.get $by)))))
+    (if (i32.eq (local.get $what) (i32.const 1))
+      (then (drop (memory.grow $second (local.get $by)))))
+    (if (i32.eq (local.get $what) (i32.const 2))
+      (then (drop (memory.grow $third (local.get $by)))))
+    (if (i32.eq (local.get $what) (i32.const 3))
+      (then (drop (table.grow $table (ref.null func) (local.get $by))))))
+  (func $handle (export "ordain:handler/handler@0.1.0#handle") (param $event i32) (result i32)
+    (local $at i32) (local $end i32)
+    (local.set $at (i32.load offset=80 (local.get $event)))
+    (local.set $end (i32.add (local.get $at) (i32.load offset=84 (local.get $event))))
+    (block $done
+      (loop $next
+        (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+        (call $grow (i32.load (local.get $at)) (i32.load offset=4 (local.get $at)))
+        (local.set $at (i32.add (local.get $at) (i32.const 8)))
+        (br $next)))
+    (unreachable)))

@@ -1,0 +1,7 @@
+;; Traps before it can be called.
+(module
+  (memory (export "memory") 2)
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 65536))
+  (func (export "ordain:handler/handler@0.1.0#handle") (param i32) (result i32) (unreachable))
+  (func $start (unreachable))
+  (start $start))

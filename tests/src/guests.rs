@@ -1,0 +1,80 @@
+//! Handlers made of WebAssembly text, for what no language would do by itself. `build.rs` makes
+//! them from the files in `guests/`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// The component of a guest. With `-utf16` behind its name, its strings are in that encoding.
+pub fn guest(name: &str) -> Result<Vec<u8>> {
+    let file = Path::new(env!("OUT_DIR")).join(format!("{name}.wasm"));
+    std::fs::read(&file).with_context(|| format!("there is no guest {name}"))
+}
+
+/// A component that does nothing.
+pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+
+/// A component that does nothing but import an instance without content.
+pub fn importing(name: &str) -> Vec<u8> {
+    let length = u8::try_from(name.len()).expect("a name of a test is short");
+    let mut wasm = EMPTY.to_vec();
+    // Section 7, one type: an instance without content.
+    wasm.extend([7, 3, 1, 0x42, 0]);
+    // Section 10, one import: the name, and an instance of type 0.
+    wasm.extend([10, length + 5, 1, 0, length]);
+    wasm.extend(name.as_bytes());
+    wasm.extend([5, 0]);
+    wasm
+}
+
+/// Event data for the guests `puppet` and `memories`.
+#[derive(Debug, Clone, Default)]
+pub struct Pairs(Vec<u8>);
+
+impl Pairs {
+    /// No pair.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more.
+    #[must_use]
+    pub fn pair(mut self, first: u32, second: u32) -> Self {
+        self.0.extend(first.to_le_bytes());
+        self.0.extend(second.to_le_bytes());
+        self
+    }
+
+    /// Start and length of a list or a string, in two pairs.
+    #[must_use]
+    pub fn list(self, at: u32, start: u32, length: u32) -> Self {
+        self.pair(at, start).pair(at + 4, length)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Where the parts of `puppet`'s outcome are.
+pub mod outcome {
+    /// The state's variant: 0 keep, 1 put, 2 delete.
+    pub const STATE: u32 = 8;
+    /// Start and length of the new state.
+    pub const STATE_DATA: u32 = 12;
+    /// Start and length of the messages.
+    pub const MESSAGES: u32 = 20;
+}
+
+/// Where a message's parts are, from its start.
+pub mod message {
+    /// Size of one.
+    pub const SIZE: u32 = 80;
+    /// Start and length of the sink's name.
+    pub const SINK: u32 = 0;
+    /// Start and length of the headers.
+    pub const HEADERS: u32 = 36;
+    /// Start and length of the data.
+    pub const DATA: u32 = 44;
+}

@@ -1,0 +1,178 @@
+//! A pool of workers with one handler, for tests that look at turns from outside.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ordain::plugin::{Engine, Handler, HandlerFile, LogLine, Pool, Settings, StreamContext, Turns};
+use ordain_core::{
+    Event, EventParts, Failure, FailureKind, Key, Message, Token, Turn, TurnDone, Verdict,
+};
+
+use crate::guests::guest;
+use crate::plugins::{plugin, target_dir};
+
+/// No answer takes longer than this, however busy the machine is.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The sinks that are configured.
+pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
+
+/// A line of a guest: level, key, text.
+pub type Line = (String, String, String);
+
+/// A pool with one queue.
+pub struct Workers {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// The queue. Declared before the pool, as a driver would drop it.
+    pub turns: Turns,
+    /// The pool.
+    pub pool: Pool,
+    lines: Arc<Mutex<Vec<Line>>>,
+    results: Receiver<Vec<TurnDone>>,
+}
+
+impl Workers {
+    /// Workers with a handler of `plugins/`.
+    pub fn plugin(name: &str, settings: Settings) -> Result<Self> {
+        Self::start(&plugin(name)?, settings)
+    }
+
+    /// Workers with the handler `faulty` and one thread.
+    pub fn faulty() -> Result<Self> {
+        Self::plugin("faulty", settings())
+    }
+
+    /// Workers with a guest of `guests/` and one thread.
+    pub fn guest(name: &str) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("guest@1.0.0.wasm");
+        std::fs::write(&path, guest(name)?)?;
+        Self::start(&path, settings())
+    }
+
+    fn start(path: &Path, settings: Settings) -> Result<Self> {
+        let engine = Engine::new(settings)?;
+        let handler = load(&engine, path)?;
+        let pool = Pool::start(&engine)?;
+        let lines = Arc::<Mutex<Vec<Line>>>::default();
+        let stream = StreamContext::new("orders", SINKS).with_log(Arc::new({
+            let lines = Arc::clone(&lines);
+            move |line: &LogLine<'_>| {
+                let line = (line.level.to_string(), line.key.to_owned(), line.text.to_owned());
+                lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        }));
+        let (send, results) = channel();
+        let done = Box::new(move |done| {
+            // A test that has ended needs no results.
+            let _ = send.send(done);
+        });
+        let turns = pool.attach(stream, handler, done);
+        Ok(Self { engine, turns, pool, lines, results })
+    }
+
+    /// Executes one turn.
+    pub fn run(&self, turn: Turn) -> TurnDone {
+        self.turns.submit(vec![turn]);
+        self.results(1).remove(0)
+    }
+
+    /// Executes one event.
+    pub fn command(&self, data: impl AsRef<[u8]>) -> TurnDone {
+        self.run(turn("key", &[data]))
+    }
+
+    /// Executes one event that fails.
+    #[track_caller]
+    pub fn failure(&self, data: impl AsRef<[u8]>) -> Failure {
+        let done = self.command(data);
+        done.failure.unwrap_or_else(|| panic!("it has not failed: {:?}", done.verdicts))
+    }
+
+    /// Executes one event that emits one message.
+    #[track_caller]
+    pub fn report(&self, data: &str) -> String {
+        let done = self.command(data);
+        let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else {
+            panic!("it has no effect: {done:?}")
+        };
+        text(&messages[0])
+    }
+
+    /// The next results, at least so many.
+    pub fn results(&self, count: usize) -> Vec<TurnDone> {
+        let mut results = Vec::new();
+        while results.len() < count {
+            results.extend(self.results.recv_timeout(PATIENCE).expect("a result comes in time"));
+        }
+        results
+    }
+
+    /// The lines that guests have written since the last call.
+    pub fn lines(&self) -> Vec<Line> {
+        std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Loads a handler from a file.
+pub fn load(engine: &Engine, path: &Path) -> Result<Arc<Handler>> {
+    let file = HandlerFile::from_path(path).context("is a handler's name")?;
+    Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
+}
+
+/// One worker thread, a time limit that tests can wait for, and handlers compiled only once.
+pub fn settings() -> Settings {
+    let cache = target_dir().ok().map(|target| target.join("compiled-handlers"));
+    let mut settings = Settings { workers: 1, cache, ..Settings::default() };
+    settings.limits.timeout = Duration::from_millis(300);
+    settings
+}
+
+/// A turn whose events have these data.
+pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
+    let events = data
+        .iter()
+        .zip(1..)
+        .map(|(data, sequence)| (sequence, event(key, sequence, data.as_ref())));
+    Turn {
+        token: Token { lane: 0, serial: 1 },
+        key: Key::from(key),
+        state: None,
+        events: events.collect(),
+        fresh: false,
+    }
+}
+
+/// An event of the year 2001 with a trace.
+pub fn event(key: &str, sequence: u64, data: &[u8]) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key,
+        sequence: Some(sequence),
+        id: &format!("{key}/{sequence}"),
+        kind: "test",
+        source: "/test",
+        time_ms: Some(1_000_000_000_123),
+        content_type: "application/json",
+        headers: &[("traceparent", "00-1-2-01"), ("Tracestate", "a=b"), ("other", "x")],
+        data,
+        end: false,
+    }))
+}
+
+/// A message's data as text.
+pub fn text(message: &Message) -> String {
+    String::from_utf8_lossy(message.data()).into_owned()
+}
+
+/// Asserts the kind of a failure, and that its message has all of these words.
+#[track_caller]
+pub fn assert_failure(failure: &Failure, kind: FailureKind, words: &[&str]) {
+    assert_eq!(failure.kind, kind, "{failure:?}");
+    for word in words {
+        assert!(failure.message.contains(word), "{word:?} is not in {failure:?}");
+    }
+}

@@ -1,0 +1,246 @@
+//! Every limit of a handler, and what the failure says that breaking one is.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ordain_core::FailureKind::{Error, Limit, Retry, Timeout, Trap};
+use ordain_core::{Change, Verdict};
+use ordain_tests::guests::{Pairs, message, outcome};
+use ordain_tests::workers::{Workers, assert_failure, settings, turn};
+
+const MIB: u32 = 1 << 20;
+
+#[test]
+fn a_state_has_a_limit() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let done = workers.command(r#"{"do":"put","bytes":1048576}"#);
+    assert!(matches!(&done.state, Change::Put(state) if state.len() == 1 << 20), "{done:?}");
+    let failure = workers.failure(r#"{"do":"put","bytes":1048577}"#);
+    assert_failure(&failure, Limit, &["1048577 bytes", "`plugins.state_size`", "1 MiB"]);
+    // So large that it is not even copied out of the guest.
+    let failure = workers.failure(r#"{"do":"put","bytes":20000000}"#);
+    assert_failure(&failure, Limit, &["`plugins.state_size` (1 MiB)"]);
+    Ok(())
+}
+
+#[test]
+fn messages_have_limits() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let done = workers.command(r#"{"do":"emit","messages":1000,"bytes":3000,"headers":3}"#);
+    assert!(
+        matches!(&done.verdicts[0], Verdict::Effect { messages, .. } if messages.len() == 1000)
+    );
+    let cases: [(&str, &[&str]); 5] = [
+        (
+            r#"{"do":"emit","messages":1001}"#,
+            &["emitted 1001 messages", "`plugins.messages` allows 1000"],
+        ),
+        (
+            r#"{"do":"emit","bytes":1048577}"#,
+            &["message 0, to the sink `faulty`", "`runtime.event_size` allows 1 MiB"],
+        ),
+        (
+            r#"{"do":"emit","messages":5,"bytes":1000000}"#,
+            &["together", "`plugins.messages_size` allows 4 MiB"],
+        ),
+        (
+            r#"{"do":"emit","messages":20,"bytes":1000000}"#,
+            &["at once", "`plugins.messages_size` (4 MiB)"],
+        ),
+        (
+            r#"{"do":"emit","sink":"nowhere"}"#,
+            &["message 0", "`nowhere`", "not configured", "`faulty`, `other`, `tally`"],
+        ),
+    ];
+    for (command, words) in cases {
+        assert_failure(&workers.failure(command), Limit, words);
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_has_a_limit() -> Result<()> {
+    let workers = Workers::faulty()?;
+    workers.command(r#"{"do":"allocate","mib":40}"#);
+    for mib in [64, 2_000] {
+        let failure = workers.failure(format!(r#"{{"do":"allocate","mib":{mib}}}"#));
+        assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
+    }
+    // Little by little, over several events.
+    let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
+    assert!(hoard.verdicts.len() < 4);
+    assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
+    Ok(())
+}
+
+#[test]
+fn all_memories_and_tables_count_together() -> Result<()> {
+    const MEMORY: u32 = 0;
+    const SECOND: u32 = 1;
+    const THIRD: u32 = 2;
+    const TABLE: u32 = 3;
+    let workers = Workers::guest("memories")?;
+    // In pages of 64 KiB; a table's element has 8 bytes.
+    for (what, by) in [(MEMORY, 600), (THIRD, 600), (TABLE, 10_000_000)] {
+        let grow = Pairs::new().pair(SECOND, 600).pair(what, by);
+        let failure = workers.failure(grow.bytes());
+        assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
+    }
+    let failure = workers.failure(Pairs::new().pair(SECOND, 600).pair(TABLE, 10_000).bytes());
+    assert_failure(&failure, Trap, &["unreachable"]);
+    Ok(())
+}
+
+#[test]
+fn time_has_a_limit() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let words = ["ran longer than 300ms", "`plugins.timeout`"];
+    assert_failure(&workers.failure(r#"{"do":"loop"}"#), Timeout, &words);
+    // It is the event's, not the turn's.
+    let done = workers.run(turn("key", &[r#"{"do":"sleep","ms":200}"#; 5]));
+    assert_eq!((done.verdicts.len(), done.failure), (5, None));
+    Ok(())
+}
+
+#[test]
+fn a_sleep_is_over_at_once_and_counts_as_time() -> Result<()> {
+    let mut patient = settings();
+    patient.limits.timeout = Duration::from_hours(2);
+    let workers = Workers::plugin("faulty", patient)?;
+    let begun = std::time::Instant::now();
+    assert_eq!(workers.command(r#"{"do":"sleep","ms":3600000}"#).failure, None);
+    let failure = workers.failure(r#"{"do":"sleep","ms":36000000}"#);
+    assert_failure(&failure, Timeout, &["waits longer than", "`plugins.timeout`"]);
+    assert!(begun.elapsed() < Duration::from_mins(30));
+    Ok(())
+}
+
+#[test]
+fn the_log_has_a_limit() -> Result<()> {
+    let workers = Workers::faulty()?;
+    assert_eq!(workers.command(r#"{"do":"log","lines":10,"bytes":1000}"#).failure, None);
+    assert_eq!(workers.lines().len(), 10);
+    for command in [
+        r#"{"do":"log","lines":1,"bytes":20000}"#,
+        r#"{"do":"log","lines":2000,"bytes":0}"#,
+        r#"{"do":"log","lines":17,"bytes":1000}"#,
+    ] {
+        let words = ["wrote more to the log than 16 KiB", "`plugins.log`"];
+        assert_failure(&workers.failure(command), Limit, &words);
+        let lines = workers.lines();
+        let written: usize = lines.iter().map(|(_, _, text)| text.len()).sum();
+        assert!(written <= 16 << 10 && lines.len() <= 1_025, "{} lines", lines.len());
+    }
+    let print = format!(r#"{{"do":"print","out":"{}","err":"x"}}"#, "x\\n".repeat(2_000));
+    assert_failure(&workers.failure(&print), Limit, &["`plugins.log`"]);
+    Ok(())
+}
+
+#[test]
+fn a_trap_says_what_and_where() -> Result<()> {
+    let workers = Workers::faulty()?;
+    assert_failure(&workers.failure(r#"{"do":"trap"}"#), Trap, &["unreachable", "in `"]);
+    assert_failure(&workers.failure(r#"{"do":"recurse"}"#), Trap, &["call stack exhausted"]);
+    let workers = Workers::guest("puppet")?;
+    let outside = Pairs::new().pair(u32::MAX - 8, 1);
+    assert_failure(
+        &workers.failure(outside.bytes()),
+        Trap,
+        &["out of bounds memory access", "`handle`"],
+    );
+    Ok(())
+}
+
+#[test]
+fn an_uncaught_error_has_its_text() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let failure = workers.failure(r#"{"do":"panic","text":"no such order: 17"}"#);
+    assert_failure(&failure, Error, &["panicked at plugins/faulty/src/lib.rs:", ": no such order"]);
+    assert!(!failure.message.contains("RUST_BACKTRACE"), "{failure:?}");
+    let failure = workers.failure(r#"{"do":"exit","code":3}"#);
+    assert_failure(&failure, Error, &["exited with code"]);
+    let failure = workers.failure(r#"{"do":"fail-after","bytes":10,"messages":2}"#);
+    assert_failure(&failure, Error, &["after an outcome of 2 messages"]);
+    Ok(())
+}
+
+#[test]
+fn a_handler_may_refuse_or_ask_for_another_try() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let done = workers.command(r#"{"do":"reject","reason":"not mine"}"#);
+    assert_eq!(done.verdicts, [Verdict::Rejected("not mine".to_owned())]);
+    assert_eq!(done.failure, None);
+    let failure = workers.failure(r#"{"do":"retry","reason":"busy","after_ms":70}"#);
+    assert_eq!((failure.kind, &*failure.message, failure.after_ms), (Retry, "busy", Some(70)));
+    let long = format!(r#"{{"do":"reject","reason":"{}"}}"#, "x".repeat(100_000));
+    let done = workers.command(&long);
+    assert!(matches!(&done.verdicts[0], Verdict::Rejected(reason) if reason.len() < 5_000));
+    Ok(())
+}
+
+#[test]
+fn many_elements_in_one_place_are_not_copied() -> Result<()> {
+    let messages = |count: u32| Pairs::new().list(outcome::MESSAGES, 1024, count);
+    // A thousand messages, each with the same 50 MiB of data.
+    let aliased = (0..1_000).fold(messages(1_000), |pairs, index| {
+        pairs.list(1024 + index * message::SIZE + message::DATA, 8, 50 * MIB)
+    });
+    let cases = [
+        aliased,
+        // As many messages as fit, all empty.
+        messages(58 * MIB / message::SIZE),
+        // One message with as many headers as fit, all empty.
+        messages(1).list(1024 + message::HEADERS, 4096, 58 * MIB / 16),
+        // A state of the whole memory.
+        Pairs::new().pair(outcome::STATE, 1).list(outcome::STATE_DATA, 0, 60 * MIB),
+    ];
+    let workers = Workers::guest("puppet")?;
+    for pairs in cases {
+        let before = resident()?;
+        let failure = workers.failure(pairs.bytes());
+        assert_failure(&failure, Limit, &["at once", "`plugins.messages_size` (4 MiB)"]);
+        let grown = resident()?.saturating_sub(before);
+        assert!(grown < 200 << 20, "{grown} bytes were taken");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_malformed_outcome_is_a_trap() -> Result<()> {
+    let message = |at: u32| Pairs::new().list(outcome::MESSAGES, at, 1);
+    let cases = [
+        Pairs::new().list(outcome::MESSAGES, 1024, u32::MAX),
+        message(1025),
+        Pairs::new().pair(outcome::STATE, 7),
+        message(1024).list(1024 + message::DATA, 60 * MIB, u32::MAX),
+        // Text that is none.
+        message(1024).pair(64, u32::MAX).list(1024 + message::SINK, 64, 4),
+    ];
+    let workers = Workers::guest("puppet")?;
+    for pairs in cases {
+        assert_failure(&workers.failure(pairs.bytes()), Trap, &[]);
+    }
+    let workers = Workers::guest("bad-allocator")?;
+    assert_failure(&workers.failure(""), Trap, &["realloc"]);
+    Ok(())
+}
+
+#[test]
+fn strings_of_other_encodings_are_understood() -> Result<()> {
+    // One message to the sink `tally`, in UTF-16.
+    let units: Vec<u32> = "tally\0".encode_utf16().map(u32::from).collect();
+    let name = (64..).step_by(4).zip(units.chunks(2));
+    let pairs = Pairs::new().list(outcome::MESSAGES, 1024, 1).list(1024 + message::SINK, 64, 5);
+    let pairs = name.fold(pairs, |pairs, (at, unit)| pairs.pair(at, unit[0] | unit[1] << 16));
+    let done = Workers::guest("puppet-utf16")?.command(pairs.bytes());
+    let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };
+    assert_eq!((messages[0].sink(), messages[0].data()), ("tally", &b""[..]));
+    Ok(())
+}
+
+/// Memory of this process.
+fn resident() -> Result<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: usize = statm.split(' ').nth(1).unwrap_or_default().parse()?;
+    Ok(pages * 4096)
+}

@@ -1,0 +1,130 @@
+//! Which files are taken as handlers, and what is said of those that are not.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use ordain::plugin::{Engine, HandlerFile, Settings};
+use ordain_tests::guests::{self, guest};
+use ordain_tests::plugins::plugin;
+use ordain_tests::workers::{load, settings};
+
+/// What loading a file of these bytes says.
+fn refusal(bytes: &[u8], settings: Settings) -> Result<String> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("bad@1.0.0.wasm");
+    std::fs::write(&path, bytes)?;
+    let engine = Engine::new(settings)?;
+    let error = load(&engine, &path).expect_err("is refused").to_string();
+    assert!(error.contains("bad@1.0.0.wasm"), "the file is not named: {error}");
+    Ok(error)
+}
+
+#[track_caller]
+fn assert_words(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn a_handler_has_a_version_and_a_digest() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bytes = std::fs::read(plugin("tally")?)?;
+    let engine = Engine::new(settings())?;
+    for (name, version) in [("tally@1.2.3.wasm", "tally@1.2.3"), ("tally.wasm", "tally")] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, &bytes)?;
+        let handler = load(&engine, &path)?;
+        assert_eq!(&**handler.version(), version);
+        assert_eq!(handler.digest().to_string().len(), 64);
+        assert!(!handler.migrates());
+    }
+    Ok(())
+}
+
+#[test]
+fn compiled_code_is_kept_and_a_bad_folder_for_it_does_no_harm() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let cache = dir.path().join("compiled");
+    let path = plugin("tally")?;
+    for _ in 0..2 {
+        let engine = Engine::new(Settings { cache: Some(cache.clone()), ..settings() })?;
+        load(&engine, &path)?;
+        assert!(cache.read_dir()?.next().is_some());
+    }
+    std::fs::write(dir.path().join("a file"), "")?;
+    let no_folder = Some(dir.path().join("a file"));
+    load(&*Engine::new(Settings { cache: no_folder, ..settings() })?, &path)?;
+    Ok(())
+}
+
+#[test]
+fn what_is_no_component_is_refused() -> Result<()> {
+    let component = std::fs::read(plugin("tally")?)?;
+    let cases: [(&[u8], &[&str]); 6] = [
+        (b"", &["is empty", "wasm32-wasip2"]),
+        (b"(component)", &["is no WebAssembly", "wasm32-wasip2"]),
+        (b"\0asm\x01\0\0\0", &["core module", "not a component", "wasm-tools component new"]),
+        (&component[..6], &["truncated"]),
+        (&component[..component.len() / 2], &["damaged, truncated"]),
+        (b"\0asm\x0d\0\x01\0\xff\xff\xff", &["damaged"]),
+    ];
+    for (bytes, words) in cases {
+        assert_words(&refusal(bytes, settings())?, words);
+    }
+    let engine = Engine::new(settings())?;
+    let missing = HandlerFile::from_path(Path::new("/nowhere/x.wasm")).expect("a name");
+    let error = engine.load(&missing.expect("a good one")).expect_err("is missing");
+    assert_words(&error.to_string(), &["/nowhere/x.wasm", "cannot be read"]);
+    Ok(())
+}
+
+#[test]
+fn a_component_without_the_right_export_is_refused() -> Result<()> {
+    let cases: [(&[u8], &[&str]); 4] = [
+        (guests::EMPTY, &["does not export `ordain:handler/handler@0.1.0`, but nothing"]),
+        (
+            &guest("later-version")?,
+            &["`ordain:handler/handler@0.1.0`, but `ordain:handler/handler@0.2.0`"],
+        ),
+        (&guest("wrong-type")?, &["another type of `handle`"]),
+        (&guest("wrong-name")?, &["without a function `handle`"]),
+    ];
+    for (bytes, words) in cases {
+        assert_words(&refusal(bytes, settings())?, words);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_import_that_is_not_given_is_refused() -> Result<()> {
+    let given = "wasi:cli, wasi:clocks, wasi:filesystem, wasi:io, wasi:random, wasi:sockets";
+    for import in [
+        "wasi:http/types@0.2.0",
+        "wasi:cli/environment@0.3.0",
+        "wasi:keyvalue/store@0.2.0",
+        "ordain:handler/logging@0.2.0",
+        "someone:else/entirely",
+    ] {
+        let refusal = refusal(&guests::importing(import), settings())?;
+        assert_words(&refusal, &[&format!("imports `{import}`"), given, "logging@0.1.0"]);
+    }
+    // Given, so that the next thing is missed.
+    let refusal = refusal(&guests::importing("wasi:cli/environment@0.2.99"), settings())?;
+    assert_words(&refusal, &["does not export"]);
+    Ok(())
+}
+
+#[test]
+fn a_handler_that_cannot_start_is_refused() -> Result<()> {
+    let large = guest("large")?;
+    assert_words(&refusal(&large, settings())?, &["does not start", "`plugins.memory`", "64 MiB"]);
+    let mut short = settings();
+    short.limits.timeout = Duration::from_millis(50);
+    let endless = guest("endless-start")?;
+    assert_words(&refusal(&endless, short)?, &["does not start", "`plugins.timeout`", "50ms"]);
+    let trap = guest("trap-start")?;
+    assert_words(&refusal(&trap, settings())?, &["does not start", "unreachable"]);
+    Ok(())
+}

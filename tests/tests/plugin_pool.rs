@@ -1,0 +1,233 @@
+//! Turns, instances and workers.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::Result;
+use ordain::plugin::{InstancePolicy, Pool, Settings, StreamContext};
+use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
+use ordain_tests::plugins::plugin;
+use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
+
+const LOOP: &str = r#"{"do":"loop"}"#;
+const OK: &str = r#"{"do":"ok"}"#;
+const STATE: &str = r#"{"do":"state"}"#;
+const CALLS: &str = r#"{"do":"calls"}"#;
+
+/// The texts of all messages of a turn.
+fn texts(done: &TurnDone) -> Vec<String> {
+    let messages = done.verdicts.iter().flat_map(|verdict| match verdict {
+        Verdict::Effect { messages, .. } => messages.as_slice(),
+        Verdict::Rejected(_) => &[],
+    });
+    messages.map(text).collect()
+}
+
+fn token(lane: u32, turn: Turn) -> Turn {
+    Turn { token: Token { lane, serial: 1 }, ..turn }
+}
+
+#[test]
+fn each_event_runs_on_the_state_that_the_one_before_left() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let put = r#"{"do":"put","bytes":7}"#;
+    let mut events = turn("key", &[STATE, put, STATE, r#"{"do":"reject"}"#, STATE]);
+    events.state = Some(vec![0; 3].into());
+    let done = workers.run(events);
+    assert_eq!(texts(&done), [r#"{"bytes":3}"#, r#"{"bytes":7}"#, r#"{"bytes":7}"#]);
+    assert_eq!(done.verdicts.len(), 5);
+    assert!(matches!(&done.state, Change::Put(state) if state.len() == 7));
+
+    let done = workers.run(turn("key", &[put, r#"{"do":"delete"}"#, STATE]));
+    assert_eq!((texts(&done), &done.state), (vec!["null".to_owned()], &Change::Delete));
+    let done = workers.run(turn("key", &[OK, STATE]));
+    assert_eq!(done.state, Change::Keep);
+    Ok(())
+}
+
+#[test]
+fn a_turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let put = r#"{"do":"put","bytes":7}"#;
+    let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK]));
+    assert_eq!(done.verdicts.len(), 1);
+    assert!(matches!(&done.state, Change::Put(state) if state.len() == 7));
+    assert_eq!(done.failure.map(|failure| failure.kind), Some(FailureKind::Error));
+
+    let done = workers.run(turn("key", &[OK, r#"{"do":"complete"}"#, OK]));
+    assert_eq!((done.verdicts.len(), done.failure), (2, None));
+    assert!(matches!(done.verdicts[1], Verdict::Effect { complete: true, .. }));
+
+    let mut marked = turn("key", &[OK, OK, OK]);
+    let last = EventParts { key: "key", data: OK.as_bytes(), end: true, ..EventParts::default() };
+    marked.events[1].1 = Arc::new(Event::new(&last));
+    assert_eq!(workers.run(marked).verdicts.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn instances_are_reused_and_replaced() -> Result<()> {
+    let workers = Workers::plugin("faulty", Settings { instance_events: 5, ..settings() })?;
+    let calls = |workers: &Workers, turn: Turn| {
+        let report = |text: &String| text.trim_matches(|c: char| !c.is_ascii_digit()).to_owned();
+        texts(&workers.run(turn)).iter().map(report).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(calls(&workers, turn("a", &[CALLS; 2])), "1 2");
+    assert_eq!(calls(&workers, turn("b", &[CALLS; 5])), "3 4 5 1 2");
+    // A fresh one for a second try; both may be used again.
+    assert_eq!(calls(&workers, Turn { fresh: true, ..turn("b", &[CALLS; 2]) }), "1 2");
+    assert_eq!(calls(&workers, turn("b", &[CALLS])), "3");
+    for failing in ["trap", "retry", "panic"] {
+        workers.failure(format!(r#"{{"do":"{failing}"}}"#));
+    }
+    assert_eq!(calls(&workers, turn("b", &[CALLS])), "1");
+
+    let fresh = Settings { instance: InstancePolicy::Fresh, ..settings() };
+    let workers = Workers::plugin("faulty", fresh)?;
+    assert_eq!(calls(&workers, turn("a", &[CALLS; 3])), "1 1 1");
+    Ok(())
+}
+
+#[test]
+fn a_slow_key_does_not_hold_up_others() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let mut turns = vec![token(0, turn("slow", &[OK, LOOP]))];
+    turns.extend((1..=500).map(|lane| token(lane, turn("fast", &[OK; 3]))));
+    workers.turns.submit(turns);
+    let results = workers.results(501);
+    let at = results.iter().position(|done| done.token.lane == 0).expect("it comes too");
+    assert_eq!(at, 500, "the slow one is the last");
+    assert!(results[..500].iter().all(|done| done.verdicts.len() == 3));
+    assert_eq!(results[500].verdicts.len(), 1);
+    assert_eq!(results[500].failure.as_ref().map(|f| f.kind), Some(FailureKind::Timeout));
+    Ok(())
+}
+
+#[test]
+fn more_slow_keys_than_a_worker_suspends_are_all_ended() -> Result<()> {
+    let mut short = settings();
+    short.limits.timeout = Duration::from_millis(20);
+    let workers = Workers::plugin("faulty", short)?;
+    let slow = (0..70).map(|lane| token(lane, turn("slow", &[LOOP])));
+    let fast = (70..80).map(|lane| token(lane, turn("fast", &[OK])));
+    workers.turns.submit(slow.chain(fast).collect());
+    let results = workers.results(80);
+    for done in results {
+        let failed = done.failure.map(|failure| failure.kind);
+        let expected = (done.token.lane < 70).then_some(FailureKind::Timeout);
+        assert_eq!(failed, expected, "{}", done.token.lane);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
+    let mut patient = settings();
+    patient.limits.timeout = Duration::from_hours(1);
+    let workers = Workers::plugin("faulty", patient)?;
+    workers.turns.submit((0..200).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+    let (send, results) = channel();
+    let done = Box::new(move |done| {
+        let _ = send.send(done);
+    });
+    let other = StreamContext::new("payments", SINKS);
+    let turns = workers.pool.attach(other, workers.turns.handler(), done);
+    for _ in 0..3 {
+        turns.submit(vec![turn("fast", &[OK])]);
+        let fast: Vec<TurnDone> = results.recv_timeout(Duration::from_secs(30))?;
+        assert_eq!(fast[0].failure, None);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
+    let settings = Settings { workers: 4, ..settings() };
+    let workers = Workers::plugin("tally", settings)?;
+    let (send, results) = channel();
+    let queues: Vec<_> = (0..3)
+        .map(|_| {
+            let send = send.clone();
+            let done = Box::new(move |done: Vec<TurnDone>| {
+                let _ = send.send(done);
+            });
+            let stream = StreamContext::new("orders", SINKS);
+            workers.pool.attach(stream, workers.turns.handler(), done)
+        })
+        .collect();
+    for round in 0..20 {
+        for (number, queue) in queues.iter().enumerate() {
+            let lane = |n| (number * 10_000 + round * 100 + n) as u32;
+            queue.submit((0..100).map(|n| token(lane(n), turn("key", &["1", "2"]))).collect());
+        }
+    }
+    let mut lanes = Vec::new();
+    while lanes.len() < 6_000 {
+        let done = results.recv_timeout(Duration::from_mins(1))?;
+        for done in done {
+            assert_eq!((done.verdicts.len(), &done.failure), (2, &None));
+            lanes.push(done.token.lane);
+        }
+    }
+    lanes.sort_unstable();
+    lanes.dedup();
+    assert_eq!(lanes.len(), 6_000);
+    Ok(())
+}
+
+#[test]
+fn a_handler_is_replaced_between_turns() -> Result<()> {
+    let workers = Workers::faulty()?;
+    assert_eq!(&*workers.command(OK).version, "faulty");
+    let dir = tempfile::tempdir()?;
+    let newer = dir.path().join("tally@2.0.0.wasm");
+    std::fs::copy(plugin("tally")?, &newer)?;
+    let tally = load(&workers.engine, &newer)?;
+    workers.turns.replace(Arc::clone(&tally));
+    let done = workers.command(OK);
+    assert_eq!(&*done.version, "tally@2.0.0");
+    assert!(texts(&done)[0].contains("\"count\":1"));
+    Ok(())
+}
+
+#[test]
+fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
+    let mut patient = settings();
+    patient.limits.timeout = Duration::from_hours(1);
+    for detached_first in [true, false] {
+        let Workers { turns, pool, .. } = Workers::plugin("faulty", patient.clone())?;
+        turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+        std::thread::sleep(Duration::from_millis(30));
+        if detached_first {
+            drop(turns);
+            drop(pool);
+        } else {
+            drop(pool);
+            // Into the void.
+            turns.submit(vec![turn("late", &[OK])]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_runs_of_a_dropped_queue_makes_room() -> Result<()> {
+    let mut patient = settings();
+    patient.limits.timeout = Duration::from_hours(1);
+    let workers = Workers::plugin("faulty", patient)?;
+    let stream = StreamContext::new("payments", SINKS);
+    let turns = workers.pool.attach(stream, workers.turns.handler(), Box::new(|_| ()));
+    turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+    std::thread::sleep(Duration::from_millis(30));
+    drop(turns);
+    assert_eq!(workers.command(OK).failure, None);
+    Ok(())
+}
+
+#[test]
+fn a_pool_can_be_started_without_a_handler() -> Result<()> {
+    let engine = ordain::plugin::Engine::new(settings())?;
+    drop(Pool::start(&engine)?);
+    Ok(())
+}
