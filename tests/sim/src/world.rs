@@ -214,8 +214,11 @@ impl World {
         for (id, owner) in &self.owners {
             if left.is_empty() && !owner.sequencer.quiescent() {
                 let stats = owner.sequencer.stats();
-                let detail =
-                    format!("owner {id} has nothing to do and is not quiescent: {stats:?} {}", std::env::var("ORDAIN_SIM_SEED").map_or(String::new(), |_| format!("{:#?}", owner.sequencer)));
+                let detail = format!(
+                    "owner {id} has nothing to do and is not quiescent: {stats:?} {}",
+                    std::env::var("ORDAIN_SIM_SEED")
+                        .map_or(String::new(), |_| format!("{:#?}", owner.sequencer))
+                );
                 self.checker.broke("quiescent", detail);
             }
         }
