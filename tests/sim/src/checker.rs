@@ -106,6 +106,12 @@ impl Checker {
         self.corrupt.insert(key.clone());
     }
 
+    /// Whether jobs are forgotten while the run lasts.
+    fn jobs_expire(&self) -> bool {
+        let settings = &self.plan.settings;
+        settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()
+    }
+
     fn model(&mut self, key: &Key) -> &mut KeyModel {
         let first = self.plan.settings.first;
         self.keys.entry(key.clone()).or_insert_with(|| KeyModel::new(first))

@@ -54,6 +54,8 @@ pub(crate) struct Producing {
     pub(crate) unusable: u32,
     /// Events with a payload of kilobytes.
     pub(crate) big: u32,
+    /// Keys whose job was brought in from elsewhere and does not begin with the first sequence.
+    pub(crate) imported: u32,
     /// Keys that go over to another partition (events), and events that take the wrong one.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
@@ -116,6 +118,8 @@ pub(crate) struct Disturbing {
     pub(crate) takeovers: u64,
     pub(crate) resets: u64,
     pub(crate) versions: u64,
+    /// Orderly hand-overs: finish what runs, then let a successor claim.
+    pub(crate) drains: u64,
 }
 
 impl Plan {
@@ -143,6 +147,7 @@ impl Plan {
                 jitter: 0,
                 ended: 300,
                 big: 5,
+                imported: 100,
                 ..Producing::default()
             },
             handler: Handling { completes: 0, stops_early: 50, ..Handling::default() },

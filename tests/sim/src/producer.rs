@@ -33,6 +33,8 @@ pub(crate) struct Script {
     pub(crate) queues: Vec<Vec<Entry>>,
     /// Events that the remote replay source has.
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
+    /// Jobs that are in the store from the beginning: the partition and `next`.
+    pub(crate) imported: BTreeMap<Key, (u32, u64)>,
     /// When the last one can be delivered.
     pub(crate) end: u64,
 }
@@ -42,25 +44,25 @@ pub(crate) const BLOCKED_KEY: &str = "key-0";
 
 /// Writes the script.
 pub(crate) fn script(plan: &Plan, rng: &mut Rng) -> Script {
-    let mut writer = Writer { plan, rng, placed: Vec::new(), remote: BTreeMap::new() };
+    let mut writer = Writer { plan, rng, placed: Vec::new(), script: Script::default() };
     for key in 0..plan.producer.keys {
         writer.key(key);
     }
-    let Writer { mut placed, remote, .. } = writer;
+    let Writer { mut placed, mut script, .. } = writer;
     placed.sort_by_key(|(_, entry)| entry.at);
-    let end = placed.last().map_or(0, |(_, entry)| entry.at);
-    let mut queues = vec![Vec::new(); plan.partitions as usize];
+    script.end = placed.last().map_or(0, |(_, entry)| entry.at);
+    script.queues = vec![Vec::new(); plan.partitions as usize];
     for (partition, entry) in placed {
-        queues[partition].push(entry);
+        script.queues[partition].push(entry);
     }
-    Script { queues, remote, end }
+    script
 }
 
 struct Writer<'a> {
     plan: &'a Plan,
     rng: &'a mut Rng,
     placed: Vec<(usize, Entry)>,
-    remote: BTreeMap<(Key, u64), Arc<Event>>,
+    script: Script,
 }
 
 /// Where a key's events go: over to another partition at some time, perhaps.
@@ -74,7 +76,7 @@ impl Writer<'_> {
         let rates = &self.plan.producer;
         let name = if number == 3 { "ключ/3 %".to_owned() } else { format!("key-{number}") };
         let key: Key = Arc::from(name);
-        let first = self.plan.settings.first;
+        let mut first = self.plan.settings.first;
         let count = self.rng.between(rates.events.0, rates.events.1);
         let ended = self.rng.permille(rates.ended);
         let route = Route {
@@ -85,6 +87,13 @@ impl Writer<'_> {
                 u64::MAX
             },
         };
+        if self.rng.permille(rates.imported) {
+            first = self.rng.pick(&[2, 1_000, 5_000_000]);
+            self.script.imported.insert(key.clone(), (route.home as u32, first));
+            let before = self.make(&key, first - 1, "before", false);
+            let at = self.rng.below(rates.spread);
+            self.place(&route, at, before);
+        }
         let mut times: Vec<u64> = (0..count).map(|_| self.rng.below(rates.spread)).collect();
         times.sort_unstable();
         for (index, &at) in times.iter().enumerate() {
@@ -118,7 +127,7 @@ impl Writer<'_> {
         }
         if self.rng.permille(rates.lost) {
             if self.rng.permille(rates.found) {
-                self.remote.insert((key.clone(), sequence), event);
+                self.script.remote.insert((key.clone(), sequence), event);
             }
             return;
         }

@@ -129,6 +129,7 @@ impl Profile {
             Self::Expiring => {
                 disturbed(plan);
                 plan.settings.complete_ttl = rng.pick(&[500, 5_000]);
+                plan.settings.key_ttl = rng.pick(&[None, None, Some(3_000)]);
                 plan.handler.completes = 40;
                 plan.producer.spread = 20_000;
                 plan.producer.lateness = 15_000;
@@ -200,6 +201,7 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     plan.settings.ordering = Ordering::Fifo;
     plan.producer.lost = 0;
+    plan.producer.imported = 0;
     plan.producer.repeated = rng.pick(&[50, 300]);
     plan.handler.slow = 20;
     plan.handler.slowness = 1_000;
@@ -276,5 +278,6 @@ fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
         takeovers: rng.below(most + 1),
         resets: rng.below(most + 1),
         versions: rng.below(2),
+        drains: rng.below(2),
     };
 }

@@ -48,6 +48,20 @@ pub(crate) struct Record {
     pub(crate) corrupt: bool,
 }
 
+impl Record {
+    fn new(job: Job) -> Self {
+        Self {
+            job,
+            state: None,
+            ids: BTreeMap::new(),
+            spill: BTreeMap::new(),
+            due_at: None,
+            expires_at: None,
+            corrupt: false,
+        }
+    }
+}
+
 /// Outboxes by (partition, shard) and number of the commit.
 type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Message>>>;
 
@@ -102,6 +116,13 @@ impl Store {
             })
             .collect();
         (claim, commits)
+    }
+
+    /// Brings a job in from elsewhere.
+    pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
+        let mut job = Job::new(next, partition);
+        job.incarnation = Self::time(0);
+        self.records.insert(key.clone(), Record::new(job));
     }
 
     /// Removes jobs whose time is over; their keys.

@@ -11,7 +11,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Event, Input, Key, Ordering, Token, Version};
+use ordain_core::{Batch, Effect, Event, Input, Key, Ordering, Version};
 
 use crate::Options;
 use crate::checker::{Checker, Violation};
@@ -43,12 +43,8 @@ enum What {
         batch: Arc<Batch>,
         reply: Reply,
     },
-    /// The store loads a job.
-    Load {
-        owner: u64,
-        token: Token,
-        key: Key,
-    },
+    /// The store answers a question of an owner.
+    Serve(u64, Effect),
     /// Messages go out.
     Publish {
         owner: u64,
@@ -62,6 +58,7 @@ enum What {
     Start(u32),
     Crash(u32),
     Takeover(u32),
+    Drain(u32),
     Reset(u32),
     /// The end of an owner that goes on beside a newer one.
     Kill(u64),
@@ -117,7 +114,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(plan: Plan, options: &Options) -> Self {
         let mut rng = Rng::new(mix(&[plan.seed, 7]));
-        let Script { queues, remote, end } = script(&plan, &mut rng);
+        let Script { queues, remote, imported, end } = script(&plan, &mut rng);
         let mut checker = Checker::new(&plan);
         if plan.settings.ordering == Ordering::Fifo {
             for (place, entry) in queues.iter().flatten().enumerate() {
@@ -128,6 +125,10 @@ impl World {
         }
         let mut store = Store::new(plan.settings.shards);
         store.breakage = options.breakage;
+        for (key, (partition, next)) in &imported {
+            store.import(key, *partition, *next);
+            checker.imported(key, &store.records[key]);
+        }
         let mut world = Self {
             rng,
             now: 0,

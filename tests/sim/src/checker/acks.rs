@@ -49,8 +49,9 @@ impl Checker {
             .settlements(sequence)
             .filter_map(|settled| settled.event())
             .any(|settled| settled.content() == event.content());
-        same || model.settled.contains_key(&sequence)
-            && self.is_forgotten(&key, model, sequence, event, store)
+        let settled = model.settled.contains_key(&sequence);
+        same || sequence < model.imported
+            || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
     /// Whether the store no longer remembers what was settled under the sequence, as it may.

@@ -142,8 +142,7 @@ impl Checker {
             let early = [Cause::FarAhead, Cause::Overflow].iter().any(|c| c.name() == **fate);
             early || self.deaths > 0 && **fate == Cause::Conflict.name()
         };
-        let lives = self.plan.settings.complete_ttl < 1_000_000;
-        lives || fates.iter().filter(|fate| !aside(fate)).count() <= 1
+        self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1
     }
 
     /// A blocked key does not hold up the others.

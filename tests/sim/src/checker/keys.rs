@@ -46,6 +46,8 @@ pub(crate) struct KeyModel {
     pub(super) ids: BTreeSet<u64>,
     /// Where the last one taken stands in the queue.
     pub(super) place: Option<usize>,
+    /// Everything below was settled elsewhere.
+    pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
 }
@@ -63,6 +65,7 @@ impl KeyModel {
             taken: BTreeMap::new(),
             ids: BTreeSet::new(),
             place: None,
+            imported: 0,
             settled_at: 0,
         }
     }
@@ -74,6 +77,13 @@ impl KeyModel {
 }
 
 impl Checker {
+    /// A job was brought in from elsewhere.
+    pub(crate) fn imported(&mut self, key: &Key, record: &Record) {
+        let (next, incarnation) = (record.job.next, record.job.incarnation);
+        let model = KeyModel { live: true, incarnation, imported: next, ..KeyModel::new(next) };
+        self.keys.insert(key.clone(), model);
+    }
+
     /// The store has removed a job whose time was over.
     pub(crate) fn expired(&mut self, key: &Key, record: &Record) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
@@ -86,7 +96,7 @@ impl Checker {
         let model = self.model(key);
         let mut former = std::mem::take(&mut model.former);
         former.push(std::mem::take(&mut model.settled));
-        let settled_at = model.settled_at;
-        *model = KeyModel { former, settled_at, ..KeyModel::new(first) };
+        let (imported, settled_at) = (model.imported, model.settled_at);
+        *model = KeyModel { former, imported, settled_at, ..KeyModel::new(first) };
     }
 }

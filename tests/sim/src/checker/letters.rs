@@ -18,6 +18,7 @@ impl Checker {
         if let Some(old) = self.letters.insert(letter.id.clone(), letter.clone())
             && old.content != letter.content
             && old.content != LetterContent::Nothing
+            && !self.was_reborn(&letter.id.key)
         {
             let (old, new) = (&old.content, &letter.content);
             self.broke("I5", format!("{place}: a letter of {old:?} is overwritten by {new:?}"));
@@ -27,6 +28,11 @@ impl Checker {
             self.letter_index.entry(index).or_default().insert(letter.id.clone());
             self.came_late(letter, event);
         }
+    }
+
+    /// Whether the key had a job that expired: its sequences begin again, and so do its letters.
+    fn was_reborn(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(|model| !model.former.is_empty())
     }
 
     /// The late original of a hole fills it.
@@ -122,9 +128,7 @@ impl Checker {
             Cause::FarAhead => {
                 sequenced && event.sequence().is_some_and(|s| s == u64::MAX || self.was_far(key, s))
             }
-            Cause::AfterEnd => {
-                model.is_some_and(|model| model.completed || !model.former.is_empty())
-            }
+            Cause::AfterEnd => self.was_reborn(key) || model.is_some_and(|model| model.completed),
             Cause::Late => model.is_some_and(|model| {
                 model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
             }),

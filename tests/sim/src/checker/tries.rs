@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use ordain_core::{Key, Settings, TurnDone};
+use ordain_core::{Key, Settings};
 
 use super::Checker;
 use crate::handler::Nature;
@@ -13,6 +13,8 @@ use crate::handler::Nature;
 pub(super) struct Tries {
     /// Failures that an owner was told of, by key and content.
     failures: BTreeMap<(Key, u64), u32>,
+    /// Those of them that are bounded: not those on a guess, whose outcome is refused.
+    counted: BTreeMap<(Key, u64), u32>,
     /// What the store was asked to look for.
     asked: BTreeMap<Key, Vec<Vec<RangeInclusive<u64>>>>,
     /// Writes refused, by key: the lane starts again from what is durable.
@@ -68,12 +70,10 @@ impl Checker {
     }
 
     /// An owner was told of a failed try.
-    pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, done: &TurnDone) {
-        if done.failure.is_none() {
-            return;
-        }
-        let count = self.tries.failures.entry((key.clone(), content)).or_default();
-        *count += 1;
+    pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, counts: bool) {
+        *self.tries.failures.entry((key.clone(), content)).or_default() += 1;
+        let count = self.tries.counted.entry((key.clone(), content)).or_default();
+        *count += u32::from(counts);
         let (count, tries) = (*count, &self.tries);
         let settings = &self.plan.settings;
         let refused = tries.refused.get(key).copied().unwrap_or(0);

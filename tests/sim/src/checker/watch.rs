@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ordain_core::{
-    Batch, CommitReply, Effect, Event, Input, Key, Refusal, Stats, Token, Turn, TurnDone, shard_of,
+    Batch, CommitReply, Effect, Event, Input, Key, Refusal, Stats, Status, Token, Turn, TurnDone,
+    shard_of,
 };
 
 use super::{Checker, at};
@@ -31,6 +32,8 @@ pub(super) struct Watch {
     fresh: BTreeMap<Key, u64>,
     /// Replay rounds by key and first missing sequence.
     rounds: BTreeMap<(Key, u64), u32>,
+    /// Told to start nothing more.
+    draining: bool,
     stopped: bool,
 }
 
@@ -38,12 +41,19 @@ pub(super) struct Watch {
 struct Flight {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
+    /// Its lane has started again meanwhile: what comes of it does not count.
+    stale: bool,
+    /// It may run although its job is there and not known: what comes of it is refused.
+    guess: bool,
 }
 
 impl Watch {
     /// A key begins anew, or its lane does.
     pub(super) fn reborn(&mut self, key: &Key) {
         self.ahead.remove(key);
+        for flight in self.turns.values_mut().filter(|flight| flight.key == *key) {
+            flight.stale = true;
+        }
         self.failures.remove(key);
         self.fresh.remove(key);
         self.rounds.retain(|(other, _), _| other != key);
@@ -142,10 +152,12 @@ impl Checker {
         if turn.events.len() > settings.quantum {
             self.broke("I7", format!("{place}: a turn of {} events", turn.events.len()));
         }
+        let guess = first == settings.first && self.keys.get(&turn.key).is_some_and(|k| k.live);
         let watch = self.watch(owner);
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
         let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
-        let flight = Flight { key: turn.key.clone(), events: turn.events.clone() };
+        let (key, events) = (turn.key.clone(), turn.events.clone());
+        let flight = Flight { key, events, stale: false, guess };
         let reused = watch.turns.insert(turn.token, flight).is_some();
         let turns = watch.turns.len();
         let to = first + turn.events.len() as u64;
@@ -155,7 +167,10 @@ impl Checker {
         }
         range.1 = to;
         let ahead: u64 = watch.ahead.values().map(|(from, to)| to - from).sum();
-        if other {
+        let draining = watch.draining;
+        if draining {
+            self.broke("drain", format!("{place}: a turn after the drain"));
+        } else if other {
             self.broke("I2", format!("{place}: a second turn of its key"));
         } else if reused {
             self.broke("I2", format!("{place}: a token used twice"));
@@ -223,6 +238,7 @@ impl Checker {
                 watch.failures.clear();
                 watch.fresh.clear();
             }
+            Input::Drain => self.watch(owner).draining = true,
             Input::SourceReset => {
                 let watch = self.watch(owner);
                 watch.failures.clear();
@@ -235,7 +251,7 @@ impl Checker {
     fn done(&mut self, owner: u64, done: &TurnDone) {
         let watch = self.watch(owner);
         let Some(flight) = watch.turns.remove(&done.token) else { return };
-        let Flight { key, events } = flight;
+        let Flight { key, events, stale, guess } = flight;
         let first = events[0].0;
         let next = first + done.verdicts.len() as u64;
         if let Some(range) = watch.ahead.get_mut(&key)
@@ -245,14 +261,19 @@ impl Checker {
         }
         let Some(failure) = &done.failure else { return };
         let (_, event) = &events[done.verdicts.len()];
+        let nature = handler::nature(&self.plan, event);
+        let counts = !stale && !guess;
+        self.failed(&key, event.content(), nature, counts);
+        if !counts {
+            return;
+        }
+        let watch = self.watch(owner);
         if failure.kind.may_pass() {
             let count = watch.failures.entry(key.clone()).or_insert((next, 0));
             *count = (next, if count.0 == next { count.1 + 1 } else { 1 });
         } else {
             watch.fresh.insert(key.clone(), next);
         }
-        let nature = handler::nature(&self.plan, event);
-        self.failed(&key, event.content(), nature, done);
     }
 
     fn committed(&mut self, owner: u64, shard: u32, reply: &CommitReply) {
@@ -267,6 +288,8 @@ impl Checker {
             if let Some((_, why)) = applied.refused.iter().find(|(other, _)| *other == index) {
                 watch.reborn(&write.key);
                 refused.push((write.key.clone(), why.clone()));
+            } else if write.job.status == Status::Parked {
+                watch.reborn(&write.key);
             } else if let Some(range) = watch.ahead.get_mut(&write.key) {
                 range.0 = write.job.next.clamp(range.0, range.1);
             }
@@ -282,8 +305,7 @@ impl Checker {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
         // A job may expire between its load and a commit, and a stale load may precede both.
-        let expires = self.plan.settings.complete_ttl < 1_000_000;
-        if alone && !unreadable && !expires && !self.speculates() {
+        if alone && !unreadable && !self.jobs_expire() && !self.speculates() {
             self.broke("I2", format!("{key:?}: a write of the only owner is refused: {why:?}"));
         }
     }

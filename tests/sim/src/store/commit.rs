@@ -90,15 +90,8 @@ impl Store {
         let mut job = write.job.clone();
         job.fill_times(reply.time);
         let forgets = self.is_broken(Breakage::StoreForgetsSpills);
-        let record = self.records.entry(write.key.clone()).or_insert_with(|| Record {
-            job: job.clone(),
-            state: None,
-            ids: std::collections::BTreeMap::new(),
-            spill: std::collections::BTreeMap::new(),
-            due_at: None,
-            expires_at: None,
-            corrupt: false,
-        });
+        let record =
+            self.records.entry(write.key.clone()).or_insert_with(|| Record::new(job.clone()));
         record.job = job;
         record.state = crate::handler::changed(record.state.take(), &write.state);
         for (sequence, event) in &write.spill {

@@ -1,9 +1,13 @@
 //! What happens to the owners: crashes at any step, successors beside them, lost connections, new
 //! handler versions, a job that becomes unreadable.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ordain_core::{Input, Key};
+
+/// How long an orderly end may take.
+const GRACE_MS: u64 = 30_000;
 
 use super::{DOUBLE_MS, FIRST_VERSION, What, World};
 
@@ -22,6 +26,11 @@ impl World {
             let partition = self.any_partition();
             let at = self.rng.below(span);
             self.plan_at(at, What::Takeover(partition));
+        }
+        for _ in 0..disturb.drains {
+            let partition = self.any_partition();
+            let at = self.rng.below(span);
+            self.plan_at(at, What::Drain(partition));
         }
         // A file at its end does not lose its connection.
         for _ in 0..if self.plan.once { 0 } else { disturb.resets } {
@@ -50,6 +59,7 @@ impl World {
             What::Crash(partition) => self.crash_soon(partition),
             What::Takeover(partition) => self.take_over(partition),
             What::Reset(partition) => self.reset(partition),
+            What::Drain(partition) => self.drain_owner(partition),
             What::Kill(owner) => self.kill(owner),
             What::NewVersion => self.new_version(),
             What::Corrupt => self.corrupt(),
@@ -100,7 +110,7 @@ impl World {
             match what {
                 What::Tell(owner, _) | What::Wake(owner) => return *owner != id,
                 What::Commit { owner, .. }
-                | What::Load { owner, .. }
+                | What::Serve(owner, _)
                 | What::Publish { owner, .. }
                     if *owner == id =>
                 {
@@ -110,21 +120,22 @@ impl World {
             }
             true
         });
+        let mut cut = BTreeSet::new();
         for at in orphans {
-            let keep = self.rng.permille(500);
-            match self.agenda.get_mut(&at) {
+            if let Some(What::Publish { shard, messages, .. }) = self.agenda.get(&at) {
                 // Publication stops anywhere: what is out is out, and is not marked done.
-                Some(What::Publish { messages, .. }) => {
-                    let sent = self.rng.below(messages.len() as u64 + 1) as usize;
-                    for message in &messages[..sent] {
-                        self.checker.published(message);
-                    }
-                    self.agenda.remove(&at);
+                let all = messages.len();
+                let sent = self.rng.below(all as u64 + 1) as usize;
+                let sent = if cut.contains(shard) { 0 } else { sent };
+                for message in &messages[..sent] {
+                    self.checker.published(message);
                 }
-                Some(_) if !keep => {
-                    self.agenda.remove(&at);
+                if sent < all {
+                    cut.insert(*shard);
                 }
-                _ => {}
+                self.agenda.remove(&at);
+            } else if self.rng.permille(500) {
+                self.agenda.remove(&at);
             }
         }
     }
@@ -144,6 +155,15 @@ impl World {
             let source = &mut self.sources[partition as usize];
             source.reconnect(&mut owner.connection, self.now + wait);
             self.plan_at(0, What::Tell(id, Input::SourceReset));
+        }
+    }
+
+    /// An orderly hand-over.
+    fn drain_owner(&mut self, partition: u32) {
+        let Some(id) = self.current[partition as usize] else { return };
+        if let Some(owner) = self.owners.get_mut(&id) {
+            owner.drains_until = Some(self.now + GRACE_MS);
+            self.plan_at(0, What::Tell(id, Input::Drain));
         }
     }
 

@@ -9,6 +9,9 @@ use crate::producer::Item;
 /// Effects in one go that no honest sequencer needs in these small worlds.
 const EFFECTS: usize = 20_000;
 
+/// Rounds with nothing but a timeout that has passed: each of a handful of keys may have had one.
+const SPINS: u32 = 2_000;
+
 impl World {
     /// Something on the agenda happens.
     pub(super) fn happen(&mut self, what: What) {
@@ -25,7 +28,7 @@ impl World {
             What::Commit { owner, claim, batch, reply } => {
                 self.store_commits(owner, claim, &batch, reply);
             }
-            What::Load { owner, token, key } => self.store_loads(owner, token, &key),
+            What::Serve(owner, effect) => self.serve(owner, &effect),
             What::Publish { owner, shard, number, messages } => {
                 self.publishes(owner, shard, number, &messages);
             }
@@ -43,6 +46,7 @@ impl World {
         self.deliveries(id, &mut owner, now);
         if owner.sequencer.poll_timeout().is_some_and(|at| at <= now) {
             owner.sequencer.handle_timeout(now);
+            owner.spins += 1;
         }
         if !self.drain(id, &mut owner) {
             self.bury(id, owner.partition);
@@ -51,8 +55,15 @@ impl World {
         if owner.connection.outstanding() > self.plan.settings.prefetch {
             self.checker.broke("I7", "more deliveries taken than allowed".into());
         }
+        if owner.spins > SPINS {
+            self.checker.broke("livelock", format!("a timeout at {now} passes, and never goes"));
+        }
         let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
         self.checker.drained(id, &stats, credit, &self.store);
+        if owner.has_drained(self.now) {
+            self.bury(id, owner.partition);
+            return;
+        }
         self.sleep(id, &mut owner, now);
         self.owners.insert(id, owner);
     }
@@ -87,7 +98,7 @@ impl World {
     /// As many deliveries as the owner takes and the source has.
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
-        let most = self.rng.pick(&[1, 7, 1_000]);
+        let most = if owner.drains_until.is_some() { 0 } else { self.rng.pick(&[1, 7, 1_000]) };
         for _ in 0..most {
             if owner.sequencer.credit() == 0 {
                 break;
@@ -120,6 +131,7 @@ impl World {
         let mut effects = 0;
         while let Some(effect) = owner.sequencer.poll_effect() {
             effects += 1;
+            owner.spins = 0;
             if effects > EFFECTS {
                 self.checker.broke("livelock", format!("{EFFECTS} effects in one go"));
                 return false;
@@ -147,9 +159,11 @@ impl World {
 
     fn sleep(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let source = &self.sources[owner.partition as usize];
-        let arrival = source.next_at(&owner.connection).filter(|_| owner.sequencer.credit() > 0);
+        let takes = owner.drains_until.is_none() && owner.sequencer.credit() > 0;
+        let arrival = source.next_at(&owner.connection).filter(|_| takes);
         let timeout = owner.sequencer.poll_timeout().map(|at| at.max(now) - owner.clock);
-        let Some(at) = arrival.into_iter().chain(timeout).min() else { return };
+        let drained = owner.drains_until;
+        let Some(at) = arrival.into_iter().chain(timeout).chain(drained).min() else { return };
         let at = at.max(self.now);
         if owner.wakes_at.is_none_or(|other| at < other) {
             owner.wakes_at = Some(at);

@@ -22,8 +22,21 @@ pub(super) struct Owner {
     pub(super) published_at: BTreeMap<u32, u64>,
     /// Effects after which it is to die, if it is.
     pub(super) dies_after: Option<u64>,
+    /// Virtual time at which an orderly end is over, whatever still runs.
+    pub(super) drains_until: Option<u64>,
+    /// Rounds in which its timeout had passed and it asked for nothing.
+    pub(super) spins: u32,
     /// The earliest wake on the agenda.
     pub(super) wakes_at: Option<u64>,
+}
+
+impl Owner {
+    /// Whether an orderly end is over: all that ran is committed and published, or time is up.
+    pub(super) fn has_drained(&self, now: u64) -> bool {
+        let stats = self.sequencer.stats();
+        let busy = stats.turns + stats.ahead + stats.outbox > 0;
+        self.drains_until.is_some_and(|until| !busy || until <= now)
+    }
 }
 
 impl World {
@@ -62,6 +75,8 @@ impl World {
             version: self.version.clone(),
             published_at: BTreeMap::new(),
             dies_after: None,
+            drains_until: None,
+            spins: 0,
             wakes_at: None,
         };
         self.checker.born(id, &commits);

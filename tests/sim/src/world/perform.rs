@@ -11,10 +11,6 @@ impl World {
     /// Performs one effect; true if the owner is to stop.
     pub(super) fn perform(&mut self, id: u64, owner: &mut Owner, effect: Effect) -> bool {
         match effect {
-            Effect::Load { token, key } => {
-                let wait = self.latency();
-                self.plan_at(wait, What::Load { owner: id, token, key });
-            }
             Effect::Run(turn) => {
                 self.progress = self.now;
                 let (wait, done) = self.execute(owner, &turn);
@@ -28,20 +24,12 @@ impl World {
             }
             Effect::Ack { through } => self.acknowledge(owner, through),
             Effect::Publish { batch, applied } => self.publish(id, owner, &batch, &applied),
-            Effect::ReadSpill { token, key, from, limit, bytes } => {
-                let (events, end) = self.store.read_spill(&key, from, limit, bytes);
+            effect @ (Effect::Load { .. }
+            | Effect::ReadSpill { .. }
+            | Effect::Replay { .. }
+            | Effect::ReadDue { .. }) => {
                 let wait = self.latency();
-                self.plan_at(wait, What::Tell(id, Input::SpillRead { token, events, end }));
-            }
-            Effect::Replay { token, key, source, missing } => {
-                let (wait, found, again) = self.look_for(&key, source, &missing);
-                self.plan_at(wait, What::Tell(id, Input::Replayed { token, found, again }));
-            }
-            Effect::ReadDue { after, limit, all } => {
-                let (entries, next_in) =
-                    self.store.due(owner.partition, after.as_ref(), limit, all, self.now);
-                let wait = self.latency();
-                self.plan_at(wait, What::Tell(id, Input::DueRead { entries, next_in }));
+                self.plan_at(wait, What::Serve(id, effect));
             }
             Effect::Stop(stop) => {
                 self.stops(id, owner, &stop);

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ordain_core::{Batch, CommitReply, Event, Input, Key, Token};
+use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 
 use super::{Reply, What, World};
 use crate::store::{Claim, Message};
@@ -56,11 +56,34 @@ impl World {
         self.plan_at(SILENCE_MS, What::Tell(owner, input));
     }
 
-    pub(super) fn store_loads(&mut self, owner: u64, token: Token, key: &Key) {
+    /// Answers a question. The owner may be gone by now; a load takes its job over all the same.
+    pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
-        let loaded = self.store.load(partition, key, self.now);
-        let wait = self.latency();
-        self.plan_at(wait, What::Tell(owner, Input::Loaded { token, loaded }));
+        let mut wait = self.latency();
+        let input = match effect {
+            Effect::Load { token, key } => {
+                let loaded = self.store.load(partition, key, self.now);
+                Input::Loaded { token: *token, loaded }
+            }
+            Effect::ReadSpill { token, key, from, limit, bytes } => {
+                let (events, end) = self.store.read_spill(key, *from, *limit, *bytes);
+                Input::SpillRead { token: *token, events, end }
+            }
+            Effect::Replay { token, key, source, missing } => {
+                let (longer, found, again) = self.look_for(key, *source, missing);
+                wait += longer;
+                Input::Replayed { token: *token, found, again }
+            }
+            Effect::ReadDue { after, limit, all } => {
+                let (entries, next_in) =
+                    self.store.due(partition, after.as_ref(), *limit, *all, self.now);
+                Input::DueRead { entries, next_in }
+            }
+            _ => return,
+        };
+        if self.owners.contains_key(&owner) {
+            self.plan_at(wait, What::Tell(owner, input));
+        }
     }
 
     pub(super) fn publishes(&mut self, owner: u64, shard: u32, number: u64, messages: &[Message]) {
@@ -79,14 +102,14 @@ impl World {
     }
 
     /// What a replay source answers, and after how long.
-    pub(super) fn look_for(
+    fn look_for(
         &mut self,
         key: &Key,
         source: usize,
         missing: &[RangeInclusive<u64>],
     ) -> (u64, Vec<(u64, Arc<Event>)>, bool) {
         if source == 0 {
-            return (self.latency(), self.store.find(key, missing), false);
+            return (0, self.store.find(key, missing), false);
         }
         let again = self.rng.permille(self.plan.replay.again);
         let wait = self.rng.below(self.plan.replay.latency + 1);
