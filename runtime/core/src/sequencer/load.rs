@@ -13,6 +13,8 @@ use crate::turn::Token;
 /// Least time between two passes over the due index, in ms: entries of lanes in memory, which
 /// look after themselves, must not make it spin.
 const DUE_PAUSE: u64 = 1_000;
+/// The same once the source is at its end, when somebody waits for everything to settle.
+const DUE_PAUSE_AT_END: u64 = 20;
 /// Entries in one read of the due index.
 const DUE_PAGE: usize = 256;
 
@@ -290,13 +292,17 @@ impl Sequencer {
         }
         self.due.after = None;
         self.due.in_pass = false;
-        let pause = if some { DUE_PAUSE } else { 0 };
+        let pause = match (some, self.ended) {
+            (false, _) => 0,
+            (true, true) => DUE_PAUSE_AT_END,
+            (true, false) => DUE_PAUSE,
+        };
         self.due.at = match next_in {
             Some(wait) => Some(self.now + wait.max(pause)),
             None => some.then_some(self.now + pause),
         };
         if !self.due.clean {
-            self.due.soon(self.now + DUE_PAUSE);
+            self.due.soon(self.now + pause);
         }
     }
 

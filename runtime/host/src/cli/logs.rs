@@ -23,9 +23,12 @@ pub(super) fn step_round(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
+/// The engine of the store tells its own story, which is of use only to its developers.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime_internal_cache=warn";
+
 /// Starts logging.
 pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(filter)
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))
         .map_err(|error| format!("--log {filter:?} is no filter: {error}; try `--log info`"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Stderr);
     match format {
