@@ -87,7 +87,8 @@ impl Writer<'_> {
                 u64::MAX
             },
         };
-        if self.rng.permille(rates.imported) {
+        let blocked = self.plan.handler.blocked.is_some() && *key == *BLOCKED_KEY;
+        if self.rng.permille(rates.imported) && !blocked {
             first = self.rng.pick(&[2, 1_000, 5_000_000]);
             self.script.imported.insert(key.clone(), (route.home as u32, first));
             let before = self.make(&key, first - 1, "before", false);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -71,7 +72,7 @@ fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
     let mut text = String::new();
     for (kind, mut runs) in kinds {
         runs.sort_unstable();
-        text += &format!("{kind}: {} times\n", runs.len());
+        let _ = writeln!(text, "{kind}: {} times", runs.len());
         for (_, seed) in runs.iter().take(SHOWN) {
             text += &tell(*seed, &failures[seed]);
         }

@@ -217,7 +217,6 @@ impl Sequencer {
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if self.settings.overflow != Overflow::DeadLetter
-            || !lane.spill_all
             || lane.loose == 0
             || lane.ended
             || lane.turn.is_some()
