@@ -19,6 +19,7 @@ mod changes;
 mod clock;
 mod fences;
 mod folder;
+mod journal;
 mod keys;
 mod list;
 mod read;

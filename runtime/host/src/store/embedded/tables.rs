@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
+use super::journal;
 use crate::store::StoreError;
 
 const MIB: u64 = 1024 * 1024;
@@ -31,6 +32,12 @@ const LARGE_TABLE: u64 = 32 * MIB;
 /// Values smaller than this are copied out of what the engine hands over, which is a slice of a
 /// whole block: else 100 bytes of state in a lane would hold 4 KiB.
 const COPY_BELOW: usize = 4096;
+
+/// Why the engine did not open.
+enum Refused {
+    Engine(fjall::Error),
+    Panic(String),
+}
 
 /// The engine's tables.
 pub(super) struct Tables {
@@ -56,12 +63,31 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens them in a folder of their own; a new one if there is none.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
+        match Self::try_open(folder, cache) {
+            Err(Refused::Engine(fjall::Error::JournalRecovery(_))) => {
+                let cut = journal::cut_torn_batch(folder);
+                if let Some(kept) = cut.map_err(|error| unusable(folder, &error.into()))? {
+                    tracing::warn!(
+                        "the end of the database's journal is torn, as by a power failure, and \
+                         was cut off; as it was it is kept in {}",
+                        kept.display()
+                    );
+                }
+                Self::try_open(folder, cache)
+            }
+            opened => opened,
+        }
+        .map_err(|refused| match refused {
+            Refused::Engine(error) => unusable(folder, &error),
+            Refused::Panic(words) => damaged(folder, &words),
+        })
+    }
+
+    fn try_open(folder: &Path, cache: u64) -> Result<Self, Refused> {
         // The engine asserts what it finds on disk here and there.
-        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache)));
-        match opened {
-            Ok(Ok(tables)) => Ok(tables),
-            Ok(Err(error)) => Err(unusable(folder, &error)),
-            Err(panic) => Err(damaged(folder, &words_of(panic.as_ref()))),
+        match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
+            Ok(opened) => opened.map_err(Refused::Engine),
+            Err(panic) => Err(Refused::Panic(words_of(panic.as_ref()))),
         }
     }
 
