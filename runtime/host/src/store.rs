@@ -230,7 +230,8 @@ pub trait Store: Send + Sync + 'static {
     /// The streams of which it holds anything.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Lists keys of a stream.
+    /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer
+    /// rows than asked for, even none, and a cursor all the same.
     async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
 
     /// One key, with its state.
@@ -240,7 +241,8 @@ pub trait Store: Send + Sync + 'static {
         key: &str,
     ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError>;
 
-    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key.
+    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key. Pages are
+    /// as those of [`Store::keys`].
     async fn letters(
         &self,
         stream: &str,

@@ -68,7 +68,7 @@ impl Owner {
     /// Keys that are due, and the time to the next.
     pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
         let (keys, next) = store.due(&self.partition, limit).await.expect("the due index");
-        (keys.iter().map(|key| key.to_string()).collect(), next)
+        (keys.iter().map(ToString::to_string).collect(), next)
     }
 
     /// Spilled events from a sequence on.
@@ -113,7 +113,7 @@ pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
         letters: Vec::new(),
         consumed: Vec::new(),
         spill: Vec::new(),
-        ids: Default::default(),
+        ids: std::iter::empty().collect(),
         due_in: None,
         expire_in: None,
     }

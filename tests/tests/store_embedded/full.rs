@@ -34,7 +34,7 @@ async fn child() {
             CommitReply::Unknown => break batch,
             other => panic!("{other:?}"),
         }
-        assert!(answered < 2 * FILE_LIMIT >> 20, "the limit does not hold");
+        assert!(answered < (2 * FILE_LIMIT) >> 20, "the limit does not hold");
     };
     assert_eq!(owner.send(&store, &unknown).await, CommitReply::Unknown);
     let mark = Mark { name: "mark".to_owned(), value: "1".into() };
@@ -68,11 +68,11 @@ async fn a_full_disk_ends_the_use_and_loses_nothing() {
 
 /// Runs the child under a limit of file sizes, whose signal it ignores, so that writes fail.
 fn run(folder: &Path) -> u64 {
-    let test = std::env::current_exe().expect("this test");
+    let binary = std::env::current_exe().expect("this test");
     let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 512);
     let output = Command::new("sh")
         .args(["-c", &limited])
-        .arg(test)
+        .arg(binary)
         .args(["--exact", "store_embedded::full::child", "--nocapture"])
         .env(FOLDER, folder)
         .output()

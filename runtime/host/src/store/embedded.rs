@@ -108,6 +108,7 @@ impl Embedded {
         let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
         let commits = writer::read_number(commits);
         let answered = Answered::open(folder.answered(), commits)?;
+        folder.sync()?;
         let fences = Fences::load(&tables)?;
         let clock = Monotone::new(clock, fences.newest_time());
         let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
