@@ -2,7 +2,7 @@
 //! implementation of it.
 //!
 //! A store keeps and refuses; it decides nothing. What is written, and under which condition,
-//! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
+//! stands in the [`Batch`] that the sequencer made.
 
 pub mod codec;
 pub mod embedded;

@@ -24,10 +24,12 @@ const JOURNALS: u64 = 128 * MIB;
 /// which costs more than it gives.
 const WORKERS: usize = 1;
 
-/// A table written out in memory (the engine then holds back writers at four of them). What is
-/// large and short-lived gets more room, so that it is mostly gone before it is written out.
+/// What a table holds in memory before it is written out. What is large and short-lived gets more
+/// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
+/// them longer. The engine holds writers back when four of a table wait to be written out, so
+/// that all tables together stay below 480 MiB, and ordinarily below a fifth of that.
 const SMALL_TABLE: u64 = 8 * MIB;
-const LARGE_TABLE: u64 = 32 * MIB;
+const LARGE_TABLE: u64 = 16 * MIB;
 
 /// Values smaller than this are copied out of what the engine hands over, which is a slice of a
 /// whole block: else 100 bytes of state in a lane would hold 4 KiB.
@@ -43,7 +45,7 @@ enum Refused {
 pub(super) struct Tables {
     /// Jobs: [`keys::job`](super::keys::job).
     pub(super) jobs: Keyspace,
-    /// States, under the same keys.
+    /// States that are too large for the job's record, under the same keys.
     pub(super) states: Keyspace,
     /// Spilled events.
     pub(super) spill: Keyspace,
