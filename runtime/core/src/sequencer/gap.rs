@@ -153,7 +153,12 @@ impl Sequencer {
     ) {
         let lane = &self.lanes[index];
         let moved = match loaded {
-            Ok(Some(loaded)) => loaded.job.next > lane.job.next,
+            Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
+            Ok(Some(loaded)) => {
+                loaded.job.next > lane.job.next
+                    || loaded.job.spilled != lane.job.spilled
+                    || loaded.job.generation != lane.job.generation
+            }
             Ok(None) | Err(_) => !lane.absent,
         };
         if moved && !lane.writing && lane.turn.is_none() && lane.pending.is_empty() {

@@ -246,6 +246,7 @@ impl Sequencer {
         let old = std::mem::replace(lane, fresh);
         lane.arrivals = old.arrivals;
         lane.turn = old.turn.map(|turn| super::lane::InTurn { stale: true, ..turn });
+        lane.again = old.again;
         lane.dirty = old.dirty;
         lane.ready = old.ready;
         lane.timer = old.timer;
