@@ -15,6 +15,7 @@ pub mod outbox;
 mod owner;
 pub mod spill;
 pub mod takeover;
+pub mod together;
 
 pub use owner::{Owner, absent, event, fresh, job, next, number_of};
 
@@ -68,6 +69,7 @@ macro_rules! conformance_suite {
             takeover: loading_takes_a_job_over, a_due_entry_moves_along;
             ids: ids_are_remembered_from_the_window_on;
             keys: streams_do_not_meet, partitions_do_not_meet;
+            together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;
         );

@@ -28,8 +28,16 @@ fn home(lines: &[String]) -> Result<Home> {
 
 /// Every key has ended with its last event, and nothing is dead or held.
 fn all_complete(home: &Home, keys: usize) -> Result<()> {
-    let completed =
-        home.rows(&["keys", "list", "cases", "--status", "completed", "--json", "--limit", "1000000"])?;
+    let completed = home.rows(&[
+        "keys",
+        "list",
+        "cases",
+        "--status",
+        "completed",
+        "--json",
+        "--limit",
+        "1000000",
+    ])?;
     ensure!(completed.len() == keys, "{} of {keys} keys are complete", completed.len());
     let dead = home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(dead.is_empty(), "dead letters: {dead:?}");

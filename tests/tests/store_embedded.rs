@@ -3,6 +3,7 @@
 mod store_embedded {
     mod crash;
     mod damage;
+    mod full;
     mod opening;
     mod support;
 

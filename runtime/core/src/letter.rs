@@ -115,8 +115,8 @@ pub struct LetterId {
     pub key: Key,
     /// The sequence; 0 where the event has none.
     pub sequence: u64,
-    /// 0 for the letter that tells how the sequence was settled, of which there is at most one;
-    /// else a digest that tells letters of one sequence apart.
+    /// 0 for a sequence that was skipped unseen; else a digest of the event and the cause, which
+    /// tells letters of one sequence apart.
     pub tag: u64,
 }
 

@@ -260,10 +260,8 @@ impl Sequencer {
             return None;
         }
         let resend = self.shards.iter().filter_map(Shard::resend_at).min();
-        [self.timers.next(), self.spill_timeout(), self.due.at(), resend]
-            .into_iter()
-            .flatten()
-            .min()
+        let due = self.due.at().filter(|_| !self.draining);
+        [self.timers.next(), self.spill_timeout(), due, resend].into_iter().flatten().min()
     }
 
     // Shared by the parts.

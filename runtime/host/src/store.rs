@@ -2,7 +2,7 @@
 //! implementation of it.
 //!
 //! A store keeps and refuses; it decides nothing. What is written, and under which condition,
-//! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
+//! stands in the [`Batch`] that the sequencer made.
 
 pub mod codec;
 pub mod embedded;
@@ -233,7 +233,8 @@ pub trait Store: Send + Sync + 'static {
     /// The streams of which it holds anything.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Lists keys of a stream.
+    /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer
+    /// rows than asked for, even none, and a cursor all the same.
     async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
 
     /// One key, with its state.
@@ -243,7 +244,8 @@ pub trait Store: Send + Sync + 'static {
         key: &str,
     ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError>;
 
-    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key.
+    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key. Pages are
+    /// as those of [`Store::keys`].
     async fn letters(
         &self,
         stream: &str,

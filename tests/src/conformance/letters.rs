@@ -81,9 +81,9 @@ pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     write.letters = vec![letter("a", 1, 0, LetterContent::Nothing)];
     owner.write(store, write).await;
     let mut write = next("a", 2);
-    let mut second = letter("a", 1, 0, LetterContent::Nothing);
-    second.error = "again".to_owned();
-    write.letters = vec![letter("a", 1, 0, LetterContent::Nothing), second.clone()];
+    let first = letter("a", 1, 0, LetterContent::Nothing);
+    let second = DeadLetter { error: "again".to_owned(), ..first.clone() };
+    write.letters = vec![first, second.clone()];
     owner.write(store, write).await;
     let rows = all(store, None, 10).await;
     assert_eq!(rows.len(), 1);

@@ -30,7 +30,7 @@ pub async fn keys_are_listed_by_page(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut other = Owner::claim(store, "s2", 0).await;
     let mut expected: Vec<String> = (0..57).map(|number| format!("key-{number}")).collect();
-    expected.extend(["".to_owned(), "\0".to_owned(), "ключ".to_owned()]);
+    expected.extend(["", "\0", "ключ"].map(str::to_owned));
     for key in &expected {
         let mut write = absent(key);
         write.state = Change::Put(key.clone().into());
@@ -114,7 +114,7 @@ pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     (batch.writes, batch.letters) = (Vec::new(), vec![letter]);
     owner.send(store, &batch.into()).await;
     let streams: Vec<String> =
-        store.streams().await.expect("streams").iter().map(|name| name.to_string()).collect();
+        store.streams().await.expect("streams").iter().map(ToString::to_string).collect();
     assert_eq!(streams, ["a", "ab", "b", "letters", "ü"]);
 }
 

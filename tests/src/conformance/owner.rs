@@ -114,7 +114,7 @@ pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
         letters: Vec::new(),
         consumed: Vec::new(),
         spill: Vec::new(),
-        ids: Default::default(),
+        ids: std::iter::empty().collect(),
         due_in: None,
         expire_in: None,
     }

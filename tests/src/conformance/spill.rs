@@ -9,7 +9,9 @@ fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
     let mut write = fresh("a", expect, job(1));
     write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
     let mut spilled = Spilled::default();
-    all.iter().for_each(|sequence| spilled.add(*sequence));
+    for sequence in all {
+        spilled.add(*sequence);
+    }
     write.job.spilled = spilled;
     write
 }

@@ -7,7 +7,7 @@ use super::lane::{Check, Copy, Held, Mode};
 use super::letters::{aside, settling, tag};
 use super::window::NO_LANE;
 use crate::event::{Delivery, Event, Key, SEQUENCE_END, shard_of};
-use crate::job::{Digests, Status, TakenId};
+use crate::job::{Digests, TakenId};
 use crate::letter::{Cause, DeadLetter, LetterId};
 use crate::settings::{Ordering, Overflow, Settings};
 
@@ -74,6 +74,7 @@ impl Sequencer {
             // It may run before it is known that there is no job: the commit checks that.
             lane.mode = Mode::Live;
             lane.absent = true;
+            lane.assumed = true;
         } else {
             self.loads.push_back(index);
         }
@@ -183,7 +184,12 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
             lane.advance_front();
-            if sequence > lane.front.saturating_add(self.settings.gap.max_width) {
+            let sequenced = self.settings.ordering == Ordering::Sequenced;
+            if sequenced && sequence > lane.front.saturating_add(self.settings.gap.max_width) {
+                if lane.assumed {
+                    self.wait(index, delivery, event);
+                    return;
+                }
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
                      missing one",
@@ -193,7 +199,7 @@ impl Sequencer {
                 self.free_letter(letter, delivery);
                 return;
             }
-            if self.settings.ordering == Ordering::Sequenced && self.overflows(index) {
+            if sequenced && self.overflows(index) {
                 self.overflow(index, sequence, delivery, &event);
                 return;
             }
@@ -245,8 +251,18 @@ impl Sequencer {
             && lane.blocked()
     }
 
-    fn overflow(&mut self, index: u32, sequence: u64, delivery: Delivery, event: &Arc<Event>) {
+    pub(super) fn overflow(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
         let lane = &self.lanes[index];
+        if lane.assumed {
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
         let error = format!(
             "the key is blocked at {} and has {} events behind it already (spill_limit)",
             lane.done, self.settings.spill_limit
@@ -285,6 +301,10 @@ impl Sequencer {
         event: Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
+        if lane.joins() {
+            self.wait(index, delivery, event);
+            return;
+        }
         if lane.job.holes.contains(sequence) && !fault!(self, TakeLateForDuplicate) {
             self.late(index, sequence, delivery, event);
             return;
@@ -305,7 +325,11 @@ impl Sequencer {
         let error = "it came after its sequence had been skipped".into();
         let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
         let bytes = letter.memory();
+        let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
         let chunk = lane.chunk(None, &self.settings);
+        // In a chunk that skips it as well, the empty letter has not been written yet.
+        chunk.letters.retain(|letter| letter.id != empty);
+        chunk.consumed.push(empty);
         chunk.letters.push(letter);
         chunk.joined.push((delivery, event));
         chunk.bytes += bytes;
@@ -320,6 +344,10 @@ impl Sequencer {
     }
 
     fn conflict(&mut self, index: u32, sequence: u64, delivery: Delivery, event: &Arc<Event>) {
+        if self.lanes[index].assumed {
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
         let error = "another event with other content has the same identity".into();
         let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.free_letter(letter, delivery);
@@ -337,15 +365,27 @@ impl Sequencer {
         delivery: Delivery,
         event: &Arc<Event>,
     ) {
-        let lane = &self.lanes[index];
-        if lane.job.status != Status::Completed || lane.writing || !lane.pending.is_empty() {
+        if !self.lanes[index].over() {
             // The end is not durable yet: if its commit is refused, this event may still count.
             self.wait(index, delivery, Arc::clone(event));
             return;
         }
-        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
-        let letter = aside(&lane.key, sequence, event, Cause::AfterEnd, error);
+        let letter = self.after_end_letter(index, sequence, event);
         self.free_letter(letter, delivery);
+    }
+
+    pub(super) fn after_end_letter(
+        &self,
+        index: u32,
+        sequence: u64,
+        event: &Arc<Event>,
+    ) -> DeadLetter {
+        let lane = &self.lanes[index];
+        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
+        // A number that Ordain gave, and that nothing was settled under, identifies nothing.
+        let fifo = self.settings.ordering == Ordering::Fifo;
+        let sequence = if fifo { 0 } else { sequence };
+        aside(&lane.key, sequence, event, Cause::AfterEnd, error)
     }
 }
 

@@ -172,6 +172,7 @@ impl Sequencer {
         lane.absent = false;
         lane.header = false;
         lane.writing = true;
+        lane.joining = !chunk.joined.is_empty();
 
         let cost = Cost {
             events: chunk.events + spill.len(),
@@ -286,6 +287,7 @@ impl Sequencer {
         for (position, (in_write, write)) in lanes.into_iter().zip(&batch.writes).enumerate() {
             let index = in_write.lane;
             self.lanes[index].writing = false;
+            self.lanes[index].joining = false;
             self.ahead -= in_write.events;
             if let Some((_, refusal)) = refused.next_if(|(refused, _)| *refused == position) {
                 self.refused(in_write, refusal.clone());
@@ -351,16 +353,20 @@ impl Sequencer {
             }
         }
         self.trim_ids(index);
+        // Checks were counted as if they were new.
+        self.lanes[index].job.spilled = spilled(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
         if in_write.events > 0 {
-            lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(tail));
+            let wait = |tail| if self.ended { 0 } else { tail };
+            lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)));
         }
-        if lane.job.status == Status::Completed && !lane.writing {
+        lane.assumed = false;
+        if lane.over() {
             self.completed(index);
-            self.take_arrivals(index);
         } else {
             self.unload(index);
         }
+        self.take_arrivals(index);
     }
 
     /// Forgets the held events that are durably settled.
@@ -484,7 +490,9 @@ fn spill_of(
         if held.sequence < lane.job.next || held.copy != Copy::None {
             continue;
         }
-        if spill.len() >= events || spilled >= bytes.max(1) {
+        // The event that the key stopped at is what the others wait for: it needs no room.
+        let head = held.sequence == lane.done;
+        if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             lane.spill_all = true;
             break;
         }

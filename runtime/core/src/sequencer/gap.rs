@@ -58,6 +58,11 @@ impl Gap {
         }
     }
 
+    /// Whether an answer is on its way.
+    pub(super) fn asks(&self) -> bool {
+        matches!(self.stage, Stage::Reloading | Stage::Asking(_))
+    }
+
     pub(super) fn reloading(&self) -> bool {
         self.stage == Stage::Reloading
     }
@@ -77,7 +82,12 @@ impl Sequencer {
             let over = |gap: &Gap| match gap.tail {
                 true => gap.at != lane.front,
                 // It stands still while what lies before it is in the store only.
-                false => lane.ended || lane.parked() || gap.at < lane.front || lane.highest() <= Some(gap.at),
+                false => {
+                    lane.ended
+                        || lane.parked()
+                        || gap.at < lane.front
+                        || lane.highest() <= Some(gap.at)
+                }
             };
             if lane.gap.as_deref().is_some_and(over) {
                 lane.gap = None;
@@ -96,10 +106,11 @@ impl Sequencer {
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
             let round = if front == lane.done { lane.job.rounds } else { 0 };
-            let stage = Stage::Clock(since.saturating_add(timeout).max(now));
+            let until = lane.gap_due.take().unwrap_or(since.saturating_add(timeout));
+            let stage = Stage::Clock(until.max(now));
             lane.replay = None;
             lane.gap = Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));
-            if ended || timeout == 0 {
+            if ended || until <= now {
                 self.gap_round(index);
             }
         } else if lane.gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
@@ -142,15 +153,25 @@ impl Sequencer {
     ) {
         let lane = &self.lanes[index];
         let moved = match loaded {
-            Ok(Some(loaded)) => loaded.job.next > lane.job.next,
+            Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
+            Ok(Some(loaded)) => {
+                loaded.job.next > lane.job.next
+                    || loaded.job.spilled != lane.job.spilled
+                    || loaded.job.generation != lane.job.generation
+            }
             Ok(None) | Err(_) => !lane.absent,
         };
         if moved && !lane.writing && lane.turn.is_none() && lane.pending.is_empty() {
             self.load_again(index);
             return;
         }
-        if lane.gap.as_ref().is_some_and(|gap| gap.stage == Stage::Reloading) {
-            self.ask_source(index, 0);
+        let front = lane.front;
+        if let Some(gap) = self.lanes[index].gap.as_mut().filter(|gap| gap.reloading()) {
+            if front == gap.at {
+                self.ask_source(index, 0);
+            } else {
+                gap.stage = Stage::Clock(self.now);
+            }
         }
     }
 
@@ -225,8 +246,14 @@ impl Sequencer {
             }
         }
         self.lanes[index].advance_front();
-        if self.lanes[index].front == at && !tail {
-            if let Stage::Asking(source) = stage {
+        let lane = &mut self.lanes[index];
+        let stands_still = lane.front < at;
+        if let Some(gap) = lane.gap.as_mut().filter(|gap| gap.at == at && !tail) {
+            if stands_still {
+                gap.stage = Stage::Clock(self.now);
+            } else if let Stage::Asking(source) = stage
+                && lane.front == at
+            {
                 self.ask_source(index, source + 1);
             }
         } else if tail && self.lanes[index].held.is_empty() {
@@ -306,6 +333,8 @@ impl Sequencer {
         self.ended = true;
         self.due_soon(self.now);
         for index in self.lanes.indices() {
+            let lane = &mut self.lanes[index];
+            lane.tail_at = lane.tail_at.map(|at| at.min(self.now));
             if self.lanes[index].gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
                 self.gap_round(index);
             }

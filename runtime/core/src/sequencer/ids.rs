@@ -52,6 +52,16 @@ impl Ids {
         self.order.front().map_or(0, |&(sequence, _)| sequence)
     }
 
+    /// Forgets the ids of this sequence and all after it: their events end without a number.
+    pub(super) fn forget_from(&mut self, from: u64) {
+        while self.order.back().is_some_and(|&(sequence, _)| sequence >= from) {
+            let (sequence, id) = self.order.pop_back().expect("it was just looked at");
+            if self.by_id.get(&id).is_some_and(|taken| taken.0 == sequence) {
+                self.by_id.remove(&id);
+            }
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

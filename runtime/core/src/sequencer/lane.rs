@@ -36,6 +36,9 @@ pub(super) struct Lane {
     pub(super) job: Job,
     /// The store has no record, as far as is known.
     pub(super) absent: bool,
+    /// That there is no record is only assumed: no commit has confirmed it. Nothing may be ended
+    /// on the strength of it.
+    pub(super) assumed: bool,
     /// After everything below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
@@ -61,6 +64,8 @@ pub(super) struct Lane {
     pub(super) replay: Option<u64>,
     /// A commit with a write of this lane is in flight.
     pub(super) writing: bool,
+    /// That commit settles a late original.
+    pub(super) joining: bool,
     /// It stands in its shard's queue of lanes to write.
     pub(super) dirty: bool,
     /// It stands in the queue of lanes to run.
@@ -77,6 +82,8 @@ pub(super) struct Lane {
     /// When to ask for a lost last event.
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<Box<Gap>>,
+    /// When the store says that a gap found now is to be asked for.
+    pub(super) gap_due: Option<u64>,
     /// The key has ended with the last event below `done`.
     pub(super) ended: bool,
     /// When the store forgets the completed key.
@@ -185,6 +192,7 @@ impl Lane {
             birth,
             mode: Mode::Loading,
             absent: false,
+            assumed: false,
             state: None,
             done: job.next,
             front: job.next,
@@ -202,6 +210,7 @@ impl Lane {
             page: None,
             replay: None,
             writing: false,
+            joining: false,
             dirty: false,
             ready: false,
             header: false,
@@ -211,6 +220,7 @@ impl Lane {
             reload_at: None,
             tail_at: None,
             gap: None,
+            gap_due: None,
             ended: false,
             forgotten_at: u64::MAX,
             ids: None,
@@ -224,6 +234,16 @@ impl Lane {
 
     pub(super) fn live(&self) -> bool {
         self.mode == Mode::Live
+    }
+
+    /// Whether a late original is settled, but not yet durably: its repeats must wait.
+    pub(super) fn joins(&self) -> bool {
+        self.joining || self.pending.iter().any(|chunk| !chunk.joined.is_empty())
+    }
+
+    /// Whether the store knows that the key has ended.
+    pub(super) fn over(&self) -> bool {
+        self.job.status == Status::Completed && !self.writing && self.pending.is_empty()
     }
 
     pub(super) fn wants_load(&self) -> bool {
@@ -307,9 +327,14 @@ impl Lane {
             }
     }
 
-    /// Whether there is anything to spill and room for it.
+    /// Whether there is anything to spill and room for it. The event that a key stopped at needs
+    /// no room: it is what the others wait for.
     pub(super) fn can_spill(&self, settings: &Settings) -> bool {
-        self.loose > 0 && self.job.spilled.count < settings.spill_limit
+        let head = || {
+            let head = self.held.get(self.ran);
+            head.is_some_and(|held| held.sequence == self.done && held.copy == Copy::None)
+        };
+        self.loose > 0 && (self.job.spilled.count < settings.spill_limit || head())
     }
 
     /// Checks that can be made now: none while a page is being read, whose bounds they would
@@ -333,7 +358,8 @@ impl Lane {
                 || (self.spill_all && self.can_spill(settings)))
     }
 
-    /// Whether the store knows everything that this lane does.
+    /// Whether the store knows everything that this lane does, and it waits for nothing that it
+    /// has asked for.
     pub(super) fn durable(&self) -> bool {
         self.loose == 0
             && self.mode != Mode::Loading
@@ -347,6 +373,7 @@ impl Lane {
             && self.checks.is_empty()
             && self.pending.is_empty()
             && !self.header
+            && self.gap.as_ref().is_none_or(|gap| !gap.asks())
     }
 
     /// The chunk that a result of this version at `done` belongs to.

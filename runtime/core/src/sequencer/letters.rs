@@ -14,8 +14,8 @@ pub(super) struct FreeLetter {
     pub(super) delivery: Delivery,
 }
 
-/// Tag of a letter that is not the one telling how its sequence was settled: the same for each
-/// delivery of the same event, so that a redelivery puts the same letter.
+/// Tag of a letter with an event: the same for each delivery of the same event, so that a
+/// redelivery puts the same letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
     let mixed = event.content() ^ event.id_digest().rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
@@ -49,7 +49,13 @@ pub(super) fn settling(
     version: Option<Version>,
 ) -> DeadLetter {
     DeadLetter {
-        id: LetterId { key: Arc::clone(key), sequence, tag: 0 },
+        id: LetterId {
+            key: Arc::clone(key),
+            sequence,
+            // With the event's content, so that a key born again after its end does not replace
+            // a letter of its former life.
+            tag: event.map_or(0, |event| tag(event, cause)),
+        },
         cause,
         error,
         origin: None,

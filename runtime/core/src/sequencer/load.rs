@@ -114,6 +114,9 @@ impl Sequencer {
                 Ok(Some(loaded)) => self.install(index, *loaded),
             }
             self.take_arrivals(index);
+            if self.lanes[index].tail_at.is_some_and(|at| at <= self.now) {
+                self.ask_for_tail(index);
+            }
         }
         self.settle(index);
     }
@@ -155,6 +158,7 @@ impl Sequencer {
             lane.ids = Some(Box::new(super::ids::Ids::from_taken(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
+        lane.gap_due = (lane.rest.count > 0).then(|| now + wait.min(settings.gap.timeout));
         match lane.job.status {
             Status::Retrying => {
                 let wait = wait.min(settings.retry.backoff.max);
@@ -163,6 +167,7 @@ impl Sequencer {
             }
             Status::Waiting => lane.job.status = Status::Active,
             Status::Active if loaded.due_in.is_some() && lane.rest.count == 0 => {
+                let wait = if self.ended { 0 } else { wait };
                 lane.tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
                 // An entry that no setting asks for any more would come up again and again.
                 lane.header |= lane.tail_at.is_none();
@@ -241,6 +246,7 @@ impl Sequencer {
         let old = std::mem::replace(lane, fresh);
         lane.arrivals = old.arrivals;
         lane.turn = old.turn.map(|turn| super::lane::InTurn { stale: true, ..turn });
+        lane.again = old.again;
         lane.dirty = old.dirty;
         lane.ready = old.ready;
         lane.timer = old.timer;

@@ -12,6 +12,7 @@ impl Sequencer {
             self.lanes[index].advance_front();
             self.update_gap(index);
             self.want_page(index);
+            self.overflow_held(index);
             let lane = &mut self.lanes[index];
             let second = fault!(self, TwoTurnsOfOneKey) && lane.turn.is_some();
             if !lane.ready && (second || lane.runnable(&self.settings)) {

@@ -11,6 +11,7 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::job::Spilled;
 use crate::letter::Cause;
+use crate::settings::Overflow;
 use crate::turn::Token;
 
 /// Bytes in one read of spilled events: what a commit may have.
@@ -25,9 +26,10 @@ impl Sequencer {
             return;
         }
         let next = lane.done + lane.turn.map_or(0, |turn| turn.events as u64);
-        let from = if lane.ended {
+        let from = if lane.over() {
             lane.rest.first
-        } else if lane.parked()
+        } else if lane.ended
+            || lane.parked()
             || lane.retry_at.is_some()
             || !lane.rest.spans(next)
             || lane.find(next).is_ok()
@@ -63,13 +65,14 @@ impl Sequencer {
             _ => lane.rest = Spilled::default(),
         }
         for (sequence, event) in events {
-            if self.lanes[index].ended {
+            if self.lanes[index].over() {
                 self.bury(index, sequence, &event);
             } else {
                 self.unspill(index, sequence, event);
             }
         }
-        // What may have been among the events read is known now.
+        // What may have been among the events read is known now, and what was taken for there too.
+        self.lanes[index].front = self.lanes[index].done;
         for check in std::mem::take(&mut self.lanes[index].checks) {
             self.memory -= check.event.memory();
             self.take(index, check.delivery, check.event);
@@ -132,9 +135,7 @@ impl Sequencer {
 
     /// An event that was spilled before its key ended.
     pub(super) fn bury(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
-        let lane = &self.lanes[index];
-        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
-        let letter = aside(&lane.key, sequence, event, Cause::AfterEnd, error);
+        let letter = self.after_end_letter(index, sequence, event);
         self.free_letter(letter, 0);
     }
 
@@ -208,6 +209,49 @@ impl Sequencer {
             && let Some(index) = self.lanes.first(List::Leaving)
         {
             self.leave(index);
+        }
+    }
+
+    /// Where events beyond `spill_limit` are dead-lettered, so are those that were held before
+    /// their key stopped.
+    pub(super) fn overflow_held(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        if self.settings.overflow != Overflow::DeadLetter
+            || lane.loose == 0
+            || lane.ended
+            || lane.turn.is_some()
+            || lane.writing
+            || !lane.pending.is_empty()
+            || !lane.blocked()
+            || lane.assumed
+            || lane.can_spill(&self.settings)
+        {
+            return;
+        }
+        let mut over = Vec::new();
+        let lane = &mut self.lanes[index];
+        lane.held.retain_mut(|held| {
+            let keep = held.sequence <= lane.done || held.copy != Copy::None;
+            if !keep {
+                over.push((held.sequence, held.delivery, Arc::clone(&held.event)));
+            }
+            keep
+        });
+        lane.loose -= over.len();
+        lane.spill_all = false;
+        lane.front = lane.done;
+        for (sequence, delivery, event) in over {
+            self.memory -= event.memory();
+            let lane = &mut self.lanes[index];
+            if let Some(ids) = &mut lane.ids {
+                ids.forget_from(sequence);
+            }
+            self.overflow(index, sequence, delivery, &event);
+            let repeats = &mut self.lanes[index].repeats;
+            let same: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == sequence).collect();
+            for (_, delivery) in same {
+                self.overflow(index, sequence, delivery, &event);
+            }
         }
     }
 

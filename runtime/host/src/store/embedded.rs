@@ -19,6 +19,7 @@ mod changes;
 mod clock;
 mod fences;
 mod folder;
+mod journal;
 mod keys;
 mod list;
 mod read;
@@ -30,6 +31,7 @@ mod writer;
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,6 +41,7 @@ use bytes::Bytes;
 use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 pub use self::clock::Clock;
 
@@ -107,6 +110,7 @@ impl Embedded {
         let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
         let commits = writer::read_number(commits);
         let answered = Answered::open(folder.answered(), commits)?;
+        folder.sync()?;
         let fences = Fences::load(&tables)?;
         let clock = Monotone::new(clock, fences.newest_time());
         let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
@@ -134,15 +138,19 @@ impl Embedded {
     /// Asks the writer and waits for its answer.
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
         self.shared.check()?;
-        let (answer, mut answered) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let requests = self.requests.as_ref().expect("it is there until the drop");
-        if requests.send(request(answer)).await.is_err() {
-            return Err(self.failure());
-        }
+        let sent = self.watched(requests.send(request(answer))).await?;
+        sent.map_err(|_| self.failure())?;
+        self.watched(answered).await?.map_err(|_| self.failure())
+    }
+
+    /// Waits for the writer, and looks now and then whether there is anything to wait for.
+    async fn watched<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
+        let mut wait = pin!(wait);
         loop {
-            match tokio::time::timeout(STALLED, &mut answered).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(_)) => return Err(self.failure()),
+            match timeout(STALLED, &mut wait).await {
+                Ok(done) => return Ok(done),
                 Err(_) => self.look_at_engine().await?,
             }
         }

@@ -115,7 +115,6 @@ impl Checker {
         let key = &letter.id.key;
         let model = self.keys.get(key);
         let sequence = letter.id.sequence;
-        let settlement = letter.id.tag == 0;
         let usable = event.sequence().is_some_and(|s| (settings.first..u64::MAX).contains(&s));
         let nature = handler::nature(&self.plan, event);
         match letter.cause {
@@ -133,10 +132,9 @@ impl Checker {
                 model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
             }),
             Cause::Overflow => settings.overflow == Overflow::DeadLetter,
-            Cause::Rejected => settlement && nature == Nature::Rejected,
+            Cause::Rejected => nature == Nature::Rejected,
             Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error => {
-                settlement
-                    && settings.retry.on_exhausted == Exhausted::Skip
+                settings.retry.on_exhausted == Exhausted::Skip
                     && nature.kind().is_some_and(|kind| kind.cause() == letter.cause)
                     && self.tries.exhausted(key, event.content(), nature, settings)
             }

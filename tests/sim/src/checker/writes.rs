@@ -81,8 +81,11 @@ impl Checker {
         let mut without = Vec::new();
         let mut steps = Vec::new();
         for sequence in next..write.job.next {
-            let letter = write.letters.iter().find(|l| l.id.sequence == sequence && l.id.tag == 0);
+            let letter = write.letters.iter().find(|l| l.id.sequence == sequence);
             match letter.map(|letter| (letter.cause, &letter.content)) {
+                Some((Cause::Late, LetterContent::Event(event))) => {
+                    without.push((sequence, Settled::Late(event.clone())));
+                }
                 Some((_, LetterContent::Event(event))) => {
                     without.push((sequence, Settled::Without(event.clone())));
                 }

@@ -136,20 +136,20 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// What [`put_bytes`] wrote.
+    /// Bytes with their length before them.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], Undecodable> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.bad(part))?;
         self.take(length, part)
     }
 
-    /// What [`put_bytes`] wrote of a text.
+    /// Such bytes, where they are a text.
     pub fn text(&mut self, part: &'static str) -> Result<&'a str, Undecodable> {
         let bytes = self.bytes(part)?;
         std::str::from_utf8(bytes).map_err(|_| self.bad(part))
     }
 
-    /// What [`put_option`] wrote.
+    /// Such a text, or none.
     pub fn option(&mut self, part: &'static str) -> Result<Option<&'a str>, Undecodable> {
         match self.u8(part)? {
             0 => Ok(None),

@@ -21,10 +21,7 @@ pub(super) struct Changes<'a> {
     pub(super) batch: OwnedWriteBatch,
     pub(super) outbox: Vec<u8>,
     pub(super) present: Vec<Present>,
-    /// The earliest due entry put.
-    pub(super) first_due: u64,
-    /// The earliest expiry entry put.
-    pub(super) first_expiry: u64,
+    pub(super) earliest: Earliest,
     tables: &'a Tables,
     partition: &'a Partition,
     now: u64,
@@ -38,11 +35,18 @@ impl<'a> Changes<'a> {
         now: u64,
         writes: usize,
     ) -> Self {
-        // A plain write is a record and a state; three cover the due entry of most others.
-        let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * writes + 4);
-        let (outbox, present, scratch) = (Vec::new(), Vec::new(), Vec::new());
-        let (first_due, first_expiry) = (u64::MAX, u64::MAX);
-        Self { batch, outbox, present, first_due, first_expiry, tables, partition, now, scratch }
+        // Mostly one entry for each write; the fence and the outbox are few.
+        let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), writes + writes / 2 + 8);
+        Self {
+            batch,
+            outbox: Vec::new(),
+            present: Vec::new(),
+            earliest: Earliest::default(),
+            tables,
+            partition,
+            now,
+            scratch: Vec::new(),
+        }
     }
 
     /// Adds writes, and answers which are refused and why, by their position.
@@ -205,7 +209,7 @@ impl<'a> Changes<'a> {
         }
         if after != 0 {
             self.batch.insert(&self.tables.times, keys::due(self.partition, after, key), b"");
-            self.first_due = self.first_due.min(after);
+            self.earliest.due = self.earliest.due.min(after);
         }
     }
 
@@ -220,7 +224,7 @@ impl<'a> Changes<'a> {
         }
         if at != 0 {
             self.batch.insert(&self.tables.times, keys::expiry(at, place), b"");
-            self.first_expiry = self.first_expiry.min(at);
+            self.earliest.expiry = self.earliest.expiry.min(at);
         }
         envelope.expiry_entry = at;
         envelope
@@ -256,9 +260,23 @@ impl<'a> Changes<'a> {
             let mut value = Vec::new();
             encode_letter(letter, self.now, &mut value);
             let age = keys::letter_age(self.now, &place);
+            self.earliest.letter = self.now;
             self.batch.insert(&self.tables.times, age, b"");
             self.batch.insert(&self.tables.letters, place, value);
         }
+    }
+}
+
+/// The earliest entries put in the order of time, by kind; the end of time where none was.
+pub(super) struct Earliest {
+    pub(super) due: u64,
+    pub(super) expiry: u64,
+    pub(super) letter: u64,
+}
+
+impl Default for Earliest {
+    fn default() -> Self {
+        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX }
     }
 }
 

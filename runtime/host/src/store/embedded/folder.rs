@@ -61,6 +61,18 @@ impl Folder {
         self.path.join("answered")
     }
 
+    /// Makes the names of what was made in the folder durable, and the folder's own: the engine
+    /// syncs only what lies within its own.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| unwritable(&self.path, &error))?;
+        // One that cannot be opened was not made by us.
+        if let Some(Ok(parent)) = self.path.parent().map(File::open) {
+            let _ = parent.sync_all();
+        }
+        Ok(())
+    }
+
     /// Removes an engine's folder that a crash left half made. The engine writes the file
     /// `version` before it takes its first table, so without both there was never a commit.
     fn clear_unfinished(&self) -> Result<(), StoreError> {
@@ -102,10 +114,10 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         let name = entry.map_err(|error| unwritable(path, &error))?.file_name();
         if name != LOCK && name != MARKER_DRAFT {
             return Err(StoreError::Unusable(format!(
-                "the folder {} is not a store of Ordain (it holds {:?}, and no {MARKER}); give \
+                "the folder {} is not a store of Ordain (it holds {}, and no {MARKER}); give \
                  the store an empty or a new folder",
                 path.display(),
-                name
+                name.display()
             )));
         }
     }

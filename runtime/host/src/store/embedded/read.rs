@@ -23,6 +23,9 @@ const OUTBOX_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of events found at once, after the first; a later round of replay finds the others.
 const FIND_BYTES: usize = 16 * 1024 * 1024;
 
+/// An event with its sequence.
+type Numbered = (u64, Arc<Event>);
+
 /// A key's answer to a load.
 pub(super) type LoadedKey = Result<Option<Box<Loaded>>, String>;
 
@@ -113,7 +116,7 @@ pub(super) fn spill(
     from: u64,
     limit: usize,
     bytes: usize,
-) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError> {
+) -> Result<(Vec<Numbered>, bool), StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let (mut events, mut memory) = (Vec::new(), 0);
     if has_expired(shared, &snapshot, stream, key)? {
@@ -155,7 +158,7 @@ pub(super) fn find(
     stream: &str,
     key: &Key,
     missing: &[RangeInclusive<u64>],
-) -> Result<Vec<(u64, Arc<Event>)>, StoreError> {
+) -> Result<Vec<Numbered>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let mut found = Found::default();
@@ -179,7 +182,7 @@ pub(super) fn find(
 /// Missing events, up to a limit of memory.
 #[derive(Default)]
 struct Found {
-    events: Vec<(u64, Arc<Event>)>,
+    events: Vec<Numbered>,
     memory: usize,
 }
 
@@ -305,6 +308,7 @@ fn is_due(
 }
 
 /// See [`Store::outbox`](crate::store::Store::outbox).
+#[allow(clippy::similar_names, reason = "both are the words for what they are")]
 pub(super) fn outbox(
     shared: &Shared,
     partition: &Partition,

@@ -4,11 +4,12 @@
 
 use fjall::OwnedWriteBatch;
 
-use super::changes::remove_job;
+use super::changes::{Earliest, remove_job};
 use super::keys;
 use super::record::{Envelope, Record};
 use super::shared::Shared;
 use super::tables::is_damage;
+use crate::store::codec::letter_time;
 
 /// Entries at opening: about a tenth of a second.
 pub(super) const AT_OPENING: usize = 10_000;
@@ -18,8 +19,8 @@ pub(super) fn with_group(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// Where sweeping goes on. As with [`DueMarks`](super::shared::DueMarks), what was removed
-/// should not be passed over again.
+/// Before which times there is nothing to sweep. As with [`DueMarks`](super::shared::DueMarks),
+/// what was removed should not be passed over again.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     jobs_from: u64,
@@ -29,9 +30,10 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// An expiry entry has been put.
-    pub(super) fn lower(&mut self, at: u64) {
-        self.jobs_from = self.jobs_from.min(at);
+    /// Entries have been put.
+    pub(super) fn lower(&mut self, earliest: &Earliest) {
+        self.jobs_from = self.jobs_from.min(earliest.expiry);
+        self.letters_from = self.letters_from.min(earliest.letter);
     }
 
     /// Removes about `limit` entries that have expired.
@@ -80,8 +82,7 @@ impl Sweep {
             work += removed;
             moved_to = moved_to.min(moved);
         }
-        // All are gone; what comes expires after now.
-        self.jobs_from = moved_to.min(now.saturating_add(1));
+        self.jobs_from = moved_to;
         Ok(())
     }
 
@@ -104,12 +105,12 @@ impl Sweep {
             }
             // A letter that was replaced since has another entry.
             let kept = tables.letters.get(place)?;
-            if kept.is_some_and(|letter| crate::store::codec::letter_time(&letter) == Some(at)) {
+            if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
                 batch.remove(&tables.letters, place);
             }
             batch.remove(&tables.times, entry);
         }
-        self.letters_from = before.saturating_add(1);
+        self.letters_from = u64::MAX;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
+use super::journal;
 use crate::store::StoreError;
 
 const MIB: u64 = 1024 * 1024;
@@ -23,20 +24,28 @@ const JOURNALS: u64 = 128 * MIB;
 /// which costs more than it gives.
 const WORKERS: usize = 1;
 
-/// A table written out in memory (the engine then holds back writers at four of them). What is
-/// large and short-lived gets more room, so that it is mostly gone before it is written out.
+/// What a table holds in memory before it is written out. What is large and short-lived gets more
+/// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
+/// them longer. The engine holds writers back when four of a table wait to be written out, so
+/// that all tables together stay below 480 MiB, and ordinarily below a fifth of that.
 const SMALL_TABLE: u64 = 8 * MIB;
-const LARGE_TABLE: u64 = 32 * MIB;
+const LARGE_TABLE: u64 = 16 * MIB;
 
 /// Values smaller than this are copied out of what the engine hands over, which is a slice of a
 /// whole block: else 100 bytes of state in a lane would hold 4 KiB.
 const COPY_BELOW: usize = 4096;
 
+/// Why the engine did not open.
+enum Refused {
+    Engine(fjall::Error),
+    Panic(String),
+}
+
 /// The engine's tables.
 pub(super) struct Tables {
     /// Jobs: [`keys::job`](super::keys::job).
     pub(super) jobs: Keyspace,
-    /// States, under the same keys.
+    /// States that are too large for the job's record, under the same keys.
     pub(super) states: Keyspace,
     /// Spilled events.
     pub(super) spill: Keyspace,
@@ -56,12 +65,31 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens them in a folder of their own; a new one if there is none.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
+        match Self::try_open(folder, cache) {
+            Err(Refused::Engine(fjall::Error::JournalRecovery(_))) => {
+                let cut = journal::cut_torn_batch(folder);
+                if let Some(kept) = cut.map_err(|error| unusable(folder, &error.into()))? {
+                    tracing::warn!(
+                        "the end of the database's journal is torn, as by a power failure, and \
+                         was cut off; as it was it is kept in {}",
+                        kept.display()
+                    );
+                }
+                Self::try_open(folder, cache)
+            }
+            opened => opened,
+        }
+        .map_err(|refused| match refused {
+            Refused::Engine(error) => unusable(folder, &error),
+            Refused::Panic(words) => damaged(folder, &words),
+        })
+    }
+
+    fn try_open(folder: &Path, cache: u64) -> Result<Self, Refused> {
         // The engine asserts what it finds on disk here and there.
-        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache)));
-        match opened {
-            Ok(Ok(tables)) => Ok(tables),
-            Ok(Err(error)) => Err(unusable(folder, &error)),
-            Err(panic) => Err(damaged(folder, &words_of(panic.as_ref()))),
+        match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
+            Ok(opened) => opened.map_err(Refused::Engine),
+            Err(panic) => Err(Refused::Panic(words_of(panic.as_ref()))),
         }
     }
 

@@ -201,7 +201,7 @@ impl Writer {
         let mut changes = Changes::new(tables, partition, now, batch.writes.len());
         let refused = changes.writes(&batch.writes)?;
         changes.letters(&batch.letters);
-        let Changes { batch: mut writes, outbox, present, first_due, first_expiry, .. } = changes;
+        let Changes { batch: mut writes, outbox, present, earliest, .. } = changes;
         if !outbox.is_empty() {
             let place = keys::outbox(partition, batch.shard, batch.number);
             writes.insert(&tables.outbox, place, outbox);
@@ -213,10 +213,10 @@ impl Writer {
         writes.insert(&tables.meta, keys::COMMITS, self.commits.to_le_bytes());
         writes.commit()?;
         self.must_sync = true;
-        if first_due != u64::MAX {
-            self.shared.due.lower(partition, first_due);
+        if earliest.due != u64::MAX {
+            self.shared.due.lower(partition, earliest.due);
         }
-        self.sweep.lower(first_expiry);
+        self.sweep.lower(&earliest);
         self.written += batch.writes.len();
         Ok(applied)
     }

@@ -1,0 +1,55 @@
+//! Several owners at once.
+
+use ordain::store::Store;
+use ordain_core::{Expect, Job};
+
+use super::{Fixture, Owner, fresh};
+
+const COMMITS: u64 = 40;
+
+/// Each finds its own commits and nobody else's.
+pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
+    async fn one(store: &dyn Store, partition: u32) -> Owner {
+        let mut owner = Owner::claim(store, "s", partition).await;
+        let key = format!("key-{partition}");
+        for next in 1..=COMMITS {
+            let expect = if next == 1 { Expect::Absent } else { Expect::Next(next) };
+            let write = fresh(&key, expect, Job::new(next + 1, partition));
+            owner.write(store, write).await;
+            let loaded = owner.load(store, &key).await.expect("what was just answered");
+            assert_eq!(loaded.job.next, next + 1);
+        }
+        owner
+    }
+    let store = fixture.store();
+    let owners = tokio::join!(one(store, 0), one(store, 1), one(store, 2), one(store, 3));
+    fixture.reopen().await;
+    for owner in [owners.0, owners.1, owners.2, owners.3] {
+        let key = format!("key-{}", owner.partition.number);
+        let loaded = owner.load(fixture.store(), &key).await.expect("a job");
+        assert_eq!(loaded.job.next, COMMITS + 1);
+    }
+}
+
+/// However its partition changes, a key moves on once for each commit that applied.
+pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
+    async fn one(store: &dyn Store, partition: u32) -> u64 {
+        let mut owner = Owner::claim(store, "s", partition).await;
+        let mut applied = 0;
+        for _ in 0..COMMITS {
+            let loaded = owner.load(store, "key").await;
+            let (expect, next) = match &loaded {
+                None => (Expect::Absent, 1),
+                Some(loaded) => (Expect::Next(loaded.job.next), loaded.job.next),
+            };
+            let write = fresh("key", expect, Job::new(next + 1, partition));
+            applied += u64::from(owner.commit(store, vec![write]).await.refused.is_empty());
+        }
+        applied
+    }
+    let store = fixture.store();
+    let applied = tokio::join!(one(store, 0), one(store, 1), one(store, 2));
+    let applied = applied.0 + applied.1 + applied.2;
+    let (row, _) = store.key("s", "key").await.expect("a read").expect("a row");
+    assert_eq!(row.job.expect("readable").next, 1 + applied);
+}

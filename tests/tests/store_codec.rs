@@ -1,0 +1,236 @@
+//! The binary form of what stores keep: everything comes back, and no bytes make it panic.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain::store::codec::{
+    FenceRecord, JobView, decode_fence, decode_letter, decode_outbox, decode_taken_id,
+    encode_fence, encode_job, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
+    set_partition,
+};
+use ordain::store::{Claim, StoredLetter};
+use ordain_core::{
+    Applied, Cause, DeadLetter, Digests, Emitted, Event, EventParts, Holes, Job, LetterContent,
+    LetterId, Message, MessageParts, Present, Refusal, Spilled, Status, TakenId, Trouble,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn cause() -> impl Strategy<Value = Cause> {
+    (0..Cause::ALL.len()).prop_map(|index| Cause::ALL[index])
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    prop_oneof![
+        Just(Status::Active),
+        Just(Status::Waiting),
+        Just(Status::Retrying),
+        Just(Status::Parked),
+        Just(Status::Completed),
+    ]
+}
+
+prop_compose! {
+    fn trouble()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<Trouble> {
+        Box::new(Trouble { cause, error, since })
+    }
+}
+
+prop_compose! {
+    fn job()(
+        (next, incarnation, partition, ids_from) in any::<(u64, u64, u32, u64)>(),
+        (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
+        (count, first, last) in any::<(u64, u64, u64)>(),
+        status in status(),
+        version in option::of(".{0,20}"),
+        trouble in option::of(trouble()),
+        digests in vec(any::<u32>(), 0..70),
+        holes in vec(any::<(u64, u64)>(), 0..5),
+    ) -> Job {
+        let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
+        Job {
+            next, incarnation, partition, status, attempts, rounds, generation,
+            spilled: Spilled { count, first, last },
+            version: version.map(Into::into),
+            trouble,
+            digests: Digests(digests.into()),
+            holes: Holes(holes),
+            ids_from,
+        }
+    }
+}
+
+prop_compose! {
+    fn letter()(
+        key in ".{0,10}",
+        (sequence, tag) in any::<(u64, u64)>(),
+        cause in cause(),
+        error in ".{0,20}",
+        origin in option::of(".{0,10}"),
+        version in option::of(".{0,10}"),
+        kind in 0..3,
+        data in vec(any::<u8>(), 0..30),
+    ) -> DeadLetter {
+        let content = match kind {
+            0 => LetterContent::Nothing,
+            1 => LetterContent::Raw(data.into()),
+            _ => LetterContent::Event(Arc::new(Event::new(&EventParts {
+                key: &key, sequence: Some(sequence), data: &data, ..EventParts::default()
+            }))),
+        };
+        let id = LetterId { key: key.into(), sequence, tag };
+        DeadLetter { id, cause, error, origin, version: version.map(Into::into), content }
+    }
+}
+
+prop_compose! {
+    fn emitted()(
+        (sequence, index, delay_ms, end) in any::<(u64, u32, Option<u64>, bool)>(),
+        sink in ".{0,5}",
+        key in option::of(".{0,5}"),
+        data in vec(any::<u8>(), 0..20),
+    ) -> Emitted {
+        let parts =
+            MessageParts { sink: &sink, key: key.as_deref(), data: &data, delay_ms, end, ..MessageParts::default() };
+        Emitted { sequence, index, message: Message::new(&parts) }
+    }
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        any::<Option<u64>>().prop_map(Refusal::Next),
+        any::<u64>().prop_map(Refusal::Partition),
+        ".{0,20}".prop_map(Refusal::Corrupt),
+    ]
+}
+
+prop_compose! {
+    fn fence()(
+        (epoch, random, number, time) in any::<(u64, u64, u64, u64)>(),
+        refused in vec((0..512_usize, refusal()), 0..5),
+        present in vec((0..512_usize, any::<u64>(), any::<bool>()), 0..5),
+    ) -> FenceRecord {
+        let present = present.into_iter().map(|(write, sequence, same)| Present { write, sequence, same });
+        let applied = Applied { time, refused, present: present.collect() };
+        FenceRecord { claim: Claim { epoch, random }, number, applied }
+    }
+}
+
+/// Whatever they say, they must say it without a panic.
+fn decode_all(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    if let Ok(view) = JobView::parse(&bytes) {
+        view.to_job();
+    }
+    let words = [
+        JobView::parse(&bytes).err(),
+        decode_letter(&bytes).err(),
+        decode_outbox(1, &bytes).err(),
+        decode_fence(&bytes).err(),
+        decode_taken_id(1, &bytes).err(),
+    ];
+    for error in words.into_iter().flatten() {
+        assert!(error.to_string().starts_with("the "), "{error}");
+    }
+    letter_time(&bytes);
+}
+
+/// Everything that is stored, one after the other.
+fn records() -> impl Strategy<Value = Vec<u8>> {
+    (0..5, job(), letter(), fence(), vec(emitted(), 0..4)).prop_map(
+        |(kind, job, letter, fence, messages)| {
+            let mut out = Vec::new();
+            match kind {
+                0 => encode_job(&job, 1, &mut out),
+                1 => encode_letter(&letter, 1, &mut out),
+                2 => encode_fence(&fence, &mut out),
+                3 => encode_taken_id(&TakenId { sequence: 1, id: 2, content: 3 }, &mut out),
+                _ => encode_outbox_write("key", 1, &messages, &mut out),
+            }
+            out
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn jobs_come_back(job in job(), now in 1..u64::MAX, partition in any::<u32>()) {
+        let mut bytes = Vec::new();
+        encode_job(&job, now, &mut bytes);
+        let mut expected = job;
+        expected.fill_times(now);
+        let view = JobView::parse(&bytes).expect("a job");
+        prop_assert_eq!((view.next, view.partition), (expected.next, expected.partition));
+        prop_assert_eq!(view.to_job(), expected.clone());
+        set_partition(&mut bytes, partition);
+        expected.partition = partition;
+        prop_assert_eq!(JobView::parse(&bytes).expect("a job").to_job(), expected);
+    }
+
+    #[test]
+    fn letters_come_back(letter in letter(), at in any::<u64>()) {
+        let mut bytes = Vec::new();
+        encode_letter(&letter, at, &mut bytes);
+        prop_assert_eq!(letter_time(&bytes), Some(at));
+        prop_assert_eq!(decode_letter(&bytes.into()), Ok(StoredLetter { letter, at }));
+    }
+
+    #[test]
+    fn outboxes_come_back(writes in vec((".{0,5}", any::<u64>(), vec(emitted(), 0..4)), 0..4)) {
+        let mut bytes = Vec::new();
+        let mut expected = Vec::new();
+        for (key, incarnation, messages) in writes {
+            encode_outbox_write(&key, incarnation, &messages, &mut bytes);
+            expected.extend(messages.into_iter().map(|message| (key.clone(), incarnation, message)));
+        }
+        let entry = decode_outbox(7, &bytes.into()).expect("an outbox entry");
+        prop_assert_eq!(entry.number, 7);
+        let found: Vec<_> = entry
+            .messages
+            .into_iter()
+            .map(|message| (message.key.to_string(), message.incarnation, message.emitted))
+            .collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn fences_come_back(fence in fence()) {
+        let mut bytes = Vec::new();
+        encode_fence(&fence, &mut bytes);
+        prop_assert_eq!(decode_fence(&bytes), Ok(fence));
+    }
+
+    #[test]
+    fn taken_ids_come_back((sequence, id, content) in any::<(u64, u64, u32)>()) {
+        let taken = TakenId { sequence, id, content };
+        let mut bytes = Vec::new();
+        encode_taken_id(&taken, &mut bytes);
+        prop_assert_eq!(decode_taken_id(sequence, &bytes), Ok(taken));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), format in 0..3_u8) {
+        decode_all(&bytes);
+        decode_all(&[&[format][..], &bytes].concat());
+    }
+
+    #[test]
+    fn no_damage_makes_it_panic(
+        record in records(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut record = record;
+        for (index, byte) in damage {
+            if !record.is_empty() {
+                let index = index.index(record.len());
+                record[index] = byte;
+            }
+        }
+        if let Some(cut) = cut {
+            record.truncate(cut.index(record.len() + 1));
+        }
+        decode_all(&record);
+    }
+}

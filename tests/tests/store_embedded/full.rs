@@ -1,0 +1,85 @@
+//! A disk that takes no more: the store says so, and stays out of use until it is opened again.
+
+use std::path::Path;
+use std::process::Command;
+
+use ordain::store::embedded::{Embedded, Options};
+use ordain::store::{Mark, Store, StoreError};
+use ordain_core::{Change, CommitReply};
+use ordain_tests::conformance::{Owner, absent};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Tells the child what to do: the folder.
+const FOLDER: &str = "ORDAIN_TEST_FULL_FOLDER";
+
+/// What a journal of the engine has from its beginning, so that it can be made, but not grow.
+const FILE_LIMIT: u64 = 64 << 20;
+
+/// Fills the journal until a write fails. Does nothing unless it is the child.
+#[tokio::test]
+async fn child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let store = Embedded::open(Options::new(folder)).expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let mut answered = 0;
+    let unknown = loop {
+        let mut write = absent(&format!("key-{answered}"));
+        let mut state = vec![0; 1 << 20];
+        ChaCha8Rng::seed_from_u64(answered).fill_bytes(&mut state);
+        write.state = Change::Put(state.into());
+        let batch = owner.batch(vec![write]);
+        match owner.send(&store, &batch).await {
+            CommitReply::Applied(_) => answered += 1,
+            CommitReply::Unknown => break batch,
+            other => panic!("{other:?}"),
+        }
+        assert!(answered < (2 * FILE_LIMIT) >> 20, "the limit does not hold");
+    };
+    assert_eq!(owner.send(&store, &unknown).await, CommitReply::Unknown);
+    let mark = Mark { name: "mark".to_owned(), value: "1".into() };
+    for failed in [
+        store.load(&owner.partition, &["key-0".into()]).await.map(|_| ()),
+        store.put_marks(&[mark]).await,
+        store.claim(&owner.partition).await.map(|_| ()),
+        store.flush().await,
+    ] {
+        let Err(StoreError::Unavailable(words)) = failed else { panic!("{failed:?}") };
+        assert!(words.contains("opened again"), "{words}");
+    }
+    drop(store);
+    println!("answered {answered}");
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_use_and_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let answered = run(folder.path());
+    assert!(answered > 10, "{answered}");
+    let store = Embedded::open(Options::new(folder.path())).expect("the store with room again");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    assert!(owner.numbers[0] >= answered, "{} of {answered}", owner.numbers[0]);
+    for number in 0..answered {
+        let loaded = owner.load(&store, &format!("key-{number}")).await.expect("a job");
+        assert_eq!(loaded.state.map(|state| state.len()), Some(1 << 20));
+    }
+    owner.write(&store, absent("more")).await;
+}
+
+/// Runs the child under a limit of file sizes, whose signal it ignores, so that writes fail.
+fn run(folder: &Path) -> u64 {
+    let binary = std::env::current_exe().expect("this test");
+    let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 512);
+    let output = Command::new("sh")
+        .args(["-c", &limited])
+        .arg(binary)
+        .args(["--exact", "store_embedded::full::child", "--nocapture"])
+        .env(FOLDER, folder)
+        .output()
+        .expect("a child");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{words}");
+    let answered = text.lines().find_map(|line| line.rsplit_once("answered ")?.1.parse().ok());
+    answered.unwrap_or_else(|| panic!("{text}\n{words}"))
+}
