@@ -63,8 +63,16 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        let may = model.completed || model.next - sequence > self.plan.settings.digests as u64;
-        may && store.records.get(key).is_none_or(|record| {
+        // Commits under way forget as well, and what an owner does not know it cannot tell.
+        let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
+        let reach = ahead.unwrap_or(0).max(model.next);
+        let may = model.completed || reach - sequence > self.plan.settings.digests as u64;
+        may && (reach > model.next || self.is_unknown(key, sequence, event, store))
+    }
+
+    /// Whether the job in the store no longer says what the sequence was.
+    fn is_unknown(&self, key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
+        store.records.get(key).is_none_or(|record| {
             record.job.digests.differs(record.job.next, sequence, event.content()).is_none()
         })
     }
