@@ -135,11 +135,14 @@ impl Checker {
         fates
     }
 
-    /// An event that was put aside and then came again, in time, has two fates; so has one that
+    /// An event that was put aside, or came while its job could not be read, may come again and
+    /// has two fates then; so has one that
     /// differed from what was held, where that was lost and this one came first the next time.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
-            let early = [Cause::FarAhead, Cause::Overflow].iter().any(|c| c.name() == **fate);
+            let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]
+                .iter()
+                .any(|c| c.name() == **fate);
             early || self.deaths > 0 && **fate == Cause::Conflict.name()
         };
         self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1
