@@ -11,8 +11,8 @@ use std::thread;
 
 use ordain_sim::{Options, Outcome, run};
 
-/// Enough that each profile is played more than a hundred times.
-const SEEDS: u64 = 4_000;
+/// Enough that each profile is played about a thousand times; half a minute on two cores.
+const SEEDS: u64 = 20_000;
 /// Failing seeds of each invariant that are told of.
 const SHOWN: usize = 6;
 

@@ -79,11 +79,8 @@ impl Checker {
         let refused = tries.refused.get(key).copied().unwrap_or(0);
         let versions = if settings.retry.on_new_version { tries.versions } else { 0 };
         // A crash loses the tries whose count was still on its way to the store.
-        let mut starts = 1 + tries.doubles + refused + versions;
-        if needed(nature, settings) == 2 {
-            starts += tries.crashes;
-        }
-        let allowed = needed(nature, settings) * starts + 2 * tries.crashes;
+        let starts = 1 + tries.doubles + tries.crashes + refused + versions;
+        let allowed = needed(nature, settings) * starts;
         if count > allowed {
             let detail = format!("{key:?}: {nature:?} failed {count} times, {allowed} allowed");
             self.broke("retry", detail);

@@ -288,9 +288,13 @@ impl Checker {
             if let Some((_, why)) = applied.refused.iter().find(|(other, _)| *other == index) {
                 watch.reborn(&write.key);
                 refused.push((write.key.clone(), why.clone()));
-            } else if write.job.status == Status::Parked {
+                continue;
+            }
+            if write.job.status == Status::Parked {
                 watch.reborn(&write.key);
-            } else if let Some(range) = watch.ahead.get_mut(&write.key) {
+            }
+            watch.fresh.retain(|key, sequence| *key != write.key || *sequence >= write.job.next);
+            if let Some(range) = watch.ahead.get_mut(&write.key) {
                 range.0 = write.job.next.clamp(range.0, range.1);
             }
         }
