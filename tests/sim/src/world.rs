@@ -212,9 +212,6 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
-            if std::env::var("ORDAIN_SIM_DUMP").is_ok() {
-                eprintln!("DUMP {:#?}", owner.sequencer);
-            }
             if left.is_empty() && !owner.sequencer.quiescent() {
                 let stats = owner.sequencer.stats();
                 let detail = format!(
