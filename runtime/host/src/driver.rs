@@ -153,7 +153,7 @@ impl Driver {
         let mut draining = false;
         loop {
             driver.perform_all().await?;
-            driver.progress.put(driver.sequencer.stats());
+            driver.progress.put(&driver.sequencer.stats());
             if driver.is_over(once, draining) {
                 return driver.end().await;
             }
@@ -243,7 +243,7 @@ impl Driver {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let checkpoint = (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY);
-        let never = Instant::now() + Duration::from_secs(3_600);
+        let never = Instant::now() + Duration::from_hours(1);
         [timeout, checkpoint].into_iter().flatten().min().unwrap_or(never)
     }
 

@@ -103,7 +103,7 @@ pub async fn run(
     let mut starting =
         streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
     let partitions = starting.claim(&mut publisher).await?;
-    let mut published = publisher.start(queue, Handle::current())?;
+    let mut publishing = publisher.start(queue, Handle::current())?;
     let mut drivers = JoinSet::new();
     for partition in partitions {
         let (parts, shared) = starting.parts(partition, &handlers).await?;
@@ -123,7 +123,7 @@ pub async fn run(
                 Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
                 None => break,
             },
-            end = &mut published => {
+            end = &mut publishing => {
                 end.unwrap_or(Ok(()))?;
                 break;
             }
@@ -133,7 +133,7 @@ pub async fn run(
         stats = stats.and(&ended.map_err(RunError::Panic)??);
     }
     store.flush().await?;
-    Ok(Report::new(stats, &*store).await?)
+    Ok(Report::new(&stats, &*store).await?)
 }
 
 /// Opens the store of a configuration.

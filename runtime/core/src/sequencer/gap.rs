@@ -79,14 +79,13 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            let over = |gap: &Gap| match gap.tail {
-                true => gap.at != lane.front,
-                // It stands still while what lies before it is in the store only.
-                false => {
-                    lane.ended
-                        || lane.parked()
-                        || gap.at < lane.front
-                        || lane.highest() <= Some(gap.at)
+            // It stands still while what lies before it is in the store only.
+            let closed = |gap: &Gap| gap.at < lane.front || lane.highest() <= Some(gap.at);
+            let over = |gap: &Gap| {
+                if gap.tail {
+                    gap.at != lane.front
+                } else {
+                    lane.ended || lane.parked() || closed(gap)
                 }
             };
             if lane.gap.as_deref().is_some_and(over) {

@@ -217,7 +217,7 @@ impl Sequencer {
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if self.settings.overflow != Overflow::DeadLetter
-            || lane.loose == 0
+            || (lane.loose == 0 && lane.checks.is_empty())
             || lane.ended
             || lane.turn.is_some()
             || lane.writing
@@ -238,6 +238,10 @@ impl Sequencer {
             keep
         });
         lane.loose -= over.len();
+        if lane.page.is_none() && !lane.rest.contiguous() {
+            let checks = std::mem::take(&mut lane.checks).into_iter();
+            over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
+        }
         lane.spill_all = false;
         lane.front = lane.done;
         for (sequence, delivery, event) in over {

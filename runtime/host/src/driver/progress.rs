@@ -13,8 +13,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub(super) fn put(&self, stats: Stats) {
-        *self.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = stats;
+    pub(super) fn put(&self, stats: &Stats) {
+        *self.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = *stats;
     }
 
     /// The last figures.

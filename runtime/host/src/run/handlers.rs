@@ -1,6 +1,7 @@
 //! The handlers of a configuration: found, compiled, and checked before anything is opened.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::config::{Instance, Loaded};
@@ -44,12 +45,12 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
                 ),
             )));
         };
-        if !active.contains_key(&handler) {
+        if let Entry::Vacant(place) = active.entry(handler) {
             tracing::info!(
                 handler = &*file.version(),
                 "loading; a first compilation takes a while"
             );
-            active.insert(handler, engine.load(file)?);
+            place.insert(engine.load(file)?);
         }
     }
     Ok(Handlers { engine, active })

@@ -32,7 +32,7 @@ pub struct Held {
 }
 
 impl Report {
-    pub(super) async fn new(stats: Stats, store: &dyn Store) -> Result<Self, StoreError> {
+    pub(super) async fn new(stats: &Stats, store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Held::default();
         for stream in store.streams().await? {
             let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
@@ -53,7 +53,7 @@ impl Report {
                 }
             }
         }
-        Ok(Self { stats, held })
+        Ok(Self { stats: *stats, held })
     }
 
     /// Whether anything is not settled with effect: what `--strict` fails for.

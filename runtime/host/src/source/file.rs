@@ -90,14 +90,14 @@ fn read(
             batch.items.push((delivered, position));
         }
         let (nothing, end) = (batch.items.is_empty(), batch.end);
-        if (!nothing || end) && deliver.blocking_send(batch).is_err() || end {
-            return Ok(());
-        }
-        if nothing {
-            if deliver.is_closed() {
-                return Ok(());
-            }
+        if nothing && !end {
             std::thread::sleep(FOLLOW);
+        } else {
+            // Nobody takes it when the process is ending: then it does not matter.
+            let _ = deliver.blocking_send(batch);
+        }
+        if end || deliver.is_closed() {
+            return Ok(());
         }
     }
 }

@@ -247,6 +247,9 @@ fn far_ahead(
     Ok(())
 }
 
+/// Entries, and the ms to the next one.
+type DueEntries = (Vec<(u64, Key)>, Option<u64>);
+
 /// See [`Store::due`](crate::store::Store::due).
 pub(super) fn due(
     shared: &Shared,
@@ -254,7 +257,7 @@ pub(super) fn due(
     after: Option<&(u64, Key)>,
     limit: usize,
     future: bool,
-) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+) -> Result<DueEntries, StoreError> {
     let mark = shared.due.get(partition);
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
