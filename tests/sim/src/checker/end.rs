@@ -35,14 +35,14 @@ impl Checker {
         self.isolated(produced);
     }
 
-    /// Intake stops only at a key that must not take more.
+    /// Intake stops only where some key must not take more and holds what it cannot put aside:
+    /// in the end that is everything that may be outstanding.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
         let settings = &self.plan.settings;
-        let key = Key::from(event.key());
-        let held = store.records.get(&key).map_or(0, |record| record.spill.len() as u64);
-        let full = settings.overflow == Overflow::Pause && held >= settings.spill_limit;
-        full || self.corrupt.contains(&key)
+        let limit = settings.spill_limit;
+        let full = store.records.values().any(|record| record.spill.len() as u64 >= limit);
+        full && settings.overflow == Overflow::Pause || self.corrupt.contains(event.key())
     }
 
     /// Why a key that holds events does not go on.
