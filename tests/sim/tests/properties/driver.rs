@@ -23,6 +23,11 @@ pub(crate) struct Driver {
     reads: BTreeSet<Token>,
     replays: BTreeSet<Token>,
     commits: Vec<Arc<Batch>>,
+    /// Tokens that were answered.
+    past: Vec<Token>,
+    /// Answers that nobody had asked for. A real driver gives none, and each is taken for one more
+    /// request that is over.
+    unasked: usize,
 }
 
 impl Driver {
@@ -38,6 +43,8 @@ impl Driver {
             reads: BTreeSet::new(),
             replays: BTreeSet::new(),
             commits: Vec::new(),
+            past: Vec::new(),
+            unasked: 0,
         }
     }
 
@@ -56,11 +63,18 @@ impl Driver {
 
     /// The input as a real answer to what is open, where it is to be one.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
-        let take = |open: &mut BTreeSet<Token>, token: Token| {
-            let index = answers.filter(|_| !open.is_empty())?.index(open.len());
-            let taken = open.iter().nth(index).copied().unwrap_or(token);
-            open.remove(&taken);
-            Some(taken)
+        let (past, unasked) = (&mut self.past, &mut self.unasked);
+        // An open one; else one that was answered before, or that never was.
+        let mut take = |open: &mut BTreeSet<Token>, token: Token| {
+            let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
+            if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {
+                open.remove(&taken);
+                past.push(taken);
+                return taken;
+            }
+            *unasked += 1;
+            let stale = past.get(token.lane as usize * 7);
+            stale.copied().unwrap_or(token)
         };
         Some(match input {
             Input::Arrived { event, .. } => Input::Arrived { delivery: self.deliver()?, event },
@@ -68,16 +82,16 @@ impl Driver {
                 Input::Unreadable { delivery: self.deliver()?, letter }
             }
             Input::Loaded { token, loaded } => {
-                let token = take(&mut self.loads, token).unwrap_or(token);
+                let token = take(&mut self.loads, token);
                 Input::Loaded { token, loaded }
             }
             Input::TurnDone(done) => Input::TurnDone(self.worked(done, answers)?),
             Input::SpillRead { token, events, end } => {
-                let token = take(&mut self.reads, token).unwrap_or(token);
+                let token = take(&mut self.reads, token);
                 Input::SpillRead { token, events, end }
             }
             Input::Replayed { token, found, again } => {
-                let token = take(&mut self.replays, token).unwrap_or(token);
+                let token = take(&mut self.replays, token);
                 Input::Replayed { token, found, again }
             }
             Input::Committed { shard, number, reply } => match answers {
@@ -104,7 +118,8 @@ impl Driver {
         let index = answers.filter(|_| !self.turns.is_empty());
         let Some(index) = index.map(|index| index.index(self.turns.len())) else {
             // Nobody's turn, or one that is long over.
-            return (!self.turns.contains_key(&done.token)).then_some(done);
+            self.unasked += 1;
+            return Some(done);
         };
         let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;
         self.turns.remove(&token);
@@ -144,12 +159,12 @@ impl Driver {
         match effect {
             Effect::Load { token, .. } => {
                 self.loads.insert(token);
-                assert!(self.loads.len() <= self.settings.max_loads, "loads");
+                assert!(self.loads.len() <= self.settings.max_loads + self.unasked, "loads");
             }
             Effect::Run(turn) => {
                 assert!(!turn.events.is_empty() && turn.events.len() <= self.settings.quantum);
                 self.turns.insert(turn.token, turn.events.len());
-                assert!(self.turns.len() <= self.settings.max_turns, "turns");
+                assert!(self.turns.len() <= self.settings.max_turns + self.unasked, "turns");
             }
             Effect::Commit(batch) => {
                 let letters = batch.writes.iter().map(|write| write.letters.len()).max();

@@ -54,8 +54,9 @@ fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((0..12u64, event()), 0..4)
 }
 
+/// Of no request: those are counted from 0.
 fn token() -> impl Strategy<Value = Token> {
-    (0..5u32, 0..20u64).prop_map(|(lane, serial)| Token { lane, serial })
+    (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| Token { lane, serial })
 }
 
 fn version() -> impl Strategy<Value = Version> {
