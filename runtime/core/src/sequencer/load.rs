@@ -92,14 +92,14 @@ impl Sequencer {
     fn ask_for_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
-        self.loads_under_way.ask(serial);
+        self.loads_under_way.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         self.effects.push_back(Effect::Load { token, key: lane.key.clone() });
     }
 
     pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
         // Also one that nobody waits for any more was under way.
-        self.loads_under_way.answer(token.serial);
+        self.loads_under_way.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.load) else { return };
         if self.lanes[index].live() {
             self.reloaded_for_gap(index, &loaded);

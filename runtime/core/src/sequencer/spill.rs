@@ -41,7 +41,7 @@ impl Sequencer {
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
         lane.page = Some(serial);
-        self.pages.ask(serial);
+        self.pages.ask(Token { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
             token: Token { lane: index, serial },
             key: lane.key.clone(),
@@ -53,7 +53,7 @@ impl Sequencer {
 
     pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
         // Also one that nobody waits for any more was under way.
-        self.pages.answer(token.serial);
+        self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
         let lane = &mut self.lanes[index];
         match events.last() {
