@@ -63,10 +63,11 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        let may = model.completed || model.next - sequence > self.plan.settings.digests as u64;
-        may && store.records.get(key).is_none_or(|record| {
-            record.job.digests.differs(record.job.next, sequence, event.content()).is_none()
-        })
+        // Commits under way forget as well, and what an owner does not know it cannot tell.
+        let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
+        let reach = ahead.unwrap_or(0).max(model.next);
+        let may = model.completed || reach - sequence > self.plan.settings.digests as u64;
+        may && (reach > model.next || is_unknown(key, sequence, event, store))
     }
 
     pub(super) fn is_spilled(&self, event: &Event, store: &Store) -> bool {
@@ -87,4 +88,11 @@ impl Checker {
         let id = event.id_digest();
         model.taken.iter().find(|(_, taken)| taken.id == id).map(|(sequence, _)| *sequence)
     }
+}
+
+/// Whether the job in the store no longer says what the sequence was.
+fn is_unknown(key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
+    store.records.get(key).is_none_or(|record| {
+        record.job.digests.differs(record.job.next, sequence, event.content()).is_none()
+    })
 }

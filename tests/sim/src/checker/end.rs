@@ -35,14 +35,14 @@ impl Checker {
         self.isolated(produced);
     }
 
-    /// Intake stops only at a key that must not take more.
+    /// Intake stops only where some key must not take more and holds what it cannot put aside:
+    /// in the end that is everything that may be outstanding.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
         let settings = &self.plan.settings;
-        let key = Key::from(event.key());
-        let held = store.records.get(&key).map_or(0, |record| record.spill.len() as u64);
-        let full = settings.overflow == Overflow::Pause && held >= settings.spill_limit;
-        full || self.corrupt.contains(&key)
+        let limit = settings.spill_limit;
+        let full = store.records.values().any(|record| record.spill.len() as u64 >= limit);
+        full && settings.overflow == Overflow::Pause || self.corrupt.contains(event.key())
     }
 
     /// Why a key that holds events does not go on.
@@ -135,11 +135,14 @@ impl Checker {
         fates
     }
 
-    /// An event that was put aside and then came again, in time, has two fates; so has one that
+    /// An event that was put aside, or came while its job could not be read, may come again and
+    /// has two fates then; so has one that
     /// differed from what was held, where that was lost and this one came first the next time.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
-            let early = [Cause::FarAhead, Cause::Overflow].iter().any(|c| c.name() == **fate);
+            let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]
+                .iter()
+                .any(|c| c.name() == **fate);
             early || self.deaths > 0 && **fate == Cause::Conflict.name()
         };
         self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1

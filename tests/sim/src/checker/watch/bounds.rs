@@ -1,0 +1,63 @@
+//! What must hold of an owner whenever it has nothing more to ask for: I7 (its bounds), and that
+//! failed tries are written down.
+
+use ordain_core::{Stats, shard_of};
+
+use super::super::{Checker, at};
+use crate::store::Store;
+
+/// Bytes that may be held beyond the budget: what came with the last deliveries and turns before
+/// intake stopped.
+const SLACK: usize = 64 << 10;
+
+impl Checker {
+    /// An owner has nothing more to ask for at this time.
+    pub(crate) fn drained(&mut self, owner: u64, stats: &Stats, credit: usize, store: &Store) {
+        let settings = &self.plan.settings;
+        let batch = settings.batch_events * 3;
+        let bounds = [
+            ("lanes", stats.lanes, settings.max_lanes),
+            ("bytes in memory", stats.memory, settings.memory_budget + SLACK),
+            ("deliveries unacknowledged", stats.unacknowledged + credit, settings.prefetch),
+            ("events ahead", stats.ahead, settings.run_ahead),
+            ("turns", stats.turns, settings.max_turns),
+            ("loads", stats.loads, settings.max_loads),
+            ("messages unpublished", stats.outbox, settings.max_outbox + batch),
+        ];
+        for (what, is, limit) in bounds {
+            if is > limit {
+                return self.broke("I7", format!("{is} {what}, {limit} allowed"));
+            }
+        }
+        if stats.outbox < settings.max_outbox {
+            self.written_down(owner, store);
+        }
+    }
+
+    /// Failed tries are durable as soon as there was an occasion.
+    fn written_down(&mut self, owner: u64, store: &Store) {
+        let settings = self.plan.settings.clone();
+        let watch = self.watch(owner);
+        if watch.stopped {
+            return;
+        }
+        let mut missing = None;
+        watch.failures.retain(|key, (sequence, count)| {
+            let shard = shard_of(key, settings.shards);
+            if watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
+                return true;
+            }
+            let job = store.records.get(key).map(|record| &record.job);
+            let here = job.is_none_or(|job| job.next == *sequence);
+            let durable = job.map_or(0, |job| job.attempts);
+            if here && *count < settings.retry.attempts && durable < *count {
+                missing = Some((key.clone(), *sequence, *count, durable));
+            }
+            here
+        });
+        if let Some((key, sequence, count, durable)) = missing {
+            let detail = format!("{}: {count} failed, {durable} written", at(&key, sequence));
+            self.broke("retry", detail);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Commits of an owner: one of a shard at a time, numbered without holes, the same again after a
+//! lost answer, and of a bounded size.
+
+use std::sync::Arc;
+
+use ordain_core::{Batch, CommitReply, Key, Ordering, Refusal, Status, shard_of};
+
+use super::super::Checker;
+
+impl Checker {
+    pub(super) fn commits(&mut self, owner: u64, batch: &Arc<Batch>) {
+        let shard = batch.shard;
+        let what = format!("commit {} of shard {shard}", batch.number);
+        let shards = self.plan.settings.shards;
+        let mut keys: Vec<&Key> = batch.writes.iter().map(|write| &write.key).collect();
+        let writes = keys.len();
+        if keys.iter().any(|key| shard_of(key, shards) != shard) || shard >= shards {
+            return self.broke("I2", format!("{what} has keys of another shard"));
+        }
+        keys.sort();
+        keys.dedup();
+        if keys.len() != writes {
+            self.broke("I2", format!("{what} has two writes of a key"));
+        }
+        self.batch_size(batch, &what);
+        let watch = self.watch(owner);
+        let last = watch.numbers[shard as usize];
+        let again = watch.unknown.remove(&shard);
+        let busy = watch.commits.insert(shard, batch.clone()).is_some();
+        watch.numbers[shard as usize] = batch.number;
+        if busy {
+            self.broke("I7", format!("{what} while another is under way"));
+        } else if let Some(again) = again {
+            if again != *batch {
+                self.broke("I4", format!("{what} is not the one whose answer was lost"));
+            }
+        } else if batch.number != last + 1 {
+            self.broke("I4", format!("{what} follows {last}"));
+        }
+    }
+
+    /// A turn is never cut, and neither is the skip of a wide gap.
+    fn batch_size(&mut self, batch: &Batch, what: &str) {
+        let settings = &self.plan.settings;
+        let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
+        let events = written + batch.letters.len();
+        let allowed = settings.batch_events + settings.quantum + settings.lane_buffer;
+        if events > allowed {
+            self.broke("I7", format!("{what} has {events} events, {allowed} allowed"));
+        }
+    }
+
+    pub(super) fn committed(&mut self, owner: u64, shard: u32, reply: &CommitReply) {
+        let watch = self.watch(owner);
+        let Some(batch) = watch.commits.remove(&shard) else { return };
+        let CommitReply::Applied(applied) = reply else {
+            watch.unknown.insert(shard, batch);
+            return;
+        };
+        let mut refused = Vec::new();
+        for (index, write) in batch.writes.iter().enumerate() {
+            if let Some((_, why)) = applied.refused.iter().find(|(other, _)| *other == index) {
+                watch.reborn(&write.key);
+                refused.push((write.key.clone(), why.clone()));
+                continue;
+            }
+            if write.job.status == Status::Parked {
+                watch.reborn(&write.key);
+            }
+            watch.fresh.retain(|key, sequence| *key != write.key || *sequence >= write.job.next);
+            if let Some(range) = watch.ahead.get_mut(&write.key) {
+                range.0 = write.job.next.clamp(range.0, range.1);
+            }
+        }
+        for (key, why) in refused {
+            self.tries.refuse(&key);
+            self.may_be_refused(&key, &why);
+        }
+    }
+
+    /// With one owner for good, nobody else moves its jobs.
+    fn may_be_refused(&mut self, key: &Key, why: &Refusal) {
+        let alone = self.plan.partitions == 1;
+        let unreadable = self.corrupt.contains(key);
+        // A job may expire between its load and a commit, and a stale load may precede both.
+        if alone && !unreadable && !self.jobs_expire() && !self.speculates() {
+            self.broke("I2", format!("{key:?}: a write of the only owner is refused: {why:?}"));
+        }
+    }
+
+    /// Whether sequence 1 may run before the job is known.
+    fn speculates(&self) -> bool {
+        self.plan.settings.ordering == Ordering::Sequenced
+    }
+}

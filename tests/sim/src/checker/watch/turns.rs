@@ -1,0 +1,81 @@
+//! Turns of an owner: I2 (one of a key at a time), their bounds, and what became of them.
+
+use ordain_core::{Turn, TurnDone};
+
+use super::super::{Checker, at};
+use super::Flight;
+use crate::handler;
+
+impl Checker {
+    pub(super) fn runs(&mut self, owner: u64, turn: &Turn) {
+        let settings = self.plan.settings.clone();
+        let Some(&(first, _)) = turn.events.first() else {
+            return self.broke("I1", format!("{:?}: an empty turn", turn.key));
+        };
+        let place = at(&turn.key, first);
+        let consecutive = turn.events.iter().zip(first..).all(|((s, _), due)| *s == due);
+        if !consecutive || turn.events.iter().any(|(_, e)| *e.key() != *turn.key) {
+            self.broke("I1", format!("{place}: a turn of {:?}", turn.events));
+        }
+        if turn.events.len() > settings.quantum {
+            self.broke("I7", format!("{place}: a turn of {} events", turn.events.len()));
+        }
+        let guess = first == settings.first && self.keys.get(&turn.key).is_some_and(|k| k.live);
+        let watch = self.watch(owner);
+        let other = watch.turns.values().any(|flight| flight.key == turn.key);
+        let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
+        let (key, events) = (turn.key.clone(), turn.events.clone());
+        let flight = Flight { key, events, stale: false, guess };
+        let reused = watch.turns.insert(turn.token, flight).is_some();
+        let turns = watch.turns.len();
+        let to = first + turn.events.len() as u64;
+        let range = watch.ahead.entry(turn.key.clone()).or_insert((first, to));
+        if range.1 != first {
+            *range = (first, to);
+        }
+        range.1 = to;
+        let ahead: u64 = watch.ahead.values().map(|(from, to)| to - from).sum();
+        let draining = watch.draining;
+        if draining {
+            self.broke("drain", format!("{place}: a turn after the drain"));
+        } else if other {
+            self.broke("I2", format!("{place}: a second turn of its key"));
+        } else if reused {
+            self.broke("I2", format!("{place}: a token used twice"));
+        } else if turns > settings.max_turns {
+            self.broke("I7", format!("{place}: {turns} turns at a time"));
+        } else if ahead > settings.run_ahead as u64 {
+            self.broke("I7", format!("{place}: {ahead} events ahead of durability"));
+        } else if !fresh {
+            self.broke("retry", format!("{place}: not on a fresh instance"));
+        }
+    }
+
+    pub(super) fn done(&mut self, owner: u64, done: &TurnDone) {
+        let watch = self.watch(owner);
+        let Some(flight) = watch.turns.remove(&done.token) else { return };
+        let Flight { key, events, stale, guess } = flight;
+        let first = events[0].0;
+        let next = first + done.verdicts.len() as u64;
+        if let Some(range) = watch.ahead.get_mut(&key)
+            && range.1 == first + events.len() as u64
+        {
+            range.1 = next.max(range.0);
+        }
+        let Some(failure) = &done.failure else { return };
+        let (_, event) = &events[done.verdicts.len()];
+        let nature = handler::nature(&self.plan, event);
+        let counts = !stale && !guess;
+        self.failed(&key, event.content(), nature, counts);
+        if !counts {
+            return;
+        }
+        let watch = self.watch(owner);
+        if failure.kind.may_pass() {
+            let count = watch.failures.entry(key.clone()).or_insert((next, 0));
+            *count = (next, if count.0 == next { count.1 + 1 } else { 1 });
+        } else {
+            watch.fresh.insert(key.clone(), next);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A driver that answers with nonsense, and sees to it that what is asked for stays bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ordain_core::{
+    Batch, CommitReply, Effect, Input, Sequencer, Settings, Token, TurnDone, Verdict,
+};
+use proptest::prelude::prop;
+
+use crate::generate::Step;
+
+/// A driver that answers with nonsense, and counts what is open.
+pub(crate) struct Driver {
+    settings: Settings,
+    sequencer: Sequencer,
+    now: u64,
+    delivered: u64,
+    /// Requests not answered, each kind with its tokens.
+    loads: BTreeSet<Token>,
+    /// With the number of events in it.
+    turns: BTreeMap<Token, usize>,
+    reads: BTreeSet<Token>,
+    replays: BTreeSet<Token>,
+    commits: Vec<Arc<Batch>>,
+}
+
+impl Driver {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let commits = vec![0; settings.shards as usize];
+        Self {
+            sequencer: Sequencer::new(settings.clone(), &commits, 0),
+            settings,
+            now: 0,
+            delivered: 0,
+            loads: BTreeSet::new(),
+            turns: BTreeMap::new(),
+            reads: BTreeSet::new(),
+            replays: BTreeSet::new(),
+            commits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn step(&mut self, step: Step) {
+        self.now += step.wait;
+        if let Some(input) = self.aimed(step.input, step.answers) {
+            self.sequencer.handle(self.now, input);
+        }
+        if self.sequencer.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.sequencer.handle_timeout(self.now);
+        }
+        if step.drains {
+            self.drain();
+        }
+    }
+
+    /// The input as a real answer to what is open, where it is to be one.
+    fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
+        let take = |open: &mut BTreeSet<Token>, token: Token| {
+            let index = answers.filter(|_| !open.is_empty())?.index(open.len());
+            let taken = open.iter().nth(index).copied().unwrap_or(token);
+            open.remove(&taken);
+            Some(taken)
+        };
+        Some(match input {
+            Input::Arrived { event, .. } => Input::Arrived { delivery: self.deliver()?, event },
+            Input::Unreadable { letter, .. } => {
+                Input::Unreadable { delivery: self.deliver()?, letter }
+            }
+            Input::Loaded { token, loaded } => {
+                let token = take(&mut self.loads, token).unwrap_or(token);
+                Input::Loaded { token, loaded }
+            }
+            Input::TurnDone(done) => Input::TurnDone(self.worked(done, answers)?),
+            Input::SpillRead { token, events, end } => {
+                let token = take(&mut self.reads, token).unwrap_or(token);
+                Input::SpillRead { token, events, end }
+            }
+            Input::Replayed { token, found, again } => {
+                let token = take(&mut self.replays, token).unwrap_or(token);
+                Input::Replayed { token, found, again }
+            }
+            Input::Committed { shard, number, reply } => match answers {
+                Some(index) if !self.commits.is_empty() => {
+                    let batch = self.commits.remove(index.index(self.commits.len()));
+                    let reply = possible(reply, &batch);
+                    Input::Committed { shard: batch.shard, number: batch.number, reply }
+                }
+                _ if self.commits.iter().any(|b| (b.shard, b.number) == (shard, number)) => {
+                    return None;
+                }
+                _ => Input::Committed { shard, number, reply },
+            },
+            other => other,
+        })
+    }
+
+    /// The worker of a turn keeps to the contract: no more verdicts than events, and something.
+    fn worked(
+        &mut self,
+        mut done: TurnDone,
+        answers: Option<prop::sample::Index>,
+    ) -> Option<TurnDone> {
+        let index = answers.filter(|_| !self.turns.is_empty());
+        let Some(index) = index.map(|index| index.index(self.turns.len())) else {
+            // Nobody's turn, or one that is long over.
+            return (!self.turns.contains_key(&done.token)).then_some(done);
+        };
+        let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;
+        self.turns.remove(&token);
+        done.token = token;
+        done.verdicts.truncate(events);
+        if done.verdicts.len() == events {
+            done.failure = None;
+        } else if done.verdicts.is_empty() && done.failure.is_none() {
+            done.verdicts.push(Verdict::Rejected("nonsense".into()));
+        }
+        Some(done)
+    }
+
+    fn deliver(&mut self) -> Option<u64> {
+        if self.sequencer.credit() == 0 {
+            return None;
+        }
+        self.delivered += 1;
+        Some(self.delivered)
+    }
+
+    pub(crate) fn drain(&mut self) {
+        let mut effects = 0;
+        while let Some(effect) = self.sequencer.poll_effect() {
+            effects += 1;
+            assert!(effects < 10_000, "no end of effects");
+            self.take(effect);
+        }
+        let stats = self.sequencer.stats();
+        let settings = &self.settings;
+        assert!(stats.unacknowledged + self.sequencer.credit() <= settings.prefetch);
+        assert!(stats.lanes <= settings.max_lanes, "{} lanes", stats.lanes);
+        assert!(stats.ahead <= settings.run_ahead, "{} ahead", stats.ahead);
+    }
+
+    fn take(&mut self, effect: Effect) {
+        match effect {
+            Effect::Load { token, .. } => {
+                self.loads.insert(token);
+                assert!(self.loads.len() <= self.settings.max_loads, "loads");
+            }
+            Effect::Run(turn) => {
+                assert!(!turn.events.is_empty() && turn.events.len() <= self.settings.quantum);
+                self.turns.insert(turn.token, turn.events.len());
+                assert!(self.turns.len() <= self.settings.max_turns, "turns");
+            }
+            Effect::Commit(batch) => {
+                let letters = batch.writes.iter().map(|write| write.letters.len()).max();
+                assert!(letters.unwrap_or(0) < 100, "{letters:?} letters in a write");
+                self.commits.retain(|other| other.shard != batch.shard);
+                self.commits.push(batch);
+            }
+            Effect::Ack { through } => assert!(through <= self.delivered),
+            Effect::ReadSpill { token, .. } => {
+                self.reads.insert(token);
+            }
+            Effect::Replay { token, source, missing, .. } => {
+                assert!(source < self.settings.gap.sources);
+                assert!(!missing.is_empty());
+                self.replays.insert(token);
+            }
+            Effect::Publish { .. } | Effect::ReadDue { .. } | Effect::Stop(_) => {}
+        }
+    }
+}
+
+/// An answer to this very batch: it names only what is in it.
+fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
+    let CommitReply::Applied(mut applied) = reply else { return reply };
+    let writes = batch.writes.len();
+    applied.refused.retain(|(index, _)| *index < writes);
+    applied.refused.sort_by_key(|(index, _)| *index);
+    applied.refused.dedup_by_key(|(index, _)| *index);
+    applied.present.retain(|present| {
+        let write = batch.writes.get(present.write);
+        write.is_some_and(|write| write.spill.iter().any(|(s, _)| *s == present.sequence))
+    });
+    CommitReply::Applied(applied)
+}

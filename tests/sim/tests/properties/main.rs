@@ -1,0 +1,24 @@
+//! Any inputs at all, also nonsense: the sequencer never panics, and what it asks for stays
+//! within its bounds.
+
+mod driver;
+mod generate;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use driver::Driver;
+use generate::{settings, step};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nonsense_is_survived(settings in settings(), steps in vec(step(), 0..120)) {
+        let mut driver = Driver::new(settings);
+        for step in steps {
+            driver.step(step);
+        }
+        driver.drain();
+    }
+}
