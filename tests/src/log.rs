@@ -14,28 +14,25 @@ pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
 /// The lines of the real log, or generated ones. Says which.
 pub fn real_or_generated() -> Result<Vec<String>> {
-    let text = match std::env::var_os(REAL_LOG) {
-        Some(path) => {
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
-            println!("with the real log {}", path.display());
-            text
-        }
-        None => {
-            println!("{REAL_LOG} names no file: with generated events");
-            let load = Load {
-                seed: 4,
-                events: 8_000,
-                keys: 1_400,
-                end_of_sequence: true,
-                shape: Shape::Opaque,
-                loss: Probability(0.0),
-                ..Load::default()
-            };
-            let mut out = Vec::new();
-            generate_to(&load, &mut out, None, &mut ())?;
-            String::from_utf8(out)?
-        }
+    let text = if let Some(path) = std::env::var_os(REAL_LOG) {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
+        println!("with the real log {}", path.display());
+        text
+    } else {
+        println!("{REAL_LOG} names no file: with generated events");
+        let load = Load {
+            seed: 4,
+            events: 8_000,
+            keys: 1_400,
+            end_of_sequence: true,
+            shape: Shape::Opaque,
+            loss: Probability(0.0),
+            ..Load::default()
+        };
+        let mut out = Vec::new();
+        generate_to(&load, &mut out, None, &mut ())?;
+        String::from_utf8(out)?
     };
     Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }

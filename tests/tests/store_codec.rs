@@ -33,7 +33,7 @@ fn status() -> impl Strategy<Value = Status> {
 
 prop_compose! {
     fn trouble()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<Trouble> {
-        Box::new(Trouble { cause, error, since })
+        Box::new(Trouble { cause, error, since, version: None })
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::setup::say;
 
 #[derive(Debug, Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// What to measure.
     name: Option<String>,
     /// Print one JSON object instead of a table.
@@ -17,7 +17,7 @@ pub struct BenchArgs {
 /// Names and meanings.
 const BENCHES: [(&str, &str); 0] = [];
 
-pub fn bench(args: &BenchArgs) -> Result<()> {
+pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     match &args.name {
         None => {
             for (name, meaning) in BENCHES {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
-pub fn ci() -> Result<()> {
+pub(crate) fn ci() -> Result<()> {
     say("format");
     run(cargo("fmt").args(["--all", "--check"]))?;
     say("lints");
@@ -26,7 +26,7 @@ pub fn ci() -> Result<()> {
     test(&TestArgs::all())
 }
 
-pub fn advisories() -> Result<()> {
+pub(crate) fn advisories() -> Result<()> {
     say("dependencies: security advisories (needs the network)");
     cargo_deny(&["advisories"])
         .context("the advisories were NOT checked, or there are some: see above")

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::setup::{host, plugins, run, say, target_dir};
 
 #[derive(Debug, Args)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Events to make.
     #[arg(long, default_value_t = 300_000)]
     events: u64,
@@ -28,7 +28,7 @@ pub struct DemoArgs {
 /// Receipts that must have been written before the process is killed.
 const KILL_AFTER: u64 = 2 << 20;
 /// The longest that anything of this may take: a demo that hangs says so.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The files of the demo.
 struct Files {
@@ -39,7 +39,7 @@ struct Files {
     receipts: PathBuf,
 }
 
-pub fn demo(args: &DemoArgs) -> Result<()> {
+pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
     let plugins = plugins()?;
     let ordain = host()?;
     let files = prepare(&plugins)?;
@@ -77,7 +77,7 @@ fn prepare(plugins: &Path) -> Result<Files> {
     };
     let config = format!(
         "[plugins]\n\
-         dir = {plugins:?}\n\
+         dir = \"{}\"\n\
          \n\
          [streams.orders]\n\
          handler = \"orders\"\n\
@@ -85,7 +85,8 @@ fn prepare(plugins: &Path) -> Result<Files> {
          \n\
          [sinks.receipts]\n\
          kind = \"file\"\n\
-         path = \"receipts.ndjson\"\n"
+         path = \"receipts.ndjson\"\n",
+        plugins.display()
     );
     fs::write(&files.config, config)?;
     Ok(files)

@@ -8,20 +8,20 @@ use anyhow::{Context, Result, bail};
 /// Where components are built for.
 const TARGET: &str = "wasm32-wasip2";
 /// The example handlers.
-pub const PLUGINS: [&str; 3] = ["orders", "tally", "faulty"];
+pub(crate) const PLUGINS: [&str; 3] = ["orders", "tally", "faulty"];
 
 /// Tells what is done.
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     eprintln!("\x1b[1m==>\x1b[0m {text}");
 }
 
 /// The root of the workspace.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
 /// Where cargo puts what it builds.
-pub fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
         None => root().join("target"),
@@ -29,7 +29,7 @@ pub fn target_dir() -> PathBuf {
 }
 
 /// cargo in the workspace, with the versions of `Cargo.lock`.
-pub fn cargo(command: &str) -> Command {
+pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).arg(command);
     if command != "fmt" {
@@ -39,7 +39,7 @@ pub fn cargo(command: &str) -> Command {
 }
 
 /// Runs a command to its end; its failure is an error that shows it.
-pub fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start: {shown}"))?;
     if !status.success() {
@@ -54,7 +54,7 @@ fn show(command: &Command) -> String {
 }
 
 /// Adds the WebAssembly target where it is missing.
-pub fn wasm_target() -> Result<()> {
+pub(crate) fn wasm_target() -> Result<()> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output()?;
     let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout)?.trim());
     if sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir() {
@@ -67,7 +67,7 @@ pub fn wasm_target() -> Result<()> {
 }
 
 /// Builds the example handlers into a folder.
-pub fn plugins() -> Result<PathBuf> {
+pub(crate) fn plugins() -> Result<PathBuf> {
     wasm_target()?;
     say("building the handlers");
     let mut build = cargo("build");
@@ -88,7 +88,7 @@ pub fn plugins() -> Result<PathBuf> {
 }
 
 /// Builds the host.
-pub fn host() -> Result<PathBuf> {
+pub(crate) fn host() -> Result<PathBuf> {
     say("building the host (the first time takes some minutes: it contains a compiler)");
     run(cargo("build").args(["--release", "--package", "ordain"]))?;
     Ok(target_dir().join("release").join("ordain"))

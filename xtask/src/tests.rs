@@ -6,19 +6,19 @@ use clap::Args;
 use crate::setup::{cargo, host, plugins, run, say};
 
 #[derive(Debug, Args)]
-pub struct TestArgs {
+pub(crate) struct TestArgs {
     /// Only tests whose names contain this.
     filter: Option<String>,
 }
 
 impl TestArgs {
     /// No filter.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self { filter: None }
     }
 }
 
-pub fn test(args: &TestArgs) -> Result<()> {
+pub(crate) fn test(args: &TestArgs) -> Result<()> {
     plugins()?;
     host()?;
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();

@@ -22,6 +22,7 @@ macro_rules! fault {
 }
 
 mod arrive;
+mod asked;
 mod commit;
 mod dispatch;
 mod gap;
@@ -39,6 +40,7 @@ mod window;
 
 use std::collections::VecDeque;
 
+use self::asked::Asked;
 use self::commit::Shard;
 use self::jitter::Jitter;
 use self::lanes::{Lanes, List};
@@ -64,11 +66,11 @@ pub struct Sequencer {
     ready: VecDeque<u32>,
     /// Lanes that wait for their load to be asked for.
     loads: VecDeque<u32>,
-    loads_under_way: usize,
+    loads_under_way: Asked,
     /// Keys to be looked at when there is room.
     looks: VecDeque<Key>,
-    pages: usize,
-    replays: usize,
+    pages: Asked,
+    replays: Asked,
     turns: usize,
     ahead: usize,
     /// Bytes of events, states, outcomes and unpublished messages.
@@ -108,10 +110,10 @@ impl Sequencer {
             shards: commits.iter().map(|number| Shard::new(*number)).collect(),
             ready: VecDeque::new(),
             loads: VecDeque::new(),
-            loads_under_way: 0,
+            loads_under_way: Asked::default(),
             looks: VecDeque::new(),
-            pages: 0,
-            replays: 0,
+            pages: Asked::default(),
+            replays: Asked::default(),
             turns: 0,
             ahead: 0,
             memory: 0,
@@ -152,9 +154,9 @@ impl Sequencer {
         self.drained()
             && self.window.len() == 0
             && self.ready.is_empty()
-            && self.pages == 0
-            && self.replays == 0
-            && self.loads_under_way == 0
+            && self.pages.len() == 0
+            && self.replays.len() == 0
+            && self.loads_under_way.len() == 0
             && self.loads.is_empty()
             && self.looks.is_empty()
             && self.due.settled()
@@ -184,7 +186,7 @@ impl Sequencer {
             unacknowledged: self.window.len(),
             ahead: self.ahead,
             turns: self.turns,
-            loads: self.loads_under_way,
+            loads: self.loads_under_way.len(),
             outbox: self.outbox,
             ..self.stats
         }

@@ -13,16 +13,16 @@ use super::orders::{Done, apply, step};
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Verdict {
-    pub lines: u64,
-    pub keys: usize,
-    pub repeats: u64,
-    pub reordered: u64,
-    pub effects: u64,
-    pub rejected: u64,
-    pub receipts: u64,
+pub(crate) struct Verdict {
+    pub(crate) lines: u64,
+    pub(crate) keys: usize,
+    pub(crate) repeats: u64,
+    pub(crate) reordered: u64,
+    pub(crate) effects: u64,
+    pub(crate) rejected: u64,
+    pub(crate) receipts: u64,
     /// What is wrong; empty if nothing is.
-    pub wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
 }
 
 /// Differences that are listed; the rest is only more of it.
@@ -36,7 +36,7 @@ struct Order {
     receipts: Vec<(String, u64)>,
 }
 
-pub fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result<Verdict> {
+pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let mut orders: BTreeMap<String, Order> = BTreeMap::new();
     for line in lines(events)? {

@@ -1,12 +1,12 @@
 //! What `plugins/orders` is documented to do, written a second time for the check.
 
 /// The last part of an event's type.
-pub fn step(kind: &str) -> &str {
+pub(crate) fn step(kind: &str) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }
 
 /// What one step does to an order that stands at `from`.
-pub enum Done {
+pub(crate) enum Done {
     /// It goes there; it says whether a receipt is written, and whether the order ends.
     Went { receipt: bool, ended: bool },
     /// It is impossible.
@@ -14,7 +14,7 @@ pub enum Done {
 }
 
 /// The table in the documentation of `plugins/orders`.
-pub fn apply(from: Option<&str>, to: &str) -> Done {
+pub(crate) fn apply(from: Option<&str>, to: &str) -> Done {
     let possible = matches!(
         (from, to),
         (None, "created")

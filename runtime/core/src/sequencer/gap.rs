@@ -185,7 +185,7 @@ impl Sequencer {
         }
         gap.stage = Stage::Asking(source);
         lane.replay = Some(serial);
-        self.replays += 1;
+        self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         self.effects.push_back(Effect::Replay { token, key: lane.key.clone(), source, missing });
     }
@@ -226,7 +226,7 @@ impl Sequencer {
 
     pub(super) fn replayed(&mut self, token: Token, found: Vec<(u64, Arc<Event>)>, again: bool) {
         // Also one that nobody waits for any more was under way.
-        self.replays = self.replays.saturating_sub(1);
+        self.replays.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.replay) else { return };
         let lane = &mut self.lanes[index];
         let Some(gap) = &mut lane.gap else { return };

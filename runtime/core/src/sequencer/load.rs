@@ -79,7 +79,7 @@ impl Sequencer {
     }
 
     pub(super) fn start_loads(&mut self) {
-        while self.loads_under_way < self.settings.max_loads {
+        while self.loads_under_way.len() < self.settings.max_loads {
             let Some(index) = self.loads.pop_front() else { return };
             let serial = self.next_serial();
             let Some(lane) = self.lanes.get(index) else { continue };
@@ -92,14 +92,14 @@ impl Sequencer {
     fn ask_for_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
-        self.loads_under_way += 1;
+        self.loads_under_way.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         self.effects.push_back(Effect::Load { token, key: lane.key.clone() });
     }
 
     pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
         // Also one that nobody waits for any more was under way.
-        self.loads_under_way = self.loads_under_way.saturating_sub(1);
+        self.loads_under_way.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.load) else { return };
         if self.lanes[index].live() {
             self.reloaded_for_gap(index, &loaded);

@@ -41,7 +41,7 @@ impl Sequencer {
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
         lane.page = Some(serial);
-        self.pages += 1;
+        self.pages.ask(Token { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
             token: Token { lane: index, serial },
             key: lane.key.clone(),
@@ -53,7 +53,7 @@ impl Sequencer {
 
     pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
         // Also one that nobody waits for any more was under way.
-        self.pages = self.pages.saturating_sub(1);
+        self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
         let lane = &mut self.lanes[index];
         match events.last() {
@@ -263,7 +263,7 @@ impl Sequencer {
     fn stalled(&self) -> bool {
         self.window.len() >= self.settings.prefetch
             && self.turns == 0
-            && self.loads_under_way == 0
+            && self.loads_under_way.len() == 0
             && self.ready.is_empty()
             && self.shards.iter().all(Shard::is_quiet)
     }

@@ -1,0 +1,24 @@
+//! What was asked for and not yet answered, by token: completions that nobody asked for, or that
+//! come twice, must not count.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
+
+use crate::turn::Token;
+
+#[derive(Debug, Default)]
+pub(super) struct Asked(HashSet<Token, FixedState>);
+
+impl Asked {
+    pub(super) fn ask(&mut self, token: Token) {
+        self.0.insert(token);
+    }
+
+    pub(super) fn answer(&mut self, token: Token) {
+        self.0.remove(&token);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
