@@ -25,9 +25,6 @@ pub(crate) struct Driver {
     commits: Vec<Arc<Batch>>,
     /// Tokens that were answered.
     past: Vec<Token>,
-    /// Answers that nobody had asked for. A real driver gives none, and each is taken for one more
-    /// request that is over.
-    unasked: usize,
 }
 
 impl Driver {
@@ -44,7 +41,6 @@ impl Driver {
             replays: BTreeSet::new(),
             commits: Vec::new(),
             past: Vec::new(),
-            unasked: 0,
         }
     }
 
@@ -63,7 +59,7 @@ impl Driver {
 
     /// The input as a real answer to what is open, where it is to be one.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
-        let (past, unasked) = (&mut self.past, &mut self.unasked);
+        let past = &mut self.past;
         // An open one; else one that was answered before, or that never was.
         let mut take = |open: &mut BTreeSet<Token>, token: Token| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
@@ -72,7 +68,6 @@ impl Driver {
                 past.push(taken);
                 return taken;
             }
-            *unasked += 1;
             let stale = past.get(token.lane as usize * 7);
             stale.copied().unwrap_or(token)
         };
@@ -118,7 +113,6 @@ impl Driver {
         let index = answers.filter(|_| !self.turns.is_empty());
         let Some(index) = index.map(|index| index.index(self.turns.len())) else {
             // Nobody's turn, or one that is long over.
-            self.unasked += 1;
             return Some(done);
         };
         let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;
@@ -159,12 +153,12 @@ impl Driver {
         match effect {
             Effect::Load { token, .. } => {
                 self.loads.insert(token);
-                assert!(self.loads.len() <= self.settings.max_loads + self.unasked, "loads");
+                assert!(self.loads.len() <= self.settings.max_loads, "loads");
             }
             Effect::Run(turn) => {
                 assert!(!turn.events.is_empty() && turn.events.len() <= self.settings.quantum);
                 self.turns.insert(turn.token, turn.events.len());
-                assert!(self.turns.len() <= self.settings.max_turns + self.unasked, "turns");
+                assert!(self.turns.len() <= self.settings.max_turns, "turns");
             }
             Effect::Commit(batch) => {
                 let letters = batch.writes.iter().map(|write| write.letters.len()).max();
