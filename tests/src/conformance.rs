@@ -45,7 +45,7 @@ pub trait Fixture: Send {
 }
 
 /// Makes a test of every case, each with a fixture of its own: `conformance_suite!(open)`, where
-/// `open()` is an expression of a [`Fixture`](crate::conformance::Fixture).
+/// `open()` is an expression of a [`Fixture`].
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {

@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The bytes are not what [`Packed::encode`] wrote.
+/// The bytes are no stored event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(
     /// What was being read when the bytes ended or did not fit.
@@ -119,7 +119,7 @@ pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a s
     out
 }
 
-/// Reads what [`pack_headers`] wrote.
+/// Name and value pairs, in their order.
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
     rest: &'a [u8],

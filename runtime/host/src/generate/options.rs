@@ -35,7 +35,7 @@ pub struct Load {
     /// Keys; of orders: how many are open at a time, since a new one begins when one has ended.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=KEYS_LIMIT))]
     pub keys: u64,
-    /// How often which key comes: uniform, or zipf[:EXPONENT] for a few hot ones.
+    /// How often which key comes: uniform, or `zipf` (`zipf:1.2`) for a few hot ones.
     #[arg(long, default_value = "uniform")]
     pub key_choice: KeyChoice,
     /// How events follow each other in time: poisson, bursty or steady.
