@@ -321,7 +321,6 @@ impl Sequencer {
     fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         lane.job.holes.remove(sequence);
-        lane.job.digests.set(lane.job.next, sequence, event.content());
         let error = "it came after its sequence had been skipped".into();
         let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
         let bytes = letter.memory();

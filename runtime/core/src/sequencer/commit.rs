@@ -170,6 +170,7 @@ impl Sequencer {
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let mut job = job_to_write(lane, more);
         lane.absent = false;
+        lane.generation = job.generation;
         lane.header = false;
         lane.writing = true;
         lane.joining = !chunk.joined.is_empty();
@@ -353,9 +354,12 @@ impl Sequencer {
             }
         }
         self.trim_ids(index);
-        // Checks were counted as if they were new.
-        self.lanes[index].job.spilled = spilled(&self.lanes[index], &[]);
+        let exact = spilled(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
+        // Checks were counted as if they were new. The record must not keep that: it would seem
+        // to be at its limit too early, more so with each repeat after a restart.
+        lane.header |= lane.job.spilled.count > exact.count;
+        lane.job.spilled = exact;
         if in_write.events > 0 {
             let wait = |tail| if self.ended { 0 } else { tail };
             lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)));
@@ -457,6 +461,11 @@ fn advance_job(
     }
     unseen(&mut lane.job.digests, next, chunk.next);
     lane.job.next = chunk.next;
+    for (_, late) in &chunk.joined {
+        if let Some(sequence) = late.sequence() {
+            lane.job.digests.set(chunk.next, sequence, late.content());
+        }
+    }
     if chunk.version.is_some() {
         lane.job.version.clone_from(&chunk.version);
     }

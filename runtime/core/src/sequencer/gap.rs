@@ -130,17 +130,21 @@ impl Sequencer {
         gap.again = false;
         gap.stage = Stage::Reloading;
         self.stats.gap_rounds += 1;
-        let quiet = lane.turn.is_none()
-            && lane.pending.is_empty()
-            && !lane.writing
-            && !lane.dirty
-            && !lane.absent
-            && lane.load.is_none();
-        if quiet {
+        let quiet = lane.turn.is_none() && lane.pending.is_empty() && !lane.dirty && !lane.absent;
+        if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
             // A commit of its own will tell whether another owner has been there.
             self.ask_source(index, 0);
+        }
+    }
+
+    /// The load of a round can begin, unless the lane has begun to write meanwhile.
+    pub(super) fn reload_for_gap(&mut self, index: u32, serial: u64) {
+        if self.lanes[index].writing {
+            self.ask_source(index, 0);
+        } else {
+            self.ask_for_load(index, serial);
         }
     }
 
@@ -156,31 +160,33 @@ impl Sequencer {
             Ok(Some(loaded)) => {
                 loaded.job.next > lane.job.next
                     || loaded.job.spilled != lane.job.spilled
-                    || loaded.job.generation != lane.job.generation
+                    || loaded.job.generation != lane.generation
             }
             Ok(None) | Err(_) => !lane.absent,
         };
-        if moved && !lane.writing && lane.turn.is_none() && lane.pending.is_empty() {
+        if moved {
             self.load_again(index);
             return;
         }
-        let front = lane.front;
-        if let Some(gap) = self.lanes[index].gap.as_mut().filter(|gap| gap.reloading()) {
-            if front == gap.at {
-                self.ask_source(index, 0);
-            } else {
-                gap.stage = Stage::Clock(self.now);
-            }
+        if lane.gap.as_ref().is_some_and(|gap| gap.reloading()) {
+            self.ask_source(index, 0);
         }
     }
 
     fn ask_source(&mut self, index: u32, source: usize) {
+        if source >= self.settings.gap.sources {
+            self.end_round(index);
+            return;
+        }
         let serial = self.next_serial();
         let missing = self.missing(index);
         let lane = &mut self.lanes[index];
+        let Some(gap) = &lane.gap else { return };
+        let certain = lane.misses(gap.at);
         let Some(gap) = &mut lane.gap else { return };
-        if source >= self.settings.gap.sources || missing.is_empty() {
-            self.end_round(index);
+        if !certain {
+            // It may be among what only the store has: the round is made when that is known.
+            gap.stage = Stage::Clock(self.now);
             return;
         }
         gap.stage = Stage::Asking(source);
@@ -231,8 +237,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = &mut lane.gap else { return };
         gap.again |= again;
-        let (at, stage) = (gap.at, gap.stage);
-        let tail = gap.tail;
+        let (at, stage, tail) = (gap.at, gap.stage, gap.tail);
         if tail {
             lane.gap = None;
         }
@@ -245,16 +250,10 @@ impl Sequencer {
             }
         }
         self.lanes[index].advance_front();
-        let lane = &mut self.lanes[index];
-        let stands_still = lane.front < at;
-        if let Some(gap) = lane.gap.as_mut().filter(|gap| gap.at == at && !tail) {
-            if stands_still {
-                gap.stage = Stage::Clock(self.now);
-            } else if let Stage::Asking(source) = stage
-                && lane.front == at
-            {
-                self.ask_source(index, source + 1);
-            }
+        let lane = &self.lanes[index];
+        let open = lane.gap.as_ref().is_some_and(|gap| gap.at == at && !tail) && lane.front <= at;
+        if open && let Stage::Asking(source) = stage {
+            self.ask_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
             // Asked once, and there is nothing: the due index need not bring it back.
             self.lanes[index].header = true;

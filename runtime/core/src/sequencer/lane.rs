@@ -34,6 +34,8 @@ pub(super) struct Lane {
     /// The record as it will be once the commit in flight is applied, except that what concerns
     /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
     pub(super) job: Job,
+    /// [`Job::generation`] as the store has it once the commit in flight is applied.
+    pub(super) generation: u32,
     /// The store has no record, as far as is known.
     pub(super) absent: bool,
     /// That there is no record is only assumed: no commit has confirmed it. Nothing may be ended
@@ -191,6 +193,7 @@ impl Lane {
             shard,
             birth,
             mode: Mode::Loading,
+            generation: 0,
             absent: false,
             assumed: false,
             state: None,
@@ -247,8 +250,17 @@ impl Lane {
     }
 
     pub(super) fn wants_load(&self) -> bool {
-        let reload = || self.live() && self.gap.as_ref().is_some_and(|gap| gap.reloading());
-        self.load.is_none() && (self.mode == Mode::Loading || reload())
+        self.load.is_none() && (self.mode == Mode::Loading || self.reloads())
+    }
+
+    /// Whether a round of its gap begins with the job being loaded again.
+    pub(super) fn reloads(&self) -> bool {
+        self.live() && self.gap.as_ref().is_some_and(|gap| gap.reloading())
+    }
+
+    /// Events being executed whose results will count.
+    pub(super) fn running(&self) -> usize {
+        self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events)
     }
 
     pub(super) fn parked(&self) -> bool {
@@ -293,12 +305,18 @@ impl Lane {
 
     /// Whether event `front` is certainly missing while a later one is there.
     pub(super) fn has_gap(&self) -> bool {
-        !self.rest.spans(self.front) && self.highest().is_some_and(|highest| highest > self.front)
+        self.misses(self.front) && self.highest().is_some_and(|highest| highest > self.front)
+    }
+
+    /// Whether this is the first sequence that is missing, for certain: not while it may be among
+    /// what only the store has.
+    pub(super) fn misses(&self, sequence: u64) -> bool {
+        sequence == self.front && !self.rest.spans(sequence)
     }
 
     /// When the clock of its gap runs out, unless it stands still.
     pub(super) fn gap_clock(&self) -> Option<u64> {
-        self.gap.as_ref().filter(|gap| gap.at == self.front)?.clock()
+        self.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
     /// Whether what is held cannot all be run now.
@@ -350,8 +368,11 @@ impl Lane {
         }
     }
 
+    /// Nothing is written while the job is being loaded again: the load takes it over, so that a
+    /// write that knows nothing of what another partition has done to it would be taken.
     pub(super) fn wants_write(&self, settings: &Settings) -> bool {
         self.live()
+            && self.load.is_none()
             && (!self.pending.is_empty()
                 || self.header
                 || (!self.checks.is_empty() && self.check_room(settings) > 0)

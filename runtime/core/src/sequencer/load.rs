@@ -83,13 +83,18 @@ impl Sequencer {
             let Some(index) = self.loads.pop_front() else { return };
             let serial = self.next_serial();
             let Some(lane) = self.lanes.get(index) else { continue };
-            if lane.wants_load() {
+            if !lane.wants_load() {
+                continue;
+            }
+            if lane.live() {
+                self.reload_for_gap(index, serial);
+            } else {
                 self.ask_for_load(index, serial);
             }
         }
     }
 
-    fn ask_for_load(&mut self, index: u32, serial: u64) {
+    pub(super) fn ask_for_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
         self.loads_under_way.ask(Token { lane: index, serial });
@@ -145,6 +150,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.mode = Mode::Live;
         lane.absent = false;
+        lane.generation = loaded.job.generation;
         lane.job = Job { partition: settings.partition, ..loaded.job };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;

@@ -25,7 +25,7 @@ impl Sequencer {
         if lane.page.is_some() || lane.rest.count == 0 || lane.writing {
             return;
         }
-        let next = lane.done + lane.turn.map_or(0, |turn| turn.events as u64);
+        let next = lane.done + lane.running() as u64;
         let from = if lane.over() {
             lane.rest.first
         } else if lane.ended
@@ -145,7 +145,7 @@ impl Sequencer {
         if !lane.blocked() || lane.page.is_some() || lane.ended {
             return;
         }
-        let running = lane.ran + lane.turn.map_or(0, |turn| turn.events);
+        let running = lane.ran + lane.running();
         let from = if lane.parked() || lane.retry_at.is_some() {
             lane.done
         } else {

@@ -41,7 +41,8 @@ impl Checker {
         let Item::Event(event) = item else { return false };
         let settings = &self.plan.settings;
         let limit = settings.spill_limit;
-        let full = store.records.values().any(|record| record.spill.len() as u64 >= limit);
+        // The record may count repeats of spilled events until it is written again.
+        let full = store.records.values().any(|record| record.job.spilled.count >= limit);
         full && settings.overflow == Overflow::Pause || self.corrupt.contains(event.key())
     }
 

@@ -5,7 +5,7 @@ mod bounds;
 mod commits;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ordain_core::{Batch, Effect, Event, Input, Key, Token};
@@ -16,7 +16,7 @@ use super::{Checker, at};
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     turns: BTreeMap<Token, Flight>,
-    loads: BTreeSet<Token>,
+    loads: BTreeMap<Token, Key>,
     /// Dispatched and not durable, by key: from, to.
     ahead: BTreeMap<Key, (u64, u64)>,
     /// Commits without an answer.
@@ -96,9 +96,9 @@ impl Checker {
             self.broke("I2", format!("asks for {effect:?} after it stopped"));
         }
         match effect {
-            Effect::Load { token, .. } => {
+            Effect::Load { token, key } => {
                 let watch = self.watch(owner);
-                watch.loads.insert(*token);
+                watch.loads.insert(*token, key.clone());
                 let loads = watch.loads.len();
                 if loads > settings.max_loads {
                     self.broke("I7", format!("{loads} loads at a time"));

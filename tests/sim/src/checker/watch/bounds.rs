@@ -44,7 +44,9 @@ impl Checker {
         let mut missing = None;
         watch.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
-            if watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
+            // While the job is being loaded again nothing of it is written.
+            let loading = watch.loads.values().any(|loading| loading == key);
+            if loading || watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
                 return true;
             }
             let job = store.records.get(key).map(|record| &record.job);
