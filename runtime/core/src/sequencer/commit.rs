@@ -152,7 +152,9 @@ impl Sequencer {
             }
             None => Chunk::new(lane.job.next, None),
         };
-        let more = !lane.pending.is_empty();
+        // The end goes with the last event, even where late originals are still to be settled.
+        let completed = lane.ended && lane.job.next == lane.done;
+        let more = !lane.pending.is_empty() && !completed;
         let (mut spill, spilled_bytes) = spill_of(lane, settings, room, &mut ids);
         let checks = checks_of(lane, settings, room.0.saturating_sub(spill.len()).max(1));
         spill.extend(checks.iter().map(|check| (check.sequence, Arc::clone(&check.event))));
@@ -161,7 +163,6 @@ impl Sequencer {
         lane.job.spilled = spilled(lane, &checks);
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
-        let completed = lane.ended && !more;
         if completed {
             lane.job.status = Status::Completed;
             lane.forgotten_at = self.now.saturating_add(settings.complete_ttl);

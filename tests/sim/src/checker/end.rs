@@ -24,8 +24,9 @@ impl Checker {
         if store.letters != self.letters {
             self.broke("checker", "its letters are not the store's".into());
         }
+        let crowded = self.may_be_crowded(store);
         for (key, record) in &store.records {
-            self.stands(key, record);
+            self.stands(key, record, crowded);
         }
         self.fates(unacknowledged, store);
         if store.outbox_len() > 0 {
@@ -39,15 +40,25 @@ impl Checker {
     /// in the end that is everything that may be outstanding.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
+        self.is_full(store) || self.corrupt.contains(event.key())
+    }
+
+    /// Whether some key must not take more. The record may count repeats of spilled events until
+    /// it is written again.
+    fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
-        let limit = settings.spill_limit;
-        // The record may count repeats of spilled events until it is written again.
-        let full = store.records.values().any(|record| record.job.spilled.count >= limit);
-        full && settings.overflow == Overflow::Pause || self.corrupt.contains(event.key())
+        let mut counts = store.records.values().map(|record| record.job.spilled.count);
+        settings.overflow == Overflow::Pause && counts.any(|count| count >= settings.spill_limit)
+    }
+
+    /// Whether keys that must not take more may have all the lanes: only where there are fewer
+    /// lanes than deliveries that may be outstanding.
+    fn may_be_crowded(&self, store: &Store) -> bool {
+        self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
 
     /// Why a key that holds events does not go on.
-    fn stands(&mut self, key: &Key, record: &Record) {
+    fn stands(&mut self, key: &Key, record: &Record, crowded: bool) {
         if self.corrupt.contains(key) {
             return;
         }
@@ -73,6 +84,8 @@ impl Checker {
         };
         if job.status == Status::Completed {
             self.broke("end", format!("{} is held beyond the end", at(key, *first)));
+        } else if crowded {
+            // It waits for a lane.
         } else if *first == job.next {
             self.broke("I5", format!("{place} is held and could run"));
         } else if self.plan.settings.gap.on_exhausted != Exhausted::Wait {
