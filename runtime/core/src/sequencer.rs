@@ -57,6 +57,8 @@ use crate::stats::{LaneState, Stats};
 #[derive(Debug)]
 pub struct Sequencer {
     settings: Settings,
+    /// When it was made: the partition was claimed then.
+    born: u64,
     now: u64,
     serial: u64,
     lanes: Lanes,
@@ -103,6 +105,7 @@ impl Sequencer {
     pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
+            born: now,
             now,
             serial: 0,
             lanes: Lanes::new(),

@@ -105,7 +105,12 @@ impl Sequencer {
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
             let round = if front == lane.done { lane.job.rounds } else { 0 };
-            let until = lane.gap_due.take().unwrap_or(since.saturating_add(timeout));
+            let until = match lane.gap_due.take() {
+                // What the last owner had not acknowledged comes again: it gets the time for that.
+                Some(due) if !ended => due.max(self.born.saturating_add(timeout)),
+                Some(due) => due,
+                None => since.saturating_add(timeout),
+            };
             let stage = Stage::Clock(until.max(now));
             lane.replay = None;
             lane.gap = Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));

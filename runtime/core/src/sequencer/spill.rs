@@ -58,9 +58,11 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         match events.last() {
             Some(&(last, _)) if !end => {
+                // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
+                let read = events.iter().filter(|(sequence, _)| lane.find(*sequence).is_err());
+                lane.rest.count = lane.rest.count.saturating_sub(read.count() as u64).max(1);
                 lane.rest.first = last + 1;
                 lane.rest.last = lane.rest.last.max(last + 1);
-                lane.rest.count = lane.rest.count.saturating_sub(events.len() as u64).max(1);
             }
             _ => lane.rest = Spilled::default(),
         }
@@ -274,6 +276,10 @@ impl Sequencer {
         lane.ran = 0;
         lane.gap = None;
         lane.spill_all = false;
+        if let Some(ids) = &mut lane.ids {
+            // They end without a number, so that a repeat of one must not pass for settled.
+            ids.forget_from(lane.done);
+        }
         for held in std::mem::take(&mut lane.held) {
             self.memory -= held.event.memory();
             if held.copy == Copy::Stored {

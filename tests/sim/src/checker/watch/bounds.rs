@@ -37,11 +37,13 @@ impl Checker {
     /// Failed tries are durable as soon as there was an occasion.
     fn written_down(&mut self, owner: u64, store: &Store) {
         let settings = self.plan.settings.clone();
+        let corrupt = self.corrupt.clone();
         let watch = self.watch(owner);
         if watch.stopped {
             return;
         }
         let mut missing = None;
+        watch.failures.retain(|key, _| !corrupt.contains(key));
         watch.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
             // While the job is being loaded again nothing of it is written.
