@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Sequencer;
-use super::lane::{Check, Chunk, Copy, Lane};
+use super::lane::{Check, Chunk, Copy, Known, Lane};
 use super::letters::FreeLetter;
 use crate::effect::{Effect, Stop};
 use crate::event::{Delivery, Event};
@@ -171,7 +171,7 @@ impl Sequencer {
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let mut job = job_to_write(lane, more);
         lane.absent = false;
-        lane.generation = job.generation;
+        lane.known = Known::of(&job);
         lane.header = false;
         lane.writing = true;
         lane.joining = !chunk.joined.is_empty();

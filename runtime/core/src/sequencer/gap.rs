@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::Sequencer;
+use super::lane::Known;
 use super::retry::missing;
 use crate::effect::Effect;
 use crate::event::Event;
@@ -165,7 +166,7 @@ impl Sequencer {
             Ok(Some(loaded)) => {
                 loaded.job.next > lane.job.next
                     || loaded.job.spilled != lane.job.spilled
-                    || loaded.job.generation != lane.generation
+                    || Known::of(&loaded.job) != lane.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };

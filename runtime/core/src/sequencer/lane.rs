@@ -34,8 +34,8 @@ pub(super) struct Lane {
     /// The record as it will be once the commit in flight is applied, except that what concerns
     /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
     pub(super) job: Job,
-    /// [`Job::generation`] as the store has it once the commit in flight is applied.
-    pub(super) generation: u32,
+    /// What the store has of the event at `done` once the commit in flight is applied.
+    pub(super) known: Known,
     /// The store has no record, as far as is known.
     pub(super) absent: bool,
     /// That there is no record is only assumed: no commit has confirmed it. Nothing may be ended
@@ -100,6 +100,20 @@ pub(super) struct Lane {
     /// As counted: memory apart from its events.
     pub(super) charged: usize,
     pub(super) link: super::lanes::Link,
+}
+
+/// The part of a stored record by which it shows that another owner has tried the next event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    generation: u32,
+    attempts: u32,
+    rounds: u32,
+}
+
+impl Known {
+    pub(super) fn of(job: &Job) -> Self {
+        Self { generation: job.generation, attempts: job.attempts, rounds: job.rounds }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +207,7 @@ impl Lane {
             shard,
             birth,
             mode: Mode::Loading,
-            generation: 0,
+            known: Known::default(),
             absent: false,
             assumed: false,
             state: None,

@@ -2,7 +2,7 @@
 
 use super::Sequencer;
 use super::arrive::is_next;
-use super::lane::{Copy, Lane, Mode};
+use super::lane::{Copy, Known, Lane, Mode};
 use super::lanes::List;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
@@ -150,7 +150,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.mode = Mode::Live;
         lane.absent = false;
-        lane.generation = loaded.job.generation;
+        lane.known = Known::of(&loaded.job);
         lane.job = Job { partition: settings.partition, ..loaded.job };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;

@@ -56,13 +56,13 @@ impl Sequencer {
         self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
         let lane = &mut self.lanes[index];
+        // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
+        let read = events.iter().filter(|(sequence, _)| lane.find(*sequence).is_err()).count();
+        let left = lane.rest.count.saturating_sub(read as u64);
         match events.last() {
-            Some(&(last, _)) if !end => {
-                // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
-                let read = events.iter().filter(|(sequence, _)| lane.find(*sequence).is_err());
-                lane.rest.count = lane.rest.count.saturating_sub(read.count() as u64).max(1);
-                lane.rest.first = last + 1;
-                lane.rest.last = lane.rest.last.max(last + 1);
+            Some(&(last, _)) if !end && left > 0 => {
+                let (first, last) = (last + 1, lane.rest.last.max(last + 1));
+                lane.rest = Spilled { count: left, first, last };
             }
             _ => lane.rest = Spilled::default(),
         }
