@@ -51,6 +51,9 @@ pub struct Settings {
     pub id_window: usize,
     /// Content digests remembered for a key.
     pub digests: usize,
+    /// Longest time between two looks at the due index: others write into it as well, and nobody
+    /// tells.
+    pub due_poll: u64,
     /// How long a completed key is remembered.
     pub complete_ttl: u64,
     /// How long a key that is not written to is remembered; `None`: for ever.

@@ -197,6 +197,7 @@ fn settings(rng: &mut Rng) -> Settings {
         },
         id_window: 1_000,
         digests: 64,
+        due_poll: 5_000,
         complete_ttl: 7 * 24 * 3_600_000,
         key_ttl: None,
         version: Some(Arc::from("sim@1.0.0")),

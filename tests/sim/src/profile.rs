@@ -238,6 +238,8 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = Overflow::DeadLetter;
+    // These runs last for days.
+    settings.due_poll = 3_600_000;
     match blocked {
         Blocked::Slow => {}
         Blocked::Failing => {

@@ -11,8 +11,8 @@ use std::thread;
 
 use ordain_sim::{Options, Outcome, run};
 
-/// Enough that each profile is played about a thousand times; half a minute on two cores.
-const SEEDS: u64 = 500;
+/// Each profile is played some hundred times; ten seconds on two cores.
+const SEEDS: u64 = 5_000;
 /// Failing seeds of each invariant that are told of.
 const SHOWN: usize = 12;
 

@@ -356,14 +356,14 @@ impl Sequencer {
         }
         self.trim_ids(index);
         let exact = spilled(&self.lanes[index], &[]);
+        let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         // Checks were counted as if they were new. The record must not keep that: it would seem
         // to be at its limit too early, more so with each repeat after a restart.
         lane.header |= lane.job.spilled.count > exact.count;
         lane.job.spilled = exact;
         if in_write.events > 0 {
-            let wait = |tail| if self.ended { 0 } else { tail };
-            lane.tail_at = self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)));
+            lane.tail_at = tail;
         }
         lane.assumed = false;
         if lane.over() {

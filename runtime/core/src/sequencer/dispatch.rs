@@ -55,7 +55,7 @@ impl Sequencer {
             limit = limit.min(self.settings.run_ahead - self.ahead);
         }
         let lane = &mut self.lanes[index];
-        if lane.again {
+        if lane.again == Some(lane.done) {
             limit = 1;
         }
         let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
@@ -76,7 +76,7 @@ impl Sequencer {
             key: lane.key.clone(),
             state: lane.state.clone(),
             events,
-            fresh: lane.again,
+            fresh: lane.again == Some(lane.done),
         }));
     }
 
@@ -190,7 +190,6 @@ impl Sequencer {
         lane.pending.push_back(chunk);
         lane.done = done;
         lane.ended = ended;
-        lane.again = false;
         lane.job.attempts = 0;
         lane.job.rounds = 0;
         lane.job.trouble = None;

@@ -164,9 +164,7 @@ impl Sequencer {
         let moved = match loaded {
             Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next
-                    || loaded.job.spilled != lane.job.spilled
-                    || Known::of(&loaded.job) != lane.known
+                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };
@@ -316,6 +314,12 @@ impl Sequencer {
                 self.update_gap(index);
             }
         }
+    }
+
+    /// When a key that is silent from now on is asked for its next event.
+    pub(super) fn tail_from_now(&self) -> Option<u64> {
+        let wait = |tail| if self.ended { 0 } else { tail };
+        self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
     /// The key has been silent for `gap.tail`: asks once for the event that would be next.

@@ -34,7 +34,7 @@ pub(super) struct Lane {
     /// The record as it will be once the commit in flight is applied, except that what concerns
     /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
     pub(super) job: Job,
-    /// What the store has of the event at `done` once the commit in flight is applied.
+    /// What the store has of this once the commit in flight is applied.
     pub(super) known: Known,
     /// The store has no record, as far as is known.
     pub(super) absent: bool,
@@ -76,8 +76,8 @@ pub(super) struct Lane {
     pub(super) header: bool,
     /// Everything held is to be spilled.
     pub(super) spill_all: bool,
-    /// The event at `done` trapped once: it is tried once more, on a fresh instance.
-    pub(super) again: bool,
+    /// This event trapped once: it is tried once more, on a fresh instance.
+    pub(super) again: Option<u64>,
     pub(super) retry_at: Option<u64>,
     /// Another partition had the job: when to look again.
     pub(super) reload_at: Option<u64>,
@@ -102,17 +102,20 @@ pub(super) struct Lane {
     pub(super) link: super::lanes::Link,
 }
 
-/// The part of a stored record by which it shows that another owner has tried the next event.
+/// The part of a stored record, beside its `next`, by which it shows that another owner has been
+/// there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Known {
     generation: u32,
     attempts: u32,
     rounds: u32,
+    spilled: Spilled,
 }
 
 impl Known {
     pub(super) fn of(job: &Job) -> Self {
-        Self { generation: job.generation, attempts: job.attempts, rounds: job.rounds }
+        let Job { generation, attempts, rounds, spilled, .. } = *job;
+        Self { generation, attempts, rounds, spilled }
     }
 }
 
@@ -232,7 +235,7 @@ impl Lane {
             ready: false,
             header: false,
             spill_all: false,
-            again: false,
+            again: None,
             retry_at: None,
             reload_at: None,
             tail_at: None,

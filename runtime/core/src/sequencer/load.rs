@@ -10,8 +10,9 @@ use crate::job::{Job, Loaded, Status};
 use crate::settings::Ordering;
 use crate::turn::Token;
 
-/// Least time between two passes over the due index, in ms: entries of lanes in memory, which
-/// look after themselves, must not make it spin.
+/// Time until the next pass over the due index, in ms, where there was no room for a key that is
+/// due, or one that is due has left memory during the pass: lanes that come and go must not make
+/// it spin.
 const DUE_PAUSE: u64 = 1_000;
 /// The same once the source is at its end, when somebody waits for everything to settle.
 const DUE_PAUSE_AT_END: u64 = 20;
@@ -22,7 +23,7 @@ const DUE_PAGE: usize = 256;
 #[derive(Debug)]
 pub(super) struct Due {
     /// When the next pass starts.
-    at: Option<u64>,
+    at: u64,
     /// Where this pass goes on.
     after: Option<(u64, Key)>,
     reading: bool,
@@ -33,11 +34,11 @@ pub(super) struct Due {
 
 impl Due {
     pub(super) fn new(now: u64) -> Self {
-        Self { at: Some(now), after: None, reading: false, in_pass: false, clean: false }
+        Self { at: now, after: None, reading: false, in_pass: false, clean: false }
     }
 
     pub(super) fn at(&self) -> Option<u64> {
-        self.at.filter(|_| !self.reading)
+        (!self.reading).then_some(self.at)
     }
 
     pub(super) fn settled(&self) -> bool {
@@ -46,7 +47,7 @@ impl Due {
 
     fn soon(&mut self, at: u64) {
         self.clean = false;
-        self.at = Some(self.at.map_or(at, |old| old.min(at)));
+        self.at = self.at.min(at);
     }
 }
 
@@ -167,8 +168,7 @@ impl Sequencer {
         lane.gap_due = (lane.rest.count > 0).then(|| now + wait.min(settings.gap.timeout));
         match lane.job.status {
             Status::Retrying => {
-                let wait = wait.min(settings.retry.backoff.max);
-                lane.retry_at = (wait > 0).then(|| now + wait);
+                lane.retry_at = Some(now + wait.min(settings.retry.backoff.max));
                 lane.job.status = Status::Active;
             }
             Status::Waiting => lane.job.status = Status::Active,
@@ -180,7 +180,9 @@ impl Sequencer {
             }
             Status::Active | Status::Parked | Status::Completed => {}
         }
-        if lane.parked() {
+        if lane.retry_at.is_some_and(|at| at <= now) {
+            self.retry_now(index);
+        } else if lane.parked() {
             self.retry_under_new_version(index);
         }
     }
@@ -268,7 +270,7 @@ impl Sequencer {
     // The due index.
 
     pub(super) fn read_due(&mut self) {
-        if self.due.reading || self.draining || self.due.at.is_none_or(|at| at > self.now) {
+        if self.due.reading || self.draining || self.due.at > self.now {
             return;
         }
         if self.due.after.is_none() {
@@ -277,7 +279,7 @@ impl Sequencer {
         }
         let limit = DUE_PAGE.min(self.room());
         if limit == 0 {
-            self.due.at = Some(self.now + DUE_PAUSE);
+            self.due.at = self.now + DUE_PAUSE;
             return;
         }
         self.due.reading = true;
@@ -299,21 +301,17 @@ impl Sequencer {
         }
         let more = next_in.is_some_and(|wait| wait == 0 || self.ended);
         if some && more {
-            self.due.at = Some(self.now);
+            self.due.at = self.now;
             return;
         }
         self.due.after = None;
         self.due.in_pass = false;
-        let pause = match (some, self.ended) {
-            (false, _) => 0,
-            (true, true) => DUE_PAUSE_AT_END,
-            (true, false) => DUE_PAUSE,
-        };
-        self.due.at = match next_in {
-            Some(wait) => Some(self.now + wait.max(pause)),
-            None => some.then_some(self.now + pause),
-        };
+        // Entries of lanes in memory may have passed: those look after themselves.
+        let poll = self.settings.due_poll;
+        self.due.at =
+            self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
         if !self.due.clean {
+            let pause = if self.ended { DUE_PAUSE_AT_END } else { DUE_PAUSE };
             self.due.soon(self.now + pause);
         }
     }

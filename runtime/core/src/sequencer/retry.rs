@@ -27,15 +27,15 @@ impl Sequencer {
                 Some(wish) => wish.min(settings.backoff.max),
                 None => self.jitter.delay(settings.backoff, lane.job.attempts - 1),
             };
-            lane.again = false;
+            lane.again = None;
             lane.retry_at = Some(self.now.saturating_add(delay));
             lane.job.trouble = Some(Box::new(trouble(failure, version)));
             lane.header = true;
-        } else if lane.again && !never_enough {
+        } else if lane.again == Some(lane.done) && !never_enough {
             self.exhausted(index, failure, version);
         } else {
             // At once, on a fresh instance: what earlier events left behind may be to blame.
-            lane.again = true;
+            lane.again = Some(lane.done);
         }
     }
 
@@ -78,7 +78,7 @@ impl Sequencer {
         lane.job.status = Status::Parked;
         lane.job.generation = lane.job.generation.wrapping_add(1);
         lane.job.trouble = Some(Box::new(trouble));
-        lane.again = false;
+        lane.again = None;
         lane.retry_at = None;
         lane.gap = None;
         lane.spill_all = true;
@@ -95,7 +95,7 @@ impl Sequencer {
     /// The event at `done` has no history yet.
     fn calm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.again = false;
+        lane.again = None;
         lane.retry_at = None;
         lane.job.attempts = 0;
         lane.job.rounds = 0;
@@ -104,10 +104,13 @@ impl Sequencer {
 
     /// The backoff is over.
     pub(super) fn retry_now(&mut self, index: u32) {
+        let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         lane.retry_at = None;
         if lane.held.len() == lane.ran && lane.rest.count == 0 {
-            // Its event is to come from the source again; until then nothing is due.
+            // Its event is to come again, from the source or, if it was a lost last one, by the
+            // next asking for it; until then nothing is due.
+            lane.tail_at = tail;
             lane.header = true;
         }
     }

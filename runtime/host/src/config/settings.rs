@@ -17,6 +17,10 @@ const LOADS_PER_BATCH: usize = 2;
 /// stream pauses: a sink that is down must not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
+/// Longest time between two looks at the due index, in ms: a key that another process has entered
+/// there waits no longer, and an idle partition costs one read in this time.
+const DUE_POLL: u64 = 5_000;
+
 /// What one partition has to itself.
 #[derive(Debug, Clone)]
 pub struct Share {
@@ -84,6 +88,7 @@ impl Config {
             retry: stream.retry_settings(),
             id_window: stream.id_window.max(stream.source.repeats()),
             digests: stream.digests,
+            due_poll: DUE_POLL,
             complete_ttl: stream.complete_ttl.0,
             key_ttl: stream.key_ttl.0.map(|it| it.0),
             version: share.version.clone(),

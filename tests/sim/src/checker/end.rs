@@ -120,6 +120,7 @@ impl Checker {
                 && !open
                 && !self.is_covered(&event, store)
                 && self.was_taken(&event)
+                && !self.was_forgotten_in_a_former_life(&event)
             {
                 self.broke("I5", format!("{place} ({event:?}) is nowhere"));
             }
@@ -127,6 +128,14 @@ impl Checker {
                 self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
             }
         }
+    }
+
+    /// Whether it may have been a repeat, in a life of its key that has expired, of what nobody
+    /// could tell from it any more.
+    fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
+        let (model, number) = (self.keys.get(event.key()), event.sequence());
+        let lives = model.into_iter().flat_map(|model| &model.former);
+        number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }
 
     /// Whether a delivery was acknowledged: what a replay found may be found again.

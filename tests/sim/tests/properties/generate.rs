@@ -256,6 +256,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             },
             id_window: 20,
             digests: 4,
+            due_poll: 5_000,
             complete_ttl: 1_000,
             key_ttl: Some(10_000),
             version: Some(Version::from("h@1.0.0")),
