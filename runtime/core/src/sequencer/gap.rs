@@ -188,8 +188,9 @@ impl Sequencer {
         let Some(gap) = &lane.gap else { return };
         let certain = lane.misses(gap.at);
         let Some(gap) = &mut lane.gap else { return };
-        if !certain {
-            // It may be among what only the store has: the round is made when that is known.
+        if !certain || missing.is_empty() {
+            // It may be among what only the store has, and then the round is made when that is
+            // known; or nothing later is held any more, and then it is no gap.
             gap.stage = Stage::Clock(self.now);
             return;
         }
