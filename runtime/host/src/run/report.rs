@@ -79,6 +79,7 @@ impl Report {
                 "events": held.events,
                 "waiting_keys": held.waiting_keys,
                 "retrying_keys": held.retrying_keys,
+            "lanes_peak": stats.lanes_peak,
                 "parked_keys": held.parked_keys,
             },
         })
