@@ -140,6 +140,7 @@ pub async fn run(
 pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
     let StoreConfig::Embedded(embedded) = &loaded.config.store else {
         unreachable!("`unsupported` refuses other stores");
+    options.cache = embedded.cache.0;
     };
     let mut options = Options::new(&*embedded.path);
     options.dead_ttl = loaded.config.store.dead_ttl().0;
