@@ -132,7 +132,7 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         if error.is_configuration() {
             Self::Config(error.into())
-        } else if matches!(error, RunError::Store(StoreError::Unavailable(_))) {
+        } else if error.may_pass() {
             Self::Unavailable(error.into())
         } else {
             Self::Failed(error.into())

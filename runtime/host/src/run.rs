@@ -63,6 +63,11 @@ pub enum RunError {
     #[error("{0}")]
     Publisher(#[from] PublisherError),
     /// A part of the host panicked.
+
+    /// Whether the same start may succeed later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_)))
+    }
     #[error("a bug of the host: {0}")]
     Panic(tokio::task::JoinError),
 }

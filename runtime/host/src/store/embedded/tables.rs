@@ -160,7 +160,7 @@ pub(super) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
 
 fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Locked => StoreError::Unusable(format!(
+        fjall::Error::Locked => StoreError::InUse(format!(
             "another process has the database in {} open; stop it first",
             folder.display()
         )),
