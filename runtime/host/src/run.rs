@@ -89,7 +89,8 @@ pub fn sum(figures: &Figures) -> Stats {
 }
 
 /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every
-/// event is settled or held.
+/// event is settled or held. With `once` the report tells what is held, which takes a look at
+/// every key of the store; the end of a service must not wait for that.
 pub async fn run(
     loaded: &Loaded,
     once: bool,
@@ -138,7 +139,8 @@ pub async fn run(
         stats = stats.and(&ended.map_err(RunError::Panic)??);
     }
     store.flush().await?;
-    Ok(Report::new(&stats, &*store).await?)
+    let held = if once { Some(Held::count(&*store).await?) } else { None };
+    Ok(Report { stats, held })
 }
 
 /// Opens the store of a configuration.

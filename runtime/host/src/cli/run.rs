@@ -37,8 +37,17 @@ impl RunArgs {
         // What a signal cut short must not hold up the end.
         runtime.shutdown_timeout(Duration::from_millis(100));
         let Some(report) = report? else { return Ok(ExitCode::from(EXIT_FAILED)) };
-        if self.json {
-            println!("{}", report.json());
+        self.show(&report, &loaded, log)?;
+        let failed = self.strict && report.has_problems();
+        Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    }
+
+    /// Prints the report where it disturbs neither messages on standard output nor a log in JSON.
+    fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
+        if self.json && !loaded.config.writes_standard_output() {
+            super::show::text(&format!("{}\n", report.json()))?;
+        } else if self.json || (self.once && log == Format::Json) {
+            eprintln!("{}", report.json());
         } else if self.once {
             // On standard error: standard output may be a sink.
             eprintln!("{report}");
