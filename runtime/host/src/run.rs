@@ -29,16 +29,16 @@ pub use report::{Held, Report};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Handler(#[from] LoadError),
     /// The engine of the handlers cannot start.
-    #[error("{0}")]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// The store failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// A file cannot be opened.
     #[error("{path} cannot be opened: {error}")]
@@ -60,7 +60,7 @@ pub enum RunError {
         error: DriverError,
     },
     /// Publishing stopped.
-    #[error("{0}")]
+    #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// A part of the host panicked.
 
