@@ -7,7 +7,6 @@ mod streams;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ordain_core::Stats;
@@ -40,14 +39,6 @@ pub enum RunError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file cannot be opened.
-    #[error("{path} cannot be opened: {error}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
@@ -63,11 +54,6 @@ pub enum RunError {
     #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// A part of the host panicked.
-
-    /// Whether the same start may succeed later.
-    pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_)))
-    }
     #[error("a bug of the host: {0}")]
     Panic(tokio::task::JoinError),
 }
@@ -76,6 +62,11 @@ impl RunError {
     /// Whether the configuration or a handler is to blame, not the running.
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::Config(_) | Self::Handler(_) | Self::Store(StoreError::Unusable(_)))
+    }
+
+    /// Whether the same start may succeed later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_)))
     }
 }
 
@@ -147,9 +138,9 @@ pub async fn run(
 pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
     let StoreConfig::Embedded(embedded) = &loaded.config.store else {
         unreachable!("`unsupported` refuses other stores");
-    options.cache = embedded.cache.0;
     };
     let mut options = Options::new(&*embedded.path);
+    options.cache = embedded.cache.0;
     options.dead_ttl = loaded.config.store.dead_ttl().0;
     let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
     Ok(Arc::new(opened.map_err(RunError::Panic)??))
@@ -168,8 +159,14 @@ async fn open_sinks(
             Place::Standard => Sink::Standard,
             Place::File(path) => {
                 let mark = store.mark(&FileSink::mark_name(path)).await?;
-                let sink = FileSink::open(path, mark.as_deref())
-                    .map_err(|error| RunError::Open { path: path.clone(), error })?;
+                let sink = FileSink::open(path, mark.as_deref()).map_err(|error| {
+                    let path = path.display();
+                    let message = format!(
+                        "{path} cannot be written: {error}. A file in a folder that is there, and \
+                         that the user who runs Ordain may write to, is right"
+                    );
+                    loaded.error(&format!("sinks.{name}.path"), message)
+                })?;
                 // From here on what lies beyond is known to be of a process that died.
                 store.put_marks(&[sink.mark()]).await?;
                 Sink::File(sink)
