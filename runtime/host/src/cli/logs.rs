@@ -23,8 +23,9 @@ pub(super) fn step_round(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
-/// The engine of the store tells its own story, which is of use only to its developers.
-const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime_internal_cache=warn";
+/// The engines of the store and the handlers tell their own stories, megabytes for each start,
+/// which are of use only to their developers.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn";
 
 /// Starts logging.
 pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
