@@ -205,6 +205,9 @@ async fn explain(row: &KeyRow, store: &dyn Store, stream: &str) -> Result<String
         );
     }
     text += next_step(job);
+        Status::Parked if job.attempts > 0 => {
+            format!("parked at event {next}, which failed {} times", job.attempts)
+        }
     Ok(text)
 }
 
