@@ -11,13 +11,14 @@ mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
-use crate::run::RunError;
-use crate::store::StoreError;
+use crate::run::{RunError, open_store};
+use crate::store::{Store, StoreError};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
@@ -64,6 +65,26 @@ struct ConfigArg {
 impl ConfigArg {
     fn load(&self) -> Result<Loaded, Failure> {
         Ok(Loaded::load(&self.config)?)
+    }
+
+    /// The store, for a look at a stream that is configured or that the store still has.
+    async fn open(&self, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+        let loaded = self.load()?;
+        loaded.unsupported()?;
+        let store = open_store(&loaded).await?;
+        let mut known: Vec<String> =
+            loaded.config.streams.keys().map(ToString::to_string).collect();
+        known.extend(store.streams().await?.iter().map(ToString::to_string));
+        if known.iter().any(|known| known == stream) {
+            return Ok(store);
+        }
+        known.sort();
+        known.dedup();
+        Err(Failure::Failed(anyhow::anyhow!(
+            "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
+            self.config.display(),
+            known.join(", ")
+        )))
     }
 }
 

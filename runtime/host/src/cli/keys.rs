@@ -1,13 +1,11 @@
 //! `ordain keys`.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ordain_core::{Job, Status};
 
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
-use crate::run::open_store;
 use crate::store::{KeyFilter, KeyRow, Store};
 
 /// Rows that are read at a time.
@@ -78,7 +76,7 @@ impl KeysCommand {
 }
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
+    let store = args.config.open(&args.stream).await?;
     let mut filter = KeyFilter {
         status: args.status,
         prefix: args.prefix,
@@ -138,10 +136,12 @@ fn line(row: &KeyRow) -> String {
 }
 
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
-    let Some((row, state)) = store.key(&args.stream, &args.key).await? else {
-        let known = store.streams().await?;
-        eprintln!("{}", unknown(&args, &known));
+    let store = args.config.open(&args.stream).await?;
+    let KeyArgs { stream, key, .. } = &args;
+    let Some((row, state)) = store.key(stream, key).await? else {
+        eprintln!(
+            "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
+        );
         return Ok(ExitCode::from(EXIT_FAILED));
     };
     if args.json || !why {
@@ -152,17 +152,6 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
         show::text(&explain(&row, &*store, &args.stream).await?)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn unknown(args: &KeyArgs, known: &[Arc<str>]) -> String {
-    let KeyArgs { stream, key, .. } = args;
-    if known.iter().any(|known| **known == **stream) {
-        return format!(
-            "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
-        );
-    }
-    let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
-    format!("the store has nothing of a stream {stream:?}; it has: {}", known.join(", "))
 }
 
 async fn explain(row: &KeyRow, store: &dyn Store, stream: &str) -> Result<String, Failure> {
@@ -205,9 +194,6 @@ async fn explain(row: &KeyRow, store: &dyn Store, stream: &str) -> Result<String
         );
     }
     text += next_step(job);
-        Status::Parked if job.attempts > 0 => {
-            format!("parked at event {next}, which failed {} times", job.attempts)
-        }
     Ok(text)
 }
 
@@ -218,6 +204,9 @@ fn standing(job: &Job) -> String {
         Status::Waiting => format!("waits for event {next}, which has not come"),
         Status::Retrying => {
             format!("event {next} failed {} times and is tried again", job.attempts)
+        }
+        Status::Parked if job.attempts > 0 => {
+            format!("parked at event {next}, which failed {} times", job.attempts)
         }
         Status::Parked => format!("parked at event {next}"),
         Status::Completed => format!("ended with event {}", next.saturating_sub(1)),
