@@ -112,7 +112,7 @@ impl Cli {
             return ExitCode::from(2);
         }
         let result = match self.command {
-            Command::Run(args) => args.run(),
+            Command::Run(args) => args.run(self.log_format),
             Command::Check(args) => args.run(),
             Command::Generate(args) => {
                 generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
@@ -131,7 +131,7 @@ impl Cli {
             // Whoever read the output has had enough, as `head` does.
             return ExitCode::SUCCESS;
         }
-        eprintln!("error: {error:#}");
+        logs::last_words(self.log_format, &format!("{error:#}"));
         ExitCode::from(code)
     }
 }

@@ -39,6 +39,20 @@ pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Why the process ends. Whatever is filtered out of the log, this is not.
+pub(super) fn last_words(format: Format, error: &str) {
+    match format {
+        Format::Text => eprintln!("error: {error}"),
+        Format::Json => {
+            let timestamp = jiff::Timestamp::now().to_string();
+            let line = serde_json::json!({
+                "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
+            });
+            eprintln!("{line}");
+        }
+    }
+}
+
 fn is_terminal() -> bool {
     use std::io::IsTerminal;
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
