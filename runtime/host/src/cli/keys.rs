@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use ordain_core::{Job, Status};
+use ordain_core::{Cause, Job, Status};
 
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
 use crate::store::{KeyFilter, KeyRow, Store};
@@ -205,12 +205,20 @@ fn standing(job: &Job) -> String {
         Status::Retrying => {
             format!("event {next} failed {} times and is tried again", job.attempts)
         }
-        Status::Parked if job.attempts > 0 => {
-            format!("parked at event {next}, which failed {} times", job.attempts)
+        Status::Parked if job.trouble.as_ref().is_some_and(|it| was_tried_again(it.cause)) => {
+            let last = job.attempts;
+            format!(
+                "parked at event {next} after try {last}, the last that `retry.attempts` allows"
+            )
         }
         Status::Parked => format!("parked at event {next}"),
         Status::Completed => format!("ended with event {}", next.saturating_sub(1)),
     }
+}
+
+/// Whether an event that failed so is tried as often as the stream's setting says.
+fn was_tried_again(cause: Cause) -> bool {
+    matches!(cause, Cause::Retry | Cause::Timeout)
 }
 
 fn next_step(job: &Job) -> &'static str {
