@@ -49,7 +49,12 @@ fn a_wrong_call() -> Result<()> {
     check(&home, &["run", "--strict"], USAGE, &["required", "  --once"])?;
     check(&home, &["run", "a", "b"], USAGE, &["unexpected argument 'b'"])?;
     check(&home, &["keys", "why", "cases"], USAGE, &["  <KEY>"])?;
-    check(&home, &["keys", "list", "cases", "--status", "odd"], USAGE, &["one of active, waiting"])?;
+    check(
+        &home,
+        &["keys", "list", "cases", "--status", "odd"],
+        USAGE,
+        &["one of active, waiting"],
+    )?;
     check(&home, &["dead", "show", "cases", "odd"], USAGE, &["like 17-0", "ordain dead list"])?;
     check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])

@@ -121,7 +121,11 @@ fn the_grace_ends_it_too() -> Result<()> {
     service.signal("TERM")?;
     let status = service.wait()?;
     ensure!(status.code() == Some(1), "{status}");
-    ensure!(service.stderr().contains("not finished within shutdown_grace"), "{}", service.stderr());
+    ensure!(
+        service.stderr().contains("not finished within shutdown_grace"),
+        "{}",
+        service.stderr()
+    );
     goes_on(&home)
 }
 
