@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::host::Home;
 
 /// How long anything may take that is waited for. Only a failing test waits so long.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -63,9 +63,11 @@ fn events() -> Result<String> {
     Ok(text)
 }
 
-/// The sequences and indices in a sink by stream and key, in the order of the file.
-fn content(text: &str) -> Result<BTreeMap<(String, String), Vec<(u64, u64)>>> {
-    let mut content: BTreeMap<_, Vec<_>> = BTreeMap::new();
+/// Sequences and indices of messages by stream and key, in the order of the file.
+type Content = BTreeMap<(String, String), Vec<(u64, u64)>>;
+
+fn content(text: &str) -> Result<Content> {
+    let mut content = Content::new();
     for line in text.lines() {
         let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let id: Vec<&str> = message["id"].as_str().context("an id")?.split('/').collect();
