@@ -78,6 +78,22 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
 }
 
 #[test]
+fn a_file_that_is_cut_under_its_reader() -> Result<()> {
+    let lines = in_turn(10, 30);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines[..200]))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("what is there", || home.lines("out.ndjson") == 200)?;
+    home.write("events.ndjson", text(&lines[200..]))?;
+    assert_eq!(service.wait()?.code(), Some(1));
+    let told = service.stderr();
+    ensure!(told.contains("stream cases: the source failed: events.ndjson was cut to"), "{told}");
+    ensure!(told.contains("start again"), "{told}");
+    assert_eq!(home.run_once()?["settled"], 100);
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
 fn a_killed_run_goes_on_near_its_end() -> Result<()> {
     let lines = in_turn(10, 3_000);
     let home = Home::new(&["tally"], CONFIG)?;
