@@ -1,6 +1,7 @@
 //! The host as a process, in a folder of its own.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -56,6 +57,24 @@ impl Home {
         let mut command = Command::new(binary()?);
         command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());
         Ok(command)
+    }
+
+    /// Puts another file in the place of one.
+    pub fn replace(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let other = self.path(&format!("{name}.other"));
+        fs::write(&other, text)?;
+        Ok(fs::rename(other, self.path(name))?)
+    }
+
+    /// Writes behind the end of a file.
+    pub fn append(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let mut file = fs::File::options().append(true).open(self.path(name))?;
+        Ok(file.write_all(text.as_ref())?)
+    }
+
+    /// Lines of a file that have ended.
+    pub fn lines(&self, name: &str) -> usize {
+        self.read(name).matches('\n').count()
     }
 
     /// Runs it to its end.

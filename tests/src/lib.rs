@@ -5,5 +5,6 @@ pub mod guests;
 pub mod host;
 pub mod log;
 pub mod plugins;
+pub mod service;
 pub mod tally;
 pub mod workers;

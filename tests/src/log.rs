@@ -8,9 +8,26 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// Names a file of CloudEvents, one a line, with sequences and marked ends.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
+
+/// The line of an event.
+pub fn line(key: &str, sequence: u64, data: &Value) -> String {
+    json!({
+        "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/tests",
+        "type": "test", "subject": key, "sequence": sequence, "data": data,
+    })
+    .to_string()
+}
+
+/// The lines of events 1 to `events` of keys `k0`, `k1` and so on, the keys in turn.
+pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
+    let event = |sequence| (0..keys).map(move |key| (format!("k{key}"), sequence));
+    let all = (1..=events).flat_map(event);
+    all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
+}
 
 /// The lines of the real log, or generated ones. Says which.
 pub fn real_or_generated() -> Result<Vec<String>> {

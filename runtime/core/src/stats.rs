@@ -34,6 +34,8 @@ pub struct Stats {
 
     /// Lanes in memory.
     pub lanes: usize,
+    /// The most that there ever were, compared with `max_lanes`; of several sequencers the sum.
+    pub lanes_peak: usize,
     /// Lanes by state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
     /// Bytes held, compared with `memory_budget`.
@@ -77,6 +79,7 @@ impl Stats {
         self.stale += other.stale;
         self.messages += other.messages;
         self.lanes += other.lanes;
+        self.lanes_peak += other.lanes_peak;
         self.memory += other.memory;
         self.unacknowledged += other.unacknowledged;
         self.ahead += other.ahead;

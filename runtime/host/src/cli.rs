@@ -11,13 +11,14 @@ mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
-use crate::run::RunError;
-use crate::store::StoreError;
+use crate::run::{RunError, open_store};
+use crate::store::{Store, StoreError};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
@@ -65,6 +66,26 @@ impl ConfigArg {
     fn load(&self) -> Result<Loaded, Failure> {
         Ok(Loaded::load(&self.config)?)
     }
+
+    /// The store, for a look at a stream that is configured or that the store still has.
+    async fn open(&self, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+        let loaded = self.load()?;
+        loaded.unsupported()?;
+        let store = open_store(&loaded).await?;
+        let mut known: Vec<String> =
+            loaded.config.streams.keys().map(ToString::to_string).collect();
+        known.extend(store.streams().await?.iter().map(ToString::to_string));
+        if known.iter().any(|known| known == stream) {
+            return Ok(store);
+        }
+        known.sort();
+        known.dedup();
+        Err(Failure::Failed(anyhow::anyhow!(
+            "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
+            self.config.display(),
+            known.join(", ")
+        )))
+    }
 }
 
 /// How a command failed, by what a shell or a service manager should do about it.
@@ -91,7 +112,7 @@ impl Cli {
             return ExitCode::from(2);
         }
         let result = match self.command {
-            Command::Run(args) => args.run(),
+            Command::Run(args) => args.run(self.log_format),
             Command::Check(args) => args.run(),
             Command::Generate(args) => {
                 generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
@@ -110,7 +131,7 @@ impl Cli {
             // Whoever read the output has had enough, as `head` does.
             return ExitCode::SUCCESS;
         }
-        eprintln!("error: {error:#}");
+        logs::last_words(self.log_format, &format!("{error:#}"));
         ExitCode::from(code)
     }
 }
@@ -132,7 +153,7 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         if error.is_configuration() {
             Self::Config(error.into())
-        } else if matches!(error, RunError::Store(StoreError::Unavailable(_))) {
+        } else if error.may_pass() {
             Self::Unavailable(error.into())
         } else {
             Self::Failed(error.into())

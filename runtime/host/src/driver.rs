@@ -276,7 +276,12 @@ impl Driver {
         let (Some((file, name)), Some(position)) = (&self.checkpoint, self.acknowledged) else {
             return Ok(());
         };
-        let checkpoint = Checkpoint::new(file, position).map_err(DriverError::Source)?;
+        let checkpoint = match Checkpoint::new(file, position) {
+            Ok(checkpoint) => checkpoint,
+            // It was cut: the old one then fits no longer, and the next start sees that.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(DriverError::Source(error)),
+        };
         let mark = Mark { name: name.clone(), value: checkpoint.encode().into() };
         Ok(self.store.put_marks(&[mark]).await?)
     }

@@ -7,7 +7,6 @@ mod streams;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ordain_core::Stats;
@@ -29,25 +28,17 @@ pub use report::{Held, Report};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Handler(#[from] LoadError),
     /// The engine of the handlers cannot start.
-    #[error("{0}")]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// The store failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file cannot be opened.
-    #[error("{path} cannot be opened: {error}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
@@ -60,7 +51,7 @@ pub enum RunError {
         error: DriverError,
     },
     /// Publishing stopped.
-    #[error("{0}")]
+    #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// A part of the host panicked.
     #[error("a bug of the host: {0}")]
@@ -71,6 +62,11 @@ impl RunError {
     /// Whether the configuration or a handler is to blame, not the running.
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::Config(_) | Self::Handler(_) | Self::Store(StoreError::Unusable(_)))
+    }
+
+    /// Whether the same start may succeed later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_)))
     }
 }
 
@@ -84,7 +80,8 @@ pub fn sum(figures: &Figures) -> Stats {
 }
 
 /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every
-/// event is settled or held.
+/// event is settled or held. With `once` the report tells what is held, which takes a look at
+/// every key of the store; the end of a service must not wait for that.
 pub async fn run(
     loaded: &Loaded,
     once: bool,
@@ -133,7 +130,8 @@ pub async fn run(
         stats = stats.and(&ended.map_err(RunError::Panic)??);
     }
     store.flush().await?;
-    Ok(Report::new(&stats, &*store).await?)
+    let held = if once { Some(Held::count(&*store).await?) } else { None };
+    Ok(Report { stats, held })
 }
 
 /// Opens the store of a configuration.
@@ -142,6 +140,7 @@ pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
         unreachable!("`unsupported` refuses other stores");
     };
     let mut options = Options::new(&*embedded.path);
+    options.cache = embedded.cache.0;
     options.dead_ttl = loaded.config.store.dead_ttl().0;
     let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
     Ok(Arc::new(opened.map_err(RunError::Panic)??))
@@ -160,8 +159,14 @@ async fn open_sinks(
             Place::Standard => Sink::Standard,
             Place::File(path) => {
                 let mark = store.mark(&FileSink::mark_name(path)).await?;
-                let sink = FileSink::open(path, mark.as_deref())
-                    .map_err(|error| RunError::Open { path: path.clone(), error })?;
+                let sink = FileSink::open(path, mark.as_deref()).map_err(|error| {
+                    let path = path.display();
+                    let message = format!(
+                        "{path} cannot be written: {error}. A file in a folder that is there, and \
+                         that the user who runs Ordain may write to, is right"
+                    );
+                    loaded.error(&format!("sinks.{name}.path"), message)
+                })?;
                 // From here on what lies beyond is known to be of a process that died.
                 store.put_marks(&[sink.mark()]).await?;
                 Sink::File(sink)

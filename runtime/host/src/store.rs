@@ -132,6 +132,10 @@ pub enum StoreError {
     /// the message says what was found and what to do.
     #[error("{0}")]
     Unusable(String),
+    /// Another process has it, and only one may. Nothing is written; the message says which and
+    /// what to do. When that one has ended, trying again helps.
+    #[error("{0}")]
+    InUse(String),
     /// It did not answer; trying again may help.
     #[error("the store did not answer: {0}")]
     Unavailable(String),

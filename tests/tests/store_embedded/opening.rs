@@ -15,7 +15,7 @@ fn refusal(options: Options) -> String {
     let path = options.path.clone();
     match Embedded::open(options) {
         Ok(_) => panic!("opened {}", path.display()),
-        Err(StoreError::Unusable(words)) => {
+        Err(StoreError::Unusable(words) | StoreError::InUse(words)) => {
             assert!(words.contains(path.to_str().expect("text")), "{words}");
             assert_eq!(listing(&path), before, "{words}");
             words

@@ -63,7 +63,9 @@ impl Sequencer {
         let birth = self.next_serial();
         let lane = Lane::new(key, shard, birth, &self.settings);
         self.stats.lanes_by_state[lane.class as usize] += 1;
-        self.lanes.insert(lane)
+        let index = self.lanes.insert(lane);
+        self.stats.lanes_peak = self.stats.lanes_peak.max(self.lanes.len());
+        index
     }
 
     /// Lets a lane go of which the store knows all.

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
-use crate::run::open_store;
 use crate::store::StoredLetter;
 
 /// Rows that are read at a time.
@@ -65,7 +64,7 @@ impl DeadCommand {
 }
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
+    let store = args.config.open(&args.stream).await?;
     if !args.json {
         show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
     }
@@ -110,7 +109,7 @@ fn line(row: &StoredLetter) -> String {
 }
 
 async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
+    let store = args.config.open(&args.stream).await?;
     let Some(id) = show::parse_letter_id(&args.key, &args.id) else {
         eprintln!(
             "{:?} is no id of a dead letter: they look like 17-0, see `ordain dead list`",

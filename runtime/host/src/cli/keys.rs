@@ -1,13 +1,11 @@
 //! `ordain keys`.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use ordain_core::{Job, Status};
+use ordain_core::{Cause, Job, Status};
 
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
-use crate::run::open_store;
 use crate::store::{KeyFilter, KeyRow, Store};
 
 /// Rows that are read at a time.
@@ -78,7 +76,7 @@ impl KeysCommand {
 }
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
+    let store = args.config.open(&args.stream).await?;
     let mut filter = KeyFilter {
         status: args.status,
         prefix: args.prefix,
@@ -138,10 +136,12 @@ fn line(row: &KeyRow) -> String {
 }
 
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
-    let store = open_store(&args.config.load()?).await?;
-    let Some((row, state)) = store.key(&args.stream, &args.key).await? else {
-        let known = store.streams().await?;
-        eprintln!("{}", unknown(&args, &known));
+    let store = args.config.open(&args.stream).await?;
+    let KeyArgs { stream, key, .. } = &args;
+    let Some((row, state)) = store.key(stream, key).await? else {
+        eprintln!(
+            "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
+        );
         return Ok(ExitCode::from(EXIT_FAILED));
     };
     if args.json || !why {
@@ -152,17 +152,6 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
         show::text(&explain(&row, &*store, &args.stream).await?)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn unknown(args: &KeyArgs, known: &[Arc<str>]) -> String {
-    let KeyArgs { stream, key, .. } = args;
-    if known.iter().any(|known| **known == **stream) {
-        return format!(
-            "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
-        );
-    }
-    let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
-    format!("the store has nothing of a stream {stream:?}; it has: {}", known.join(", "))
 }
 
 async fn explain(row: &KeyRow, store: &dyn Store, stream: &str) -> Result<String, Failure> {
@@ -216,9 +205,20 @@ fn standing(job: &Job) -> String {
         Status::Retrying => {
             format!("event {next} failed {} times and is tried again", job.attempts)
         }
+        Status::Parked if job.trouble.as_ref().is_some_and(|it| was_tried_again(it.cause)) => {
+            let last = job.attempts;
+            format!(
+                "parked at event {next} after try {last}, the last that `retry.attempts` allows"
+            )
+        }
         Status::Parked => format!("parked at event {next}"),
         Status::Completed => format!("ended with event {}", next.saturating_sub(1)),
     }
+}
+
+/// Whether an event that failed so is tried as often as the stream's setting says.
+fn was_tried_again(cause: Cause) -> bool {
+    matches!(cause, Cause::Retry | Cause::Timeout)
 }
 
 fn next_step(job: &Job) -> &'static str {

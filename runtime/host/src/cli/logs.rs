@@ -23,8 +23,9 @@ pub(super) fn step_round(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
-/// The engine of the store tells its own story, which is of use only to its developers.
-const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime_internal_cache=warn";
+/// The engines of the store and the handlers tell their own stories, megabytes for each start,
+/// which are of use only to their developers.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn";
 
 /// Starts logging.
 pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
@@ -36,6 +37,20 @@ pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
         Format::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// Why the process ends. Whatever is filtered out of the log, this is not.
+pub(super) fn last_words(format: Format, error: &str) {
+    match format {
+        Format::Text => eprintln!("error: {error}"),
+        Format::Json => {
+            let timestamp = jiff::Timestamp::now().to_string();
+            let line = serde_json::json!({
+                "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
+            });
+            eprintln!("{line}");
+        }
+    }
 }
 
 fn is_terminal() -> bool {

@@ -9,6 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::logs::Format;
 use super::{EXIT_FAILED, Failure, status};
 use crate::config::{DEFAULT_FILE, Loaded};
 use crate::run::{Figures, Report, run};
@@ -24,27 +25,34 @@ pub(super) struct RunArgs {
     /// With --once: exit with 1 if anything was dead-lettered or is held.
     #[arg(long, requires = "once")]
     strict: bool,
-    /// Print the report as JSON.
+    /// Print the report as JSON; on standard error if a sink writes to standard output.
     #[arg(long)]
     json: bool,
 }
 
 impl RunArgs {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, log: Format) -> Result<ExitCode, Failure> {
         let loaded = Loaded::load(&self.config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.until_the_end(&loaded));
         // What a signal cut short must not hold up the end.
         runtime.shutdown_timeout(Duration::from_millis(100));
         let Some(report) = report? else { return Ok(ExitCode::from(EXIT_FAILED)) };
-        if self.json {
-            println!("{}", report.json());
-        } else if self.once {
-            // On standard error: standard output may be a sink.
-            eprintln!("{report}");
-        }
+        self.show(&report, &loaded, log)?;
         let failed = self.strict && report.has_problems();
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    }
+
+    /// Prints the report where it disturbs neither messages on standard output nor a log in JSON.
+    fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
+        if self.json && !loaded.config.writes_standard_output() {
+            super::show::text(&format!("{}\n", report.json()))?;
+        } else if self.json || (self.once && log == Format::Json) {
+            eprintln!("{}", report.json());
+        } else if self.once {
+            eprintln!("{report}");
+        }
+        Ok(())
     }
 
     /// Runs until it ends by itself or by signals; `None` if the grace ran out.

@@ -26,6 +26,9 @@ pub struct DecodeError {
     pub sequence: Option<u64>,
 }
 
+/// What some editors put before the first line of a file. It says nothing.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Decodes the events of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
@@ -67,8 +70,11 @@ impl Decoder {
         let Ok(text) = std::str::from_utf8(line) else {
             return unreadable("not UTF-8: a CloudEvent in JSON is right");
         };
-        serde_json::from_str(text)
-            .or_else(|error| unreadable(format!("not a CloudEvent in JSON: {error}")))
+        serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
+            // It is the line of a file whose number the letter tells.
+            let error = error.to_string().replace(" at line 1 column ", " at byte ");
+            unreadable(format!("not a CloudEvent in JSON: {error}"))
+        })
     }
 
     fn event(&self, envelope: &Envelope<'_>) -> Read<Event> {

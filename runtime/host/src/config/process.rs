@@ -102,6 +102,9 @@ section! {
         /// The folder; made if it is not there. One process at a time may have it open.
         path: FilePath = "ordain-data",
             because "beside the configuration, where it is found";
+        /// Memory for what was read from it; writing has its own, of about 100 MiB.
+        cache: Size ["1MiB" to "1024GiB"] = "64MiB",
+            because "the hot part of the jobs of a million keys; the rest is in the system's cache";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
             because "someone is back from holiday by then";

@@ -4,7 +4,7 @@
 use ordain_core::{GapSettings, RetrySettings, Settings, Version};
 
 use super::source::Source;
-use super::{Config, Replay, StoreConfig, Stream};
+use super::{Config, Place, Replay, Sink, StoreConfig, Stream};
 
 /// Turns at the workers for each worker: while one executes, the next is at hand, and those that
 /// are done wait for the sequencer's look.
@@ -43,6 +43,12 @@ impl Config {
     pub fn workers(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         self.runtime.workers.unwrap_or_else(processors)
+    }
+
+    /// Whether a sink is standard output.
+    pub fn writes_standard_output(&self) -> bool {
+        let standard = |sink: &Sink| matches!(sink, Sink::File(it) if it.path == Place::Standard);
+        self.sinks.values().any(standard)
     }
 
     /// Slices of the store.
@@ -136,6 +142,6 @@ impl Stream {
 
     /// Whether it reads standard input, which cannot resume.
     pub fn reads_standard_input(&self) -> bool {
-        matches!(&self.source, Source::File(it) if it.path == super::Place::Standard)
+        matches!(&self.source, Source::File(it) if it.path == Place::Standard)
     }
 }

@@ -14,8 +14,8 @@ const PAGE: usize = 1_000;
 pub struct Report {
     /// What it did.
     pub stats: Stats,
-    /// What the store holds at the end, whoever brought it.
-    pub held: Held,
+    /// What the store holds at the end, whoever brought it, if it was counted.
+    pub held: Option<Held>,
 }
 
 /// Keys that stand still, and what is held of them.
@@ -31,9 +31,10 @@ pub struct Held {
     pub events: u64,
 }
 
-impl Report {
-    pub(super) async fn new(stats: &Stats, store: &dyn Store) -> Result<Self, StoreError> {
-        let mut held = Held::default();
+impl Held {
+    /// Counts what a store holds: reads the record of every key.
+    pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
+        let mut held = Self::default();
         for stream in store.streams().await? {
             let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
             loop {
@@ -53,13 +54,18 @@ impl Report {
                 }
             }
         }
-        Ok(Self { stats: *stats, held })
+        Ok(held)
     }
 
+    fn is_any(self) -> bool {
+        self != Self::default()
+    }
+}
+
+impl Report {
     /// Whether anything is not settled with effect: what `--strict` fails for.
     pub fn has_problems(&self) -> bool {
-        let Held { waiting_keys, retrying_keys, parked_keys, events } = self.held;
-        self.stats.dead_total() + waiting_keys + retrying_keys + parked_keys + events > 0
+        self.stats.dead_total() > 0 || self.held.is_some_and(Held::is_any)
     }
 
     /// As one JSON object.
@@ -73,14 +79,15 @@ impl Report {
             "duplicates": stats.duplicates,
             "reordered": stats.reordered,
             "messages": stats.messages,
+            "lanes_peak": stats.lanes_peak,
             "dead": dead,
             "dead_total": stats.dead_total(),
-            "held": {
+            "held": held.map(|held| serde_json::json!({
                 "events": held.events,
                 "waiting_keys": held.waiting_keys,
                 "retrying_keys": held.retrying_keys,
                 "parked_keys": held.parked_keys,
-            },
+            })),
         })
     }
 }
@@ -100,8 +107,9 @@ impl fmt::Display for Report {
         for (cause, count) in causes(stats) {
             writeln!(f, "  {:<18} {count:>12}", cause.name())?;
         }
-        writeln!(f, "messages             {:>12}", stats.messages)?;
-        write!(f, "held in the store    {:>12}", held.events)?;
+        write!(f, "messages             {:>12}", stats.messages)?;
+        let Some(held) = held else { return Ok(()) };
+        write!(f, "\nheld in the store    {:>12}", held.events)?;
         for (what, keys) in [
             ("waiting for an event", held.waiting_keys),
             ("waiting to retry", held.retrying_keys),

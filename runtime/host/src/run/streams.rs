@@ -2,6 +2,7 @@
 //! together what their drivers need.
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use ordain_core::Input;
@@ -148,8 +149,12 @@ impl<'a> Starting<'a> {
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
-        let open =
-            || File::open(path).map_err(|error| RunError::Open { path: path.clone(), error });
+        let open = || {
+            open_source(path).map_err(|problem| {
+                let message = format!("{} {problem}", path.display());
+                self.loaded.error(&format!("streams.{name}.source.path"), message)
+            })
+        };
         let (file, probe) = (open()?, open()?);
         let mark = Checkpoint::mark(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
@@ -183,4 +188,14 @@ impl<'a> Starting<'a> {
         };
         Ok((source::start(options).map_err(RunError::Thread)?, Some((probe, mark))))
     }
+}
+
+/// Opens a file of events. Anything but a regular one has no positions to go on from, and might
+/// never open at all.
+fn open_source(path: &Path) -> Result<File, String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is no regular file; events from a pipe come in with path = \"-\"".to_owned());
+    }
+    File::open(path).map_err(unreadable)
 }

@@ -36,6 +36,7 @@ pub fn start(mut options: FileOptions) -> io::Result<Source> {
     let input: Box<dyn Read + Send> = match options.file.take() {
         Some(mut file) => {
             file.seek(SeekFrom::Start(options.position.offset))?;
+            options.file = Some(file.try_clone()?);
             Box::new(file)
         }
         None => Box::new(io::stdin()),
@@ -91,6 +92,7 @@ fn read(
         }
         let (nothing, end) = (batch.items.is_empty(), batch.end);
         if nothing && !end {
+            check_not_cut(options, lines.position())?;
             std::thread::sleep(FOLLOW);
         } else {
             // Nobody takes it when the process is ending: then it does not matter.
@@ -100,6 +102,22 @@ fn read(
             return Ok(());
         }
     }
+}
+
+/// A file that is shorter than what was read of it has other lines now, and nobody knows which of
+/// them are new. The next start recognises those that are not.
+fn check_not_cut(options: &FileOptions, read: Position) -> io::Result<()> {
+    let Some(file) = &options.file else { return Ok(()) };
+    let length = file.metadata()?.len();
+    if length >= read.offset {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{} was cut to {length} bytes while it was read, and {} had been read; start again: it is \
+         then read from its beginning, and what was taken before is recognised. Append to a file \
+         that is followed, or put another in its place and start again",
+        options.name, read.offset
+    )))
 }
 
 fn too_long(whole: u64, limit: usize) -> DecodeError {

@@ -44,6 +44,11 @@ impl<R: Read> Lines<R> {
         Self { input, buffer, start: 0, end: 0, searched: 0, limit, position, dropped: 0 }
     }
 
+    /// Where the next line starts.
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
     /// The next line. With `last`, a line that the input ends without ending counts too; without
     /// it, it is left until the rest has been written.
     pub(super) fn next(&mut self, last: bool) -> io::Result<Next<'_>> {

@@ -144,7 +144,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
                 "" => "another process".to_owned(),
                 id => format!("process {id}"),
             };
-            Err(StoreError::Unusable(format!(
+            Err(StoreError::InUse(format!(
                 "{holder} has the store in {} open; stop it first, or speak to it through its \
                  admin address, or give this one a folder of its own",
                 path.display()

@@ -160,11 +160,13 @@ pub(super) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
 
 fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Locked => StoreError::Unusable(format!(
+        fjall::Error::Locked => StoreError::InUse(format!(
             "another process has the database in {} open; stop it first",
             folder.display()
         )),
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
+            if !is_cut_short(error) =>
+        {
             StoreError::Unusable(format!(
                 "cannot open the database in {}: {error}; see to the disk and the folder's \
                  permissions, then start again",
@@ -173,6 +175,12 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
         }
         error => damaged(folder, &error.to_string()),
     }
+}
+
+/// How a file that lost its end shows: its own places lie beyond it, or before its beginning.
+fn is_cut_short(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
 fn damaged(folder: &Path, words: &str) -> StoreError {

@@ -1,0 +1,127 @@
+//! A running host: to be signalled, killed and waited for.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::host::Home;
+
+/// How long anything may take that is waited for. Only a failing test waits so long.
+const DEADLINE: Duration = Duration::from_mins(1);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until something is so.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    while !is_so()? {
+        ensure!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// A process that is killed when it is dropped.
+pub struct Service {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Service {
+    /// Starts `ordain` with arguments in a home. What it prints goes to files there, of which
+    /// each start begins new ones.
+    pub fn start(home: &Home, args: &[&str]) -> Result<Self> {
+        let (stdout, stderr) = (home.path("stdout"), home.path("stderr"));
+        let mut command = home.ordain(args)?;
+        command.stdout(fs::File::create(&stdout)?).stderr(fs::File::create(&stderr)?);
+        Ok(Self { child: command.spawn()?, stdout, stderr })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(&self.stdout).unwrap_or_default()
+    }
+
+    /// What it has logged.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Sends it a signal, by its name without `SIG`.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let id = self.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status()?;
+        ensure!(status.success(), "`kill -s {name} {id}` failed");
+        Ok(())
+    }
+
+    /// Waits until something is so; it must run until then.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+        wait_until(what, || {
+            if is_so() {
+                return Ok(true);
+            }
+            match self.child.try_wait()? {
+                Some(status) => bail!("it ended ({status}) before {what}: {}", self.stderr()),
+                None => Ok(false),
+            }
+        })
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let mut ended = None;
+        wait_until("the end of the process", || {
+            ended = self.child.try_wait()?;
+            Ok(ended.is_some())
+        })?;
+        ended.context("it has ended")
+    }
+
+    /// Waits for its end; the most memory that it had, in KiB.
+    pub fn peak_memory(&mut self) -> Result<u64> {
+        let status = format!("/proc/{}/status", self.id());
+        let mut peak = 0;
+        loop {
+            // A process that has ended has no such line.
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let now = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+            peak = now.unwrap_or(peak);
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "it ended with {status}: {}", self.stderr());
+                return Ok(peak);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends it as a power failure would, but for what the system still holds.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It has ended already, or a test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

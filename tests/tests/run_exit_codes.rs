@@ -1,0 +1,213 @@
+//! What a shell or a service manager learns from how `ordain` ends, and what people read: what is
+//! wrong, where, and what would be right.
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::guests::{EMPTY, guest};
+use ordain_tests::host::Home;
+use ordain_tests::log::{in_turn, line};
+use ordain_tests::service::Service;
+use serde_json::json;
+
+const DONE: i32 = 0;
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const UNAVAILABLE: i32 = 75;
+const CONFIG: i32 = 78;
+
+const FINE: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Runs it: it must end with the code, tell all the words, and never show its insides.
+fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
+    let output = home.output(args)?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    let context = || format!("{args:?}: {}: {told}", output.status);
+    ensure!(output.status.code() == Some(code), context());
+    for word in words {
+        ensure!(told.matches(word).count() == 1, "{}\nnot once: {word}", context());
+    }
+    for inside in ["panicked", "backtrace", ".rs:", "Error("] {
+        ensure!(!told.contains(inside), context());
+    }
+    Ok(())
+}
+
+const ONCE: &[&str] = &["--log", "warn", "run", "--once"];
+
+#[test]
+fn a_wrong_call() -> Result<()> {
+    let home = Home::new(&[], FINE)?;
+    check(&home, &[], USAGE, &["Usage:"])?;
+    check(&home, &["nonsense"], USAGE, &["unrecognized subcommand 'nonsense'"])?;
+    check(&home, &["run", "--strict"], USAGE, &["required", "  --once"])?;
+    check(&home, &["run", "a", "b"], USAGE, &["unexpected argument 'b'"])?;
+    check(&home, &["keys", "why", "cases"], USAGE, &["  <KEY>"])?;
+    check(
+        &home,
+        &["keys", "list", "cases", "--status", "odd"],
+        USAGE,
+        &["one of active, waiting"],
+    )?;
+    check(&home, &["dead", "show", "cases", "odd"], USAGE, &["like 17-0", "ordain dead list"])?;
+    check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
+    check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
+}
+
+#[test]
+fn a_bad_configuration_tells_everything_at_once() -> Result<()> {
+    let home = Home::new(&[], FINE)?;
+    check(&home, &["run", "absent.toml"], CONFIG, &["absent.toml: cannot be read: No such file"])?;
+    check(&home, &["run", "plugins"], CONFIG, &["plugins: is no file"])?;
+    let bad = r#"
+[runtime]
+workers = 0
+wrong = 1
+
+[streams.cases]
+handler = "tally"
+ordering = "sorted"
+source = { kind = "file", path = "events.ndjson" }
+retry = { attempts = 2, backoff = "10ms..1ms" }
+"#;
+    home.write("bad.toml", bad)?;
+    let errors = [
+        "bad.toml:3: runtime.workers: must be between 1 and",
+        "bad.toml:4: runtime: unknown setting `wrong`; known here: workers",
+        "bad.toml:8: streams.cases.ordering: expected \"sequenced\" or \"fifo\", found \"sorted\"",
+        "bad.toml:10: streams.cases.retry.backoff: expected a range",
+    ];
+    check(&home, &["run", "bad.toml"], CONFIG, &errors)?;
+    check(&home, &["check", "bad.toml"], CONFIG, &errors)?;
+    check(&home, &["keys", "list", "cases", "--config", "bad.toml"], CONFIG, &errors)
+}
+
+#[test]
+fn a_handler_that_is_none() -> Result<()> {
+    let home = Home::new(&[], FINE)?;
+    home.write("events.ndjson", "")?;
+    let handler = "ordain.toml:3: streams.cases.handler:";
+    check(&home, ONCE, CONFIG, &[handler, "there is no tally.wasm or tally@<version>.wasm"])?;
+    let none: [(&[u8], &str); 4] = [
+        (b"no wasm at all", "is no WebAssembly"),
+        (b"", "is empty"),
+        (b"\0asm\x01\0\0\0", "is a core module, not a component"),
+        (EMPTY, "does not export `ordain:handler/handler@"),
+    ];
+    for (bytes, words) in none {
+        home.write("plugins/tally.wasm", bytes)?;
+        for args in [ONCE, &["check"]] {
+            check(&home, args, CONFIG, &["plugins/tally.wasm: ", words])?;
+        }
+    }
+    // Nothing has been begun before the handlers were right.
+    ensure!(!home.path("ordain-data").exists() && !home.path("out.ndjson").exists(), "a store");
+    home.write("plugins/tally.wasm", guest("puppet")?)?;
+    check(&home, ONCE, DONE, &[])?;
+    std::fs::remove_dir_all(home.path("plugins"))?;
+    check(&home, ONCE, CONFIG, &["plugins.dir: the folder plugins cannot be read", "Make it"])
+}
+
+#[test]
+fn strict_is_about_what_is_dead_or_held() -> Result<()> {
+    let strict = &["--log", "warn", "run", "--once", "--strict"];
+    for (events, held) in [
+        ("no JSON".to_owned(), false),
+        (line("k", 2, &json!({})), true),
+        (format!("{}\n{}", line("k", 1, &json!(1)), line("k", 1, &json!(2))), false),
+    ] {
+        let home = Home::new(&["tally"], FINE)?;
+        home.write("events.ndjson", &events)?;
+        check(&home, ONCE, DONE, &["dead letters"])?;
+        let code = if held { FAILED } else { DONE };
+        check(&home, strict, code, &["dead letters"])?;
+        std::fs::remove_dir_all(home.path("ordain-data"))?;
+        check(&home, strict, FAILED, &["dead letters"])?;
+    }
+    let home = Home::new(&["tally"], FINE)?;
+    home.write("events.ndjson", in_turn(3, 3).join("\n"))?;
+    check(&home, strict, DONE, &["settled with effect             9"])
+}
+
+#[test]
+fn a_store_that_another_process_has() -> Result<()> {
+    let home = Home::new(&["tally"], FINE)?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("a message", || home.lines("out.ndjson") == 1)?;
+    let holder = format!("process {} has the store in ordain-data open", service.id());
+    let others: [&[&str]; 3] =
+        [ONCE, &["keys", "list", "cases"], &["dead", "list", "cases", "--json"]];
+    for args in others {
+        check(&home, args, UNAVAILABLE, &[&holder, "stop it first", "a folder of its own"])?;
+    }
+    service.kill()?;
+    check(&home, ONCE, DONE, &[])
+}
+
+#[test]
+fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
+    let home = Home::new(&["tally"], FINE)?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
+    home.run_once()?;
+    let stream = "there is no stream \"odd\", neither in ordain.toml nor in its store; \
+                  there are: cases";
+    check(&home, &["keys", "list", "odd"], FAILED, &[stream])?;
+    check(&home, &["keys", "why", "odd", "k0"], FAILED, &[stream])?;
+    check(&home, &["dead", "list", "odd"], FAILED, &[stream])?;
+    check(&home, &["keys", "why", "cases", "odd"], FAILED, &["\"odd\" of stream cases has never"])?;
+    check(&home, &["dead", "show", "cases", "1-1"], FAILED, &["has no dead letter 1-1"])
+}
+
+#[test]
+fn files_that_cannot_be_used() -> Result<()> {
+    let home = Home::new(&["tally"], FINE)?;
+    let source = "ordain.toml:4: streams.cases.source.path:";
+    check(&home, ONCE, CONFIG, &[source, "events.ndjson cannot be read: No such file"])?;
+    std::fs::create_dir(home.path("events.ndjson"))?;
+    check(&home, ONCE, CONFIG, &[source, "events.ndjson is no regular file", "path = \"-\""])?;
+    home.write("ordain.toml", FINE.replace("events.ndjson", "/dev/zero"))?;
+    check(&home, ONCE, CONFIG, &[source, "/dev/zero is no regular file"])?;
+
+    std::fs::remove_dir(home.path("events.ndjson"))?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
+    for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
+        home.write("ordain.toml", FINE.replace("out.ndjson", sink))?;
+        let words = ["ordain.toml:8: sinks.tally.path:", "cannot be written:", "is right"];
+        check(&home, ONCE, CONFIG, &words)?;
+    }
+    home.write("ordain.toml", FINE)?;
+    let report = home.run_once()?;
+    assert_eq!(report["settled"], 1, "nothing was taken by the runs that could not start");
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_not_whole() -> Result<()> {
+    let home = Home::new(&["tally"], FINE)?;
+    home.write("events.ndjson", in_turn(2, 5).join("\n"))?;
+    home.write("ordain-data", "")?;
+    check(&home, ONCE, CONFIG, &["the store's path ordain-data is a file", "must be a folder"])?;
+    std::fs::remove_file(home.path("ordain-data"))?;
+    home.run_once()?;
+    for (file, words) in [
+        ("ordain.store", "is not one that Ordain wrote"),
+        ("data/0.jnl", "the store has lost commits"),
+        ("data/keyspaces/1/v0", "is damaged"),
+    ] {
+        let path = home.path("ordain-data").join(file);
+        let whole = std::fs::read(&path).with_context(|| file.to_owned())?;
+        std::fs::write(&path, &whole[..10])?;
+        check(&home, ONCE, CONFIG, &[words, "from a backup"])?;
+        std::fs::write(&path, whole)?;
+    }
+    let report = home.run_once()?;
+    assert_eq!(report["delivered"], 0, "a refusal changes nothing");
+    Ok(())
+}

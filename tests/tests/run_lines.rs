@@ -1,0 +1,164 @@
+//! Lines that are no events: each becomes one dead letter that says where it stood and what is
+//! wrong, and everything around it is processed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[runtime]
+event_size = "4KiB"
+
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// A line, the cause of its dead letter, and words of the reason.
+const BAD: &[(&[u8], &str, &str)] = &[
+    (b"no JSON", "unreadable", "not a CloudEvent in JSON"),
+    (b"{\"specversion\":\"1.0\"", "unreadable", "EOF while parsing"),
+    (b"{\"id\":\"\xff\xfe\"}", "unreadable", "not UTF-8"),
+    (b"[1, 2]", "unreadable", "expected a JSON object"),
+    (b"17", "unreadable", "expected a JSON object"),
+    (b"{}", "unreadable", "`specversion` is missing"),
+    (b"\0\0\0", "unreadable", "not a CloudEvent in JSON"),
+    (b" \t ", "unreadable", "not a CloudEvent in JSON"),
+    (br#"{"specversion":"1.0","id":"a","id":"b"}"#, "unreadable", "`id` stands twice"),
+    (
+        br#"{"specversion":"1.0","source":"/t","type":"t","subject":"k0","sequence":9}"#,
+        "unreadable",
+        "`id` is missing",
+    ),
+    (
+        br#"{"specversion":"1.0","id":"x","source":"/t","type":"t","sequence":1}"#,
+        "no-key",
+        "`partitionkey` or `subject`",
+    ),
+    (
+        br#"{"specversion":"1.0","id":"x","source":"/t","type":"t","subject":"k0","sequence":"abc"}"#,
+        "no-sequence",
+        r#"must be a whole number below 18446744073709551615, found "abc""#,
+    ),
+    (
+        br#"{"specversion":"1.0","id":"x","source":"/t","type":"t","subject":"k0","sequence":-1}"#,
+        "no-sequence",
+        "found -1",
+    ),
+    (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
+];
+
+/// A file of good and bad lines, and the place of each bad one.
+fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
+    // A mark of an editor before the first line is none of an event's.
+    let mut text = b"\xef\xbb\xbf".to_vec();
+    let (mut line, mut bad) = (0, BTreeMap::new());
+    for (number, event) in good.iter().enumerate() {
+        text.extend(event.as_bytes());
+        // Both ends of a line are right, and so is an empty one.
+        text.extend(if number % 2 == 0 { &b"\n"[..] } else { b"\r\n\n" });
+        line += 1 + number % 2;
+        if number % every == 0 {
+            let which = number / every % BAD.len();
+            text.extend(BAD[which].0);
+            text.push(b'\n');
+            line += 1;
+            bad.insert(line, which);
+        }
+    }
+    // The last line has no end.
+    text.pop();
+    (text, bad)
+}
+
+fn home(good: &[String], every: usize) -> Result<(Home, BTreeMap<usize, usize>)> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let (text, bad) = mixed(good, every);
+    home.write("events.ndjson", text)?;
+    Ok((home, bad))
+}
+
+/// Each bad line has one letter, with its number, its cause and a reason, and there are no others.
+fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
+    let letters = home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])?;
+    ensure!(letters.len() == bad.len(), "{} letters of {} bad lines", letters.len(), bad.len());
+    let text = |letter: &Value, field: &str| -> Result<String> {
+        Ok(letter[field].as_str().with_context(|| format!("no {field} in {letter}"))?.to_owned())
+    };
+    let mut by_origin = BTreeMap::new();
+    for letter in &letters {
+        by_origin.insert(text(letter, "origin")?, (text(letter, "cause")?, text(letter, "error")?));
+    }
+    for (line, which) in bad {
+        let (_, expected, words) = BAD[*which];
+        let origin = format!("line {line} of events.ndjson");
+        let (cause, error) = by_origin.get(&origin).with_context(|| format!("none of {origin}"))?;
+        ensure!(cause == expected && error.contains(words), "{origin}: {cause}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn each_bad_line_is_one_dead_letter() -> Result<()> {
+    let good = in_turn(4, 40);
+    let (home, bad) = home(&good, 5)?;
+    assert!(bad.len() >= BAD.len());
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(160), Some(0)));
+    assert_eq!(report["dead_total"].as_u64(), Some(bad.len() as u64));
+    check_letters(&home, &bad)?;
+    tally::check(&by_key(&good)?, &home.read("out.ndjson"))?;
+
+    let again = home.run_once()?;
+    assert_eq!((again["delivered"].as_u64(), again["dead_total"].as_u64()), (Some(0), Some(0)));
+    // Another file with the same content: all of it is read again, and all of it is known.
+    home.replace("events.ndjson", std::fs::read(home.path("events.ndjson"))?)?;
+    let again = home.run_once()?;
+    assert_eq!((again["settled"].as_u64(), again["duplicates"].as_u64()), (Some(0), Some(160)));
+    check_letters(&home, &bad)?;
+    tally::check(&by_key(&good)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn one_dead_letter_however_often_killed() -> Result<()> {
+    let seed: u64 = rand::random();
+    println!("seed of the moments: {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let good = in_turn(50, 200);
+    let (home, bad) = home(&good, 7)?;
+    for _ in 0..10 {
+        let before = home.lines("out.ndjson");
+        let mut service = Service::start(&home, &["run"])?;
+        let some = before + rng.random_range(0..1_500);
+        service.until("messages", || home.lines("out.ndjson") >= some.min(good.len()))?;
+        std::thread::sleep(Duration::from_micros(rng.random_range(0..5_000)));
+        service.kill()?;
+    }
+    home.run_once()?;
+    check_letters(&home, &bad)?;
+    tally::check(&by_key(&good)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn an_empty_file_is_an_end() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    for empty in ["", "\n", "\r\n\n\n"] {
+        home.write("events.ndjson", empty)?;
+        let report = home.run_once()?;
+        assert_eq!((&report["delivered"], &report["dead_total"]), (&0.into(), &0.into()));
+    }
+    assert_eq!(home.read("out.ndjson"), "");
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Where a run goes on: behind what the last one acknowledged, in a file that grows, is replaced
+//! or is read by several streams.
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Ends a service; its report.
+fn end(mut service: Service) -> Result<Value> {
+    service.signal("TERM")?;
+    let status = service.wait()?;
+    ensure!(status.code() == Some(0), "{status}: {}", service.stderr());
+    Ok(serde_json::from_str(&service.stdout())?)
+}
+
+fn text(lines: &[String]) -> String {
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn a_file_that_grows_is_followed() -> Result<()> {
+    let lines = in_turn(10, 30);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines[..100]))?;
+    let mut service = Service::start(&home, &["run", "--json"])?;
+    service.until("what is there", || home.lines("out.ndjson") == 100)?;
+    home.append("events.ndjson", text(&lines[100..200]))?;
+    service.until("what was appended", || home.lines("out.ndjson") == 200)?;
+    // A line is an event when it has ended, however slowly it is written.
+    let (start, rest) = lines[200].split_at(40);
+    home.append("events.ndjson", start)?;
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    home.append("events.ndjson", format!("{rest}\n{}", lines[201]))?;
+    service.until("the line that has ended", || home.lines("out.ndjson") == 201)?;
+    let report = end(service)?;
+    assert_eq!((report["delivered"].as_u64(), report["dead_total"].as_u64()), (Some(201), Some(0)));
+
+    // The next one begins with the line that had not ended.
+    home.append("events.ndjson", "\n".to_owned() + &text(&lines[202..]))?;
+    let report = home.run_once()?;
+    assert_eq!((report["delivered"].as_u64(), report["duplicates"].as_u64()), (Some(99), Some(0)));
+    assert_eq!(home.run_once()?["delivered"], 0);
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn another_file_is_read_from_its_beginning() -> Result<()> {
+    let lines = in_turn(10, 30);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines[..200]))?;
+    assert_eq!(home.run_once()?["delivered"], 200);
+    // A longer one that begins alike.
+    home.replace("events.ndjson", text(&lines[..250]))?;
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(50), Some(200)));
+    // A shorter one that goes on.
+    home.replace("events.ndjson", text(&lines[240..260]))?;
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(10), Some(10)));
+    // The same file with another beginning.
+    home.write("events.ndjson", text(&lines[260..]))?;
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(40), Some(0)));
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn a_file_that_is_cut_under_its_reader() -> Result<()> {
+    let lines = in_turn(10, 30);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines[..200]))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("what is there", || home.lines("out.ndjson") == 200)?;
+    home.write("events.ndjson", text(&lines[200..]))?;
+    assert_eq!(service.wait()?.code(), Some(1));
+    let told = service.stderr();
+    ensure!(told.contains("stream cases: the source failed: events.ndjson was cut to"), "{told}");
+    ensure!(told.contains("start again"), "{told}");
+    assert_eq!(home.run_once()?["settled"], 100);
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn a_killed_run_goes_on_near_its_end() -> Result<()> {
+    let lines = in_turn(10, 3_000);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines[..29_000]))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
+    // A checkpoint is written at least every so many acknowledgements, whatever the time.
+    service.kill()?;
+    home.append("events.ndjson", text(&lines[29_000..]))?;
+    let report = home.run_once()?;
+    let delivered = report["delivered"].as_u64().unwrap_or_default();
+    println!("{delivered} of {} delivered after the kill", lines.len());
+    ensure!((1_000..7_000).contains(&delivered), "{report}");
+    assert_eq!(report["settled"], 1_000);
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn two_streams_read_one_file_by_themselves() -> Result<()> {
+    let lines = in_turn(5, 20);
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", text(&lines))?;
+    assert_eq!(home.run_once()?["delivered"], 100);
+    let second = r#"
+[streams.others]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+"#;
+    home.write("ordain.toml", second.to_owned() + CONFIG)?;
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(100), Some(0)));
+    let output = home.read("out.ndjson");
+    let of = |stream: &str| -> String {
+        let source = format!(r#""source":"/ordain/{stream}""#);
+        output.lines().filter(|line| line.contains(&source)).map(|l| l.to_owned() + "\n").collect()
+    };
+    for stream in ["cases", "others"] {
+        tally::check(&by_key(&lines)?, &of(stream))?;
+    }
+    Ok(())
+}

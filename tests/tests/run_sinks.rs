@@ -1,0 +1,123 @@
+//! Two streams that write to the same sink and to one of their own, killed at every moment: each
+//! message is in its file once, and in order.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::service::Service;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+/// Tiny commits, so that most kills leave some of them unpublished.
+const CONFIG: &str = r#"
+[runtime]
+batch = 3
+run_ahead = 12
+
+[streams.left]
+handler = "faulty"
+source = { kind = "file", path = "left.ndjson" }
+
+[streams.right]
+handler = "faulty"
+source = { kind = "file", path = "right.ndjson" }
+
+[sinks.both]
+kind = "file"
+path = "both.ndjson"
+
+[sinks.some]
+kind = "file"
+path = "some.ndjson"
+"#;
+
+const KEYS: u64 = 7;
+const EVENTS: u64 = 300;
+const KILLS: u32 = 40;
+
+/// To which sink an event's message goes; none of every fifth.
+fn sink(sequence: u64) -> Option<&'static str> {
+    match sequence % 5 {
+        0 => None,
+        1 | 2 => Some("some"),
+        _ => Some("both"),
+    }
+}
+
+fn events() -> Result<String> {
+    let mut text = String::new();
+    for sequence in 1..=EVENTS {
+        for key in 0..KEYS {
+            let data = match sink(sequence) {
+                Some(sink) => json!({ "do": "emit", "sink": sink, "messages": 2 }),
+                None => json!({ "do": "ok" }),
+            };
+            writeln!(text, "{}", line(&format!("k{key}"), sequence, &data))?;
+        }
+    }
+    Ok(text)
+}
+
+/// Sequences and indices of messages by stream and key, in the order of the file.
+type Content = BTreeMap<(String, String), Vec<(u64, u64)>>;
+
+fn content(text: &str) -> Result<Content> {
+    let mut content = Content::new();
+    for line in text.lines() {
+        let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let id: Vec<&str> = message["id"].as_str().context("an id")?.split('/').collect();
+        let [stream, key, _, sequence, index] = id[..] else { anyhow::bail!("the id {id:?}") };
+        let place = content.entry((stream.to_owned(), key.to_owned())).or_default();
+        place.push((sequence.parse()?, index.parse()?));
+    }
+    Ok(content)
+}
+
+fn check(home: &Home, name: &str) -> Result<()> {
+    let wanted: Vec<(u64, u64)> = (1..=EVENTS)
+        .filter(|sequence| sink(*sequence) == Some(name))
+        .flat_map(|sequence| [(sequence, 0), (sequence, 1)])
+        .collect();
+    let content = content(&home.read(&format!("{name}.ndjson")))?;
+    ensure!(content.len() == 2 * KEYS as usize, "{name}: of {:?}", content.keys());
+    for (place, got) in content {
+        ensure!(got == wanted, "{name}: of {place:?} there is {got:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_between_commit_and_publication() -> Result<()> {
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let home = Home::new(&["faulty"], CONFIG)?;
+    for stream in ["left", "right"] {
+        home.write(&format!("{stream}.ndjson"), events()?)?;
+    }
+    let all = home.lines("left.ndjson") * 2 * 2 * 2 / 5;
+    let mut left_over = 0;
+    for kill in 1..=KILLS {
+        let mut service = Service::start(&home, &["run"])?;
+        // So far on, that the last kill meets the end.
+        let some = all * kill as usize / (KILLS as usize + 1);
+        service.until("messages", || home.lines("both.ndjson") >= some)?;
+        std::thread::sleep(Duration::from_micros(rng.random_range(0..2_000)));
+        let log = service.stderr();
+        left_over += u32::from(log.contains("committed and did not publish"));
+        service.kill()?;
+    }
+    println!("{left_over} of {KILLS} starts published what an earlier one had left");
+    ensure!(left_over > 0, "no kill met a committed message that was not published");
+    home.run_once()?;
+    check(&home, "both")?;
+    check(&home, "some")
+}

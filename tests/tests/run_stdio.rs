@@ -1,0 +1,110 @@
+//! Standard input as a source, standard output as a sink, and a log that is for machines: nothing
+//! gets between the lines of any of them.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+const PIPED: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "-" }
+
+[sinks.tally]
+kind = "file"
+path = "-"
+"#;
+
+const FAULTY: &str = r#"
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.faulty]
+kind = "file"
+path = "-"
+"#;
+
+/// Every line is a JSON object.
+fn objects(text: &[u8]) -> Result<Vec<Value>> {
+    let lines = std::str::from_utf8(text)?.lines();
+    lines
+        .map(|line| {
+            let value: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            ensure!(value.is_object(), "{line}");
+            Ok(value)
+        })
+        .collect()
+}
+
+#[test]
+fn a_filter_in_a_pipe() -> Result<()> {
+    let lines = in_turn(20, 100);
+    let home = Home::new(&["tally"], PIPED)?;
+    let report_with = [&["run", "--once"][..], &["run", "--once", "--json"]];
+    for (round, args) in report_with.into_iter().enumerate() {
+        let mut command = home.ordain(args)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut input = child.stdin.take().context("it is piped")?;
+        let text = lines.join("\n") + "\n";
+        let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
+        let output = child.wait_with_output()?;
+        writer.join().expect("the writer does not panic")?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{log}");
+        let messages = std::str::from_utf8(&output.stdout)?;
+        if round == 0 {
+            tally::check(&by_key(&lines)?, messages)?;
+            ensure!(log.contains("settled with effect          2000"), "{log}");
+        } else {
+            // Standard input cannot resume: all of it is new to the source, and known.
+            ensure!(messages.is_empty(), "{messages}");
+            ensure!(log.contains(r#""duplicates":2000"#), "{log}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_log_for_machines() -> Result<()> {
+    let home = Home::new(&["faulty"], FAULTY)?;
+    let lines = [
+        line("talks", 1, &json!({ "do": "log", "lines": 3, "bytes": 10 })),
+        line("prints", 1, &json!({ "do": "print", "out": "one\ntwo", "err": "\"three\"\n" })),
+        line("panics", 1, &json!({ "do": "panic", "text": "{ no JSON" })),
+        line("emits", 1, &json!({ "do": "emit", "messages": 5 })),
+        "no JSON".to_owned(),
+    ];
+    home.write("events.ndjson", lines.join("\n"))?;
+    let output = home.output(&["run", "--once", "--log-format", "json", "--log", "debug"])?;
+    ensure!(output.status.success(), "{}", output.status);
+    assert_eq!(objects(&output.stdout)?.len(), 5);
+    let log = objects(&output.stderr)?;
+    let said = |word: &str| log.iter().filter(|it| it.to_string().contains(word)).count();
+    ensure!(said("two") == 1 && said("three") == 1 && said("xxxxxxxxxx") == 3, "{log:?}");
+    assert_eq!(log.last().context("a report")?["held"]["parked_keys"], 1);
+
+    home.write("ordain.toml", FAULTY.replace("faulty", "absent"))?;
+    let output = home.output(&["run", "--once", "--log-format", "json", "--log", "off"])?;
+    assert_eq!(output.status.code(), Some(78));
+    let log = objects(&output.stderr)?;
+    ensure!(log.len() == 1 && log[0]["level"] == "ERROR", "{log:?}");
+    ensure!(log[0]["message"].to_string().contains("absent.wasm"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn the_log_is_not_on_standard_output() -> Result<()> {
+    let home = Home::new(&["faulty"], FAULTY)?;
+    home.write("events.ndjson", line("k", 1, &json!({ "do": "emit" })))?;
+    let output = home.output(&["run", "--once", "--json", "--log", "trace"])?;
+    assert_eq!(objects(&output.stdout)?.len(), 1);
+    ensure!(!output.stderr.is_empty(), "a log was asked for");
+    Ok(())
+}
