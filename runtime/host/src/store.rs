@@ -51,13 +51,15 @@ pub struct Claimed {
     pub commits: Vec<u64>,
 }
 
-/// The committed messages of one batch, in order.
+/// What one batch has to publish, in order: first its messages, then its letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
     /// Number of the commit.
     pub number: u64,
     /// Its messages.
     pub messages: Vec<OutboxMessage>,
+    /// Its [forwarded](Batch::forwarded) dead letters.
+    pub letters: Vec<DeadLetter>,
 }
 
 /// One committed message with what its id is made of.
@@ -201,7 +203,7 @@ pub trait Store: Send + Sync + 'static {
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError>;
 
-    /// Committed messages that are not marked done, from after commit `after` on, of at most
+    /// Committed messages and letters that are not marked done, from after commit `after` on, of at most
     /// `limit` commits (at least one if there is one).
     async fn outbox(
         &self,

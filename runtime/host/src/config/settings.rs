@@ -76,6 +76,7 @@ impl Config {
             quantum: stream.quantum,
             max_loads: LOADS_PER_BATCH * runtime.batch,
             max_outbox: OUTBOX_PER_EVENT * runtime.run_ahead,
+            forward_letters: stream.dead_letter.is_some(),
             lane_buffer: stream.lane_buffer,
             spill_after: stream.spill_after.0,
             spill_limit: stream.spill_limit,

@@ -67,7 +67,7 @@ section! {
         /// How many of a key are kept for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "the widest gap that is waited for";
-        /// A sink that gets every dead letter as well.
+        /// A sink that gets every dead letter as well, with the reason in extension attributes.
         dead_letter: Option<Name>;
         /// Turns of this stream at the workers at one time. Left out: four for each worker.
         concurrency: Option<usize> [1 to 65_536],
