@@ -95,18 +95,33 @@ pub async fn run(
     let handlers = handlers(loaded)?;
     let store = open_store(loaded).await?;
     tracing::info!("{}", store.durability());
-    let sinks = open_sinks(loaded, &*store).await?;
+    tokio::select! {
+        biased;
+        error = store.failed() => Err(error.into()),
+        report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
+    }
+}
+
+/// Drives all partitions to their end.
+async fn drive(
+    loaded: &Loaded,
+    once: bool,
+    handlers: &Handlers,
+    store: &Arc<dyn Store>,
+    shutdown: watch::Receiver<bool>,
+    figures: &Figures,
+) -> Result<Report, RunError> {
+    let sinks = open_sinks(loaded, &**store).await?;
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
-    let mut publisher = Publisher::new(Arc::clone(&store), sinks);
+    let mut publisher = Publisher::new(Arc::clone(store), sinks);
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
-    let mut starting =
-        streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
+    let mut starting = streams::Starting { loaded, once, store, pool: &pool, jobs, shutdown };
     let partitions = starting.claim(&mut publisher).await?;
     let mut publishing = publisher.start(queue, Handle::current())?;
     let mut drivers = JoinSet::new();
     for partition in partitions {
-        let (parts, shared) = starting.parts(partition, &handlers).await?;
+        let (parts, shared) = starting.parts(partition, handlers).await?;
         figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(shared);
         let stream = Arc::clone(&parts.partition.stream);
         drivers.spawn(async move {
@@ -133,7 +148,7 @@ pub async fn run(
         stats = stats.and(&ended.map_err(RunError::Panic)??);
     }
     store.flush().await?;
-    Ok(Report::new(&stats, &*store).await?)
+    Ok(Report::new(&stats, &**store).await?)
 }
 
 /// Opens the store of a configuration.

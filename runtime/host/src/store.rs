@@ -137,6 +137,10 @@ pub enum StoreError {
     /// It did not answer; trying again may help.
     #[error("the store did not answer: {0}")]
     Unavailable(String),
+    /// It has failed for good: only opening it again helps. The message says what failed and what
+    /// to do.
+    #[error("{0}")]
+    Failed(String),
     /// What is stored cannot be read.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
@@ -154,6 +158,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// What its settings mean for what is acknowledged, in one plain sentence for the log.
     fn durability(&self) -> String;
+
+    /// Waits until it has failed for good, so that whoever runs on it can end; what is asked of it
+    /// from then on is answered [`StoreError::Failed`]. Waits for ever where asking again may help.
+    async fn failed(&self) -> StoreError {
+        std::future::pending().await
+    }
 
     /// Takes a partition over: writes a claim with a higher epoch than any before into each of
     /// its shards. From then on commits under an older claim are answered

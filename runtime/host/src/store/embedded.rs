@@ -6,8 +6,8 @@
 //!
 //! **Failure.** After a failed write or sync nobody knows what is on the disk, and asking again
 //! would not tell. So the store then is out of use: the reason is logged once, commits answer
-//! [`CommitReply::Unknown`] and everything else [`StoreError::Unavailable`], until the process
-//! opens it again, which reads what the disk really holds.
+//! [`CommitReply::Unknown`] and everything else [`StoreError::Failed`]. Only opening it again
+//! reads what the disk really holds, so a process that runs on it ends.
 //!
 //! **Reading** goes to the blocking threads: most reads are served from memory, but any of them
 //! may meet the disk, or a scan of thousands of entries.
@@ -216,6 +216,10 @@ impl Store for Embedded {
         "embedded store: what is acknowledged is on this machine's disk (each commit is synced \
          before it is answered), so it outlives a crash and a power failure, but not the disk"
             .to_owned()
+    }
+
+    async fn failed(&self) -> StoreError {
+        self.shared.failed().await
     }
 
     async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError> {

@@ -6,7 +6,7 @@ use ordain_core::{Applied, Present, Refusal};
 use super::wire::{Reader, Undecodable, put_bytes, put_varint};
 use crate::store::Claim;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 const NEXT: u8 = 0;
 const ABSENT: u8 = 1;
