@@ -138,10 +138,12 @@ fn also_over_kills() -> Result<()> {
 #[test]
 fn a_sink_that_is_not_there_is_refused() -> Result<()> {
     let config = CONFIG.replace("[sinks.dead]", "[sinks.deaf]");
-    let output = Home::new(&[], &config)?.output(&["check"])?;
+    let home = Home::new(&[], &config)?;
+    let output = home.ordain(&["check"])?.env("RUST_BACKTRACE", "1").output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{log}");
     assert!(log.contains("ordain.toml:7: streams.faults.dead_letter"), "{log}");
+    assert!(!log.contains("backtrace"), "{log}");
     assert!(log.contains("there is no sink \"dead\"; did you mean \"deaf\"?"), "{log}");
     Ok(())
 }

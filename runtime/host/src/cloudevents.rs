@@ -22,10 +22,6 @@ pub use encode::encode;
 pub use id::message_id;
 pub use letter::encode_letter;
 
-/// The longest key, in bytes. Keys are part of every record and listing; real ones have tens of
-/// bytes, and what is longer is most often another field by mistake.
-pub const KEY_LIMIT: usize = 4 << 10;
-
 /// The longest id, type, source and content type, in bytes. URLs of some KiB exist; more is a
 /// payload in the wrong place.
 pub const ATTRIBUTE_LIMIT: usize = 4 << 10;

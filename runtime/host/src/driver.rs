@@ -87,11 +87,11 @@ pub enum DriverError {
         detail: String,
     },
     /// The store failed.
-    #[error("the store failed: {0}")]
+    #[error("the store failed")]
     Store(#[from] StoreError),
     /// The source failed.
-    #[error("the source failed: {0}")]
-    Source(std::io::Error),
+    #[error("the source failed")]
+    Source(#[source] std::io::Error),
 }
 
 /// Drives one partition.
@@ -172,7 +172,9 @@ impl Driver {
                     driver.input(Input::Drain);
                 }
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
-                    keys.into_iter().for_each(|key| driver.input(Input::Look(key)));
+                    for key in keys {
+                        driver.input(Input::Look(key));
+                    }
                 }
                 _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {

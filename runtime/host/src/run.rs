@@ -29,16 +29,16 @@ pub use report::{Held, Report};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Handler(#[from] LoadError),
     /// The engine of the handlers cannot start.
-    #[error("{0}")]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// The store failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// A file cannot be opened.
     #[error("{path} cannot be opened: {error}")]
@@ -52,15 +52,15 @@ pub enum RunError {
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
     /// A partition stopped.
-    #[error("stream {stream}: {error}")]
+    #[error("stream {stream}")]
     Driver {
         /// The stream.
         stream: Arc<str>,
         /// Why.
-        error: DriverError,
+        source: DriverError,
     },
     /// Publishing stopped.
-    #[error("{0}")]
+    #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// A part of the host panicked.
     #[error("a bug of the host: {0}")]
@@ -125,7 +125,7 @@ async fn drive(
         figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(shared);
         let stream = Arc::clone(&parts.partition.stream);
         drivers.spawn(async move {
-            Driver::run(parts).await.map_err(|error| RunError::Driver { stream, error })
+            Driver::run(parts).await.map_err(|source| RunError::Driver { stream, source })
         });
     }
     // The publisher ends when the last driver has let go of it.

@@ -16,10 +16,14 @@ use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
 };
 
-/// Bytes of a key. Decoders refuse longer ones. The embedded store's engine takes 65,535 bytes for
-/// a place, and the key of a dead letter, whose NULs are doubled there, needs twice its length
-/// beside the stream and the numbers; and a key is held by every lane and every index entry.
-pub const KEY_SIZE_LIMIT: usize = 16 * 1024;
+/// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
+/// record, index entry and listing; real ones have tens of bytes, and what is longer is most often
+/// another field by mistake. The embedded store's engine takes 65,535 bytes for a place, where a
+/// dead letter needs twice the key's length.
+pub const KEY_SIZE_LIMIT: usize = 4 << 10;
+
+/// Bytes of a mark's name: the longest path of the system and the longest name of a stream fit.
+pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
 /// Bytes of a stream's name, which is part of every place: its length is kept in one byte.
 pub const STREAM_NAME_LIMIT: usize = 255;

@@ -6,7 +6,7 @@ use ordain_core::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::OutboxMessage;
+use crate::store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 const SEQUENCED: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
 const FIFO: Decoder = Decoder { ordering: Ordering::Fifo, event_size: 1 << 20 };
@@ -188,8 +188,8 @@ fn limits_are_named() {
     let deep = |depth: usize| format!(",\"data\":{}{}", "[".repeat(depth), "]".repeat(depth));
     for (right, wrong, message) in [
         (
-            format!(",\"partitionkey\":\"{}\"", long(KEY_LIMIT)),
-            format!(",\"partitionkey\":\"{}\"", long(KEY_LIMIT + 1)),
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
             "the key has 4097 bytes; 4096 are allowed",
         ),
         (

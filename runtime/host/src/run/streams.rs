@@ -161,7 +161,8 @@ impl<'a> Starting<'a> {
             Some(bytes) => match Checkpoint::decode(&bytes) {
                 Ok(checkpoint) => Some(checkpoint),
                 Err(error) => {
-                    tracing::warn!(stream = %name, %error, "reading the file from its beginning");
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(stream = %name, "{error:#}; reading the file from its beginning");
                     None
                 }
             },

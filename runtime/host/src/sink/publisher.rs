@@ -46,7 +46,7 @@ pub struct Job {
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
     /// The store failed.
-    #[error("the store failed while messages were marked as published: {0}")]
+    #[error("the store failed while messages were marked as published")]
     Store(#[from] StoreError),
     /// A message was committed for a sink that the configuration no longer has.
     #[error(
@@ -77,7 +77,7 @@ pub enum PublisherError {
         sequence: u64,
     },
     /// The thread could not be started.
-    #[error("the publisher's thread cannot be started: {0}")]
+    #[error("the publisher's thread cannot be started")]
     Thread(#[from] io::Error),
 }
 

@@ -21,7 +21,7 @@ use super::keys;
 use super::record::Record;
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
-use super::tables::{is_damage, words_of};
+use super::tables::{is_damage, reason, words_of};
 use crate::store::codec::{FenceRecord, encode_outbox_letters};
 use crate::store::{Claim, Claimed, Mark, Partition};
 
@@ -119,7 +119,7 @@ impl Writer {
         let work = AssertUnwindSafe(|| self.work(&mut requests));
         match catch_unwind(work) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(&error.to_string()),
+            Ok(Err(error)) => shared.fail(&reason(&error)),
             Err(panic) => shared.fail(&words_of(panic.as_ref())),
         }
     }
