@@ -73,6 +73,8 @@ pub mod message {
     pub const SIZE: u32 = 80;
     /// Start and length of the sink's name.
     pub const SINK: u32 = 0;
+    /// Start and length of the type.
+    pub const KIND: u32 = 20;
     /// Start and length of the headers.
     pub const HEADERS: u32 = 36;
     /// Start and length of the data.

@@ -30,7 +30,7 @@ fn messages_have_limits() -> Result<()> {
     assert!(
         matches!(&done.verdicts[0], Verdict::Effect { messages, .. } if messages.len() == 1000)
     );
-    let cases: [(&str, &[&str]); 5] = [
+    let cases: [(&str, &[&str]); 6] = [
         (
             r#"{"do":"emit","messages":1001}"#,
             &["emitted 1001 messages", "`plugins.messages` allows 1000"],
@@ -47,6 +47,7 @@ fn messages_have_limits() -> Result<()> {
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
         ),
+        (r#"{"do":"emit","type":""}"#, &["message 0, to the sink `faulty`", "an empty type"]),
         (
             r#"{"do":"emit","sink":"nowhere"}"#,
             &["message 0", "`nowhere`", "not configured", "`faulty`, `other`, `tally`"],
@@ -227,14 +228,16 @@ fn a_malformed_outcome_is_a_trap() -> Result<()> {
 
 #[test]
 fn strings_of_other_encodings_are_understood() -> Result<()> {
-    // One message to the sink `tally`, in UTF-16.
+    // One message to the sink `tally`, of the type `tally`, in UTF-16.
     let units: Vec<u32> = "tally\0".encode_utf16().map(u32::from).collect();
     let name = (64..).step_by(4).zip(units.chunks(2));
-    let pairs = Pairs::new().list(outcome::MESSAGES, 1024, 1).list(1024 + message::SINK, 64, 5);
+    let pairs = Pairs::new().list(outcome::MESSAGES, 1024, 1);
+    let pairs = pairs.list(1024 + message::SINK, 64, 5).list(1024 + message::KIND, 64, 5);
     let pairs = name.fold(pairs, |pairs, (at, unit)| pairs.pair(at, unit[0] | unit[1] << 16));
     let done = Workers::guest("puppet-utf16")?.command(pairs.bytes());
     let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };
-    assert_eq!((messages[0].sink(), messages[0].data()), ("tally", &b""[..]));
+    let message = &messages[0];
+    assert_eq!((message.sink(), message.kind(), message.data()), ("tally", "tally", &b""[..]));
     Ok(())
 }
 

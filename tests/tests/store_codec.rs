@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain::store::codec::{
     FenceRecord, JobView, decode_fence, decode_letter, decode_outbox, decode_taken_id,
-    encode_fence, encode_job, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
-    set_partition,
+    encode_fence, encode_job, encode_letter, encode_outbox_letters, encode_outbox_write,
+    encode_taken_id, letter_time, set_partition,
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
@@ -110,9 +110,10 @@ prop_compose! {
         (epoch, random, number, time) in any::<(u64, u64, u64, u64)>(),
         refused in vec((0..512_usize, refusal()), 0..5),
         present in vec((0..512_usize, any::<u64>(), any::<bool>()), 0..5),
+        known in vec(0..512_usize, 0..5),
     ) -> FenceRecord {
         let present = present.into_iter().map(|(write, sequence, same)| Present { write, sequence, same });
-        let applied = Applied { time, refused, present: present.collect() };
+        let applied = Applied { time, refused, present: present.collect(), known };
         FenceRecord { claim: Claim { epoch, random }, number, applied }
     }
 }
@@ -146,7 +147,10 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
                 3 => encode_taken_id(&TakenId { sequence: 1, id: 2, content: 3 }, &mut out),
-                _ => encode_outbox_write("key", 1, &messages, &mut out),
+                _ => {
+                    encode_outbox_write("key", 1, &messages, &mut out);
+                    encode_outbox_letters([letter].iter(), 1, &mut out);
+                }
             }
             out
         },
@@ -177,15 +181,20 @@ proptest! {
     }
 
     #[test]
-    fn outboxes_come_back(writes in vec((".{0,5}", any::<u64>(), vec(emitted(), 0..4)), 0..4)) {
+    fn outboxes_come_back(
+        writes in vec((".{0,5}", any::<u64>(), vec(emitted(), 0..4)), 0..4),
+        letters in vec(letter(), 0..4),
+    ) {
         let mut bytes = Vec::new();
         let mut expected = Vec::new();
         for (key, incarnation, messages) in writes {
             encode_outbox_write(&key, incarnation, &messages, &mut bytes);
             expected.extend(messages.into_iter().map(|message| (key.clone(), incarnation, message)));
         }
+        encode_outbox_letters(letters.iter(), 9, &mut bytes);
         let entry = decode_outbox(7, &bytes.into()).expect("an outbox entry");
         prop_assert_eq!(entry.number, 7);
+        prop_assert_eq!(entry.letters, letters);
         let found: Vec<_> = entry
             .messages
             .into_iter()

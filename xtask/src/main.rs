@@ -6,6 +6,8 @@ mod demo;
 mod setup;
 mod tests;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -31,8 +33,19 @@ enum Command {
     Advisories,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The causes, and no backtrace, whatever the environment says: it is for a person.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Demo(args) => demo::demo(&args),
         Command::Test(args) => tests::test(&args),
         Command::Bench(args) => bench::bench(&args),

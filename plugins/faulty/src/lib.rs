@@ -9,7 +9,7 @@
 //! | `complete` | | ends the key |
 //! | `put` | `bytes` | puts a state of this size |
 //! | `delete` | | removes the state |
-//! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `delay_ms` none | emits so many messages, each of this size with so many headers |
+//! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `type` "faulty", `delay_ms` none | emits so many messages, each of this size with so many headers |
 //! | `reject` | `reason` "told to" | rejects the event |
 //! | `retry` | `reason` "told to", `after_ms` none | asks for another try |
 //! | `trap` | | executes `unreachable` |
@@ -62,6 +62,8 @@ enum Command {
         headers: usize,
         #[serde(default = "sink")]
         sink: String,
+        #[serde(default = "sink", rename = "type")]
+        kind: String,
         delay_ms: Option<u64>,
     },
     Reject {
@@ -145,8 +147,8 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         Command::Complete => done.complete(),
         Command::Put { bytes } => Outcome::put(filler(bytes)),
         Command::Delete => Outcome::delete(),
-        Command::Emit { messages, bytes, headers, sink, delay_ms } => {
-            let message = Message { delay_ms, ..emitted(&sink, bytes, headers) };
+        Command::Emit { messages, bytes, headers, sink, kind, delay_ms } => {
+            let message = Message { delay_ms, kind, ..emitted(&sink, bytes, headers) };
             done.emit_all((0..messages).map(|_| message.clone()))
         }
         Command::Reject { reason } => return Err(Failure::Reject(reason)),

@@ -28,8 +28,8 @@ pub enum Effect {
         /// The last of them.
         through: Delivery,
     },
-    /// Publish the messages of a committed batch, after those of all earlier batches of its
-    /// shard. Answered by `Published` if the batch has messages in writes that were applied.
+    /// Publish the messages of a committed batch and then [`Batch::forwarded`], after those of all
+    /// earlier batches of its shard. Asked for only where there are some. Answered by `Published`.
     Publish {
         /// The batch.
         batch: Arc<Batch>,

@@ -73,7 +73,7 @@ pub enum Input {
         /// Time from now, in ms, to the earliest entry after those; 0 if it has passed.
         next_in: Option<u64>,
     },
-    /// All messages of the commits of a shard up to this number are published and marked done.
+    /// All messages and forwarded letters of the commits of a shard up to this number are published and marked done.
     Published {
         /// The shard.
         shard: u32,

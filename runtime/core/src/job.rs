@@ -328,6 +328,23 @@ pub struct Batch {
     pub writes: Vec<JobWrite>,
     /// Dead letters that belong to no write: their events never touched a job. Idempotent by id.
     pub letters: Vec<DeadLetter>,
+    /// Whether dead letters go into the outbox as well. A free letter whose like is there already
+    /// does not: it comes from a repeated delivery.
+    pub forward: bool,
+}
+
+impl Batch {
+    /// The dead letters that the commit has put into the outbox, in their order there.
+    pub fn forwarded<'a>(&'a self, applied: &'a Applied) -> impl Iterator<Item = &'a DeadLetter> {
+        let refused = |at: usize| applied.refused.binary_search_by_key(&at, |it| it.0).is_ok();
+        let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
+        let known = |at: usize| applied.known.binary_search(&at).is_ok();
+        let free = self.letters.iter().enumerate().filter(move |(at, _)| !known(*at));
+        writes
+            .flat_map(|(_, write)| &write.letters)
+            .chain(free.map(|(_, letter)| letter))
+            .filter(|_| self.forward)
+    }
 }
 
 /// What a commit answered.
@@ -351,10 +368,13 @@ pub enum CommitReply {
 pub struct Applied {
     /// The store's time of the commit: what zero times in its writes became.
     pub time: u64,
-    /// Writes (by their position) that were refused. Nothing of them is in the store.
+    /// Writes (by their position, ascending) that were refused. Nothing of them is in the store.
     pub refused: Vec<(usize, Refusal)>,
     /// Spilled events (position of the write, sequence) that were in the spill area already.
     pub present: Vec<Present>,
+    /// In a batch that forwards: free letters (by their position, ascending) under whose id there
+    /// was one already.
+    pub known: Vec<usize>,
 }
 
 /// A spilled event whose sequence was there already.

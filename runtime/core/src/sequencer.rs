@@ -75,7 +75,7 @@ pub struct Sequencer {
     replays: Asked,
     turns: usize,
     ahead: usize,
-    /// Bytes of events, states, outcomes and unpublished messages.
+    /// Bytes of events, states, outcomes and what is unpublished.
     memory: usize,
     /// What a turn's outcome took lately, in bytes.
     outcome: usize,

@@ -33,8 +33,10 @@ pub struct Settings {
     pub quantum: usize,
     /// Loads under way at one time.
     pub max_loads: usize,
-    /// Messages committed and not yet published.
+    /// Messages and forwarded dead letters committed and not yet published.
     pub max_outbox: usize,
+    /// Whether dead letters are published as well.
+    pub forward_letters: bool,
     /// Events of a blocked key in memory; beyond, it spills.
     pub lane_buffer: usize,
     /// How long an event may wait in memory before its key spills.

@@ -48,7 +48,7 @@ pub struct Stats {
     pub turns: usize,
     /// Loads under way.
     pub loads: usize,
-    /// Messages committed and not published, compared with `max_outbox`.
+    /// Messages and forwarded letters committed and not published, compared with `max_outbox`.
     pub outbox: usize,
 }
 

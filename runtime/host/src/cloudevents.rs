@@ -1,5 +1,5 @@
 //! CloudEvents 1.0 in JSON (structured mode), one event a line: how files and HTTP bring events in,
-//! and how file sinks write messages.
+//! and how file sinks write messages and forwarded dead letters.
 //!
 //! What comes in is judged here, before anything else sees it: form, sizes and nesting. What is
 //! refused names what would be right. Data is never altered, except that white space between the
@@ -11,6 +11,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod id;
+mod letter;
 
 #[cfg(test)]
 mod tests;
@@ -19,10 +20,7 @@ pub use compact::{NESTING_LIMIT, TooDeep, compact};
 pub use decode::{DecodeError, Decoder};
 pub use encode::encode;
 pub use id::message_id;
-
-/// The longest key, in bytes. Keys are part of every record and listing; real ones have tens of
-/// bytes, and what is longer is most often another field by mistake.
-pub const KEY_LIMIT: usize = 4 << 10;
+pub use letter::encode_letter;
 
 /// The longest id, type, source and content type, in bytes. URLs of some KiB exist; more is a
 /// payload in the wrong place.

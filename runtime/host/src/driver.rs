@@ -1,6 +1,7 @@
 //! The driver of one partition: gives the sequencer what happens and performs what it asks for.
 //! It decides nothing about events.
 
+mod parked;
 mod perform;
 mod progress;
 
@@ -16,6 +17,7 @@ use crate::plugin::Turns;
 use crate::sink::{Job, Target};
 use crate::source::{Checkpoint, Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
+use parked::Parked;
 
 pub use progress::Shared;
 
@@ -85,11 +87,11 @@ pub enum DriverError {
         detail: String,
     },
     /// The store failed.
-    #[error("the store failed: {0}")]
+    #[error("the store failed")]
     Store(#[from] StoreError),
     /// The source failed.
-    #[error("the source failed: {0}")]
-    Source(std::io::Error),
+    #[error("the source failed")]
+    Source(#[source] std::io::Error),
 }
 
 /// Drives one partition.
@@ -126,6 +128,7 @@ impl Driver {
     /// Runs until the end that was asked for, or an error.
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
         let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
+        let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -154,7 +157,7 @@ impl Driver {
         loop {
             driver.perform_all().await?;
             driver.progress.put(&driver.sequencer.stats());
-            if driver.is_over(once, draining) {
+            if driver.is_over(once && parked.is_over(), draining) {
                 return driver.end().await;
             }
             let wake = driver.wake();
@@ -167,6 +170,11 @@ impl Driver {
                 () = asked_to_stop(&mut shutdown), if !draining => {
                     draining = true;
                     driver.input(Input::Drain);
+                }
+                keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
+                    for key in keys {
+                        driver.input(Input::Look(key));
+                    }
                 }
                 _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {

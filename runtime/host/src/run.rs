@@ -43,12 +43,12 @@ pub enum RunError {
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
     /// A partition stopped.
-    #[error("stream {stream}: {error}")]
+    #[error("stream {stream}")]
     Driver {
         /// The stream.
         stream: Arc<str>,
         /// Why.
-        error: DriverError,
+        source: DriverError,
     },
     /// Publishing stopped.
     #[error(transparent)]
@@ -92,22 +92,37 @@ pub async fn run(
     let handlers = handlers(loaded)?;
     let store = open_store(loaded).await?;
     tracing::info!("{}", store.durability());
-    let sinks = open_sinks(loaded, &*store).await?;
+    tokio::select! {
+        biased;
+        error = store.failed() => Err(error.into()),
+        report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
+    }
+}
+
+/// Drives all partitions to their end.
+async fn drive(
+    loaded: &Loaded,
+    once: bool,
+    handlers: &Handlers,
+    store: &Arc<dyn Store>,
+    shutdown: watch::Receiver<bool>,
+    figures: &Figures,
+) -> Result<Report, RunError> {
+    let sinks = open_sinks(loaded, &**store).await?;
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
-    let mut publisher = Publisher::new(Arc::clone(&store), sinks);
+    let mut publisher = Publisher::new(Arc::clone(store), sinks);
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
-    let mut starting =
-        streams::Starting { loaded, once, store: &store, pool: &pool, jobs, shutdown };
+    let mut starting = streams::Starting { loaded, once, store, pool: &pool, jobs, shutdown };
     let partitions = starting.claim(&mut publisher).await?;
     let mut publishing = publisher.start(queue, Handle::current())?;
     let mut drivers = JoinSet::new();
     for partition in partitions {
-        let (parts, shared) = starting.parts(partition, &handlers).await?;
+        let (parts, shared) = starting.parts(partition, handlers).await?;
         figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(shared);
         let stream = Arc::clone(&parts.partition.stream);
         drivers.spawn(async move {
-            Driver::run(parts).await.map_err(|error| RunError::Driver { stream, error })
+            Driver::run(parts).await.map_err(|source| RunError::Driver { stream, source })
         });
     }
     // The publisher ends when the last driver has let go of it.
@@ -130,7 +145,7 @@ pub async fn run(
         stats = stats.and(&ended.map_err(RunError::Panic)??);
     }
     store.flush().await?;
-    let held = if once { Some(Held::count(&*store).await?) } else { None };
+    let held = if once { Some(Held::count(&**store).await?) } else { None };
     Ok(Report { stats, held })
 }
 

@@ -16,10 +16,14 @@ use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
 };
 
-/// Bytes of a key. Decoders refuse longer ones. The embedded store's engine takes 65,535 bytes for
-/// a place, and the key of a dead letter, whose NULs are doubled there, needs twice its length
-/// beside the stream and the numbers; and a key is held by every lane and every index entry.
-pub const KEY_SIZE_LIMIT: usize = 16 * 1024;
+/// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
+/// record, index entry and listing; real ones have tens of bytes, and what is longer is most often
+/// another field by mistake. The embedded store's engine takes 65,535 bytes for a place, where a
+/// dead letter needs twice the key's length.
+pub const KEY_SIZE_LIMIT: usize = 4 << 10;
+
+/// Bytes of a mark's name: the longest path of the system and the longest name of a stream fit.
+pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
 /// Bytes of a stream's name, which is part of every place: its length is kept in one byte.
 pub const STREAM_NAME_LIMIT: usize = 255;
@@ -51,13 +55,15 @@ pub struct Claimed {
     pub commits: Vec<u64>,
 }
 
-/// The committed messages of one batch, in order.
+/// What one batch has to publish, in order: first its messages, then its letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
     /// Number of the commit.
     pub number: u64,
     /// Its messages.
     pub messages: Vec<OutboxMessage>,
+    /// Its [forwarded](Batch::forwarded) dead letters.
+    pub letters: Vec<DeadLetter>,
 }
 
 /// One committed message with what its id is made of.
@@ -139,6 +145,10 @@ pub enum StoreError {
     /// It did not answer; trying again may help.
     #[error("the store did not answer: {0}")]
     Unavailable(String),
+    /// It has failed for good: only opening it again helps. The message says what failed and what
+    /// to do.
+    #[error("{0}")]
+    Failed(String),
     /// What is stored cannot be read.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
@@ -156,6 +166,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// What its settings mean for what is acknowledged, in one plain sentence for the log.
     fn durability(&self) -> String;
+
+    /// Waits until it has failed for good, so that whoever runs on it can end; what is asked of it
+    /// from then on is answered [`StoreError::Failed`]. Waits for ever where asking again may help.
+    async fn failed(&self) -> StoreError {
+        std::future::pending().await
+    }
 
     /// Takes a partition over: writes a claim with a higher epoch than any before into each of
     /// its shards. From then on commits under an older claim are answered
@@ -205,7 +221,7 @@ pub trait Store: Send + Sync + 'static {
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError>;
 
-    /// Committed messages that are not marked done, from after commit `after` on, of at most
+    /// Committed messages and letters that are not marked done, from after commit `after` on, of at most
     /// `limit` commits (at least one if there is one).
     async fn outbox(
         &self,

@@ -12,7 +12,7 @@ pub struct Message {
     pub sink: String,
     /// The key in that sink; `None` means the event's.
     pub key: Option<String>,
-    /// Its type, for example `order.paid`.
+    /// Its type, for example `order.paid`; never empty.
     pub kind: String,
     /// Media type of the data.
     pub content_type: String,

@@ -130,6 +130,7 @@ impl Plan {
         let profile = profile.unwrap_or(chosen);
         let mut plan = Self::calm(seed, profile, &mut rng);
         profile.apply(&mut plan, &mut rng);
+        plan.settings.forward_letters = seed % 2 == 1;
         plan
     }
 
@@ -176,6 +177,7 @@ fn settings(rng: &mut Rng) -> Settings {
         quantum: rng.pick(&[1, 4, 16]),
         max_loads: 16,
         max_outbox: 1_000,
+        forward_letters: false,
         lane_buffer: 32,
         spill_after: 500,
         spill_limit: 10_000,

@@ -12,7 +12,7 @@ use ordain_core::{
     Applied, Cause, DeadLetter, Event, Job, Key, LetterContent, LetterId, Loaded, TakenId,
 };
 
-pub(crate) use commit::Message;
+pub(crate) use commit::{Message, Post};
 
 use crate::Breakage;
 
@@ -63,7 +63,7 @@ impl Record {
 }
 
 /// Outboxes by (partition, shard) and number of the commit.
-type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Message>>>;
+type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 
 /// The store.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Store {
     }
 
     /// What is committed and not marked done, oldest first.
-    pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Message>)> {
+    pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Post>)> {
         let entries = self.outbox.get(&(partition, shard));
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
     }
@@ -237,9 +237,9 @@ impl Store {
         }
     }
 
-    /// Messages that are not marked done, of all partitions.
+    /// Messages and letters that are not marked done, of all partitions.
     pub(crate) fn outbox_len(&self) -> usize {
-        self.outbox.values().flatten().map(|(_, messages)| messages.len()).sum()
+        self.outbox.values().flatten().map(|(_, posts)| posts.len()).sum()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::producer::{Item, Script, script};
 use crate::rng::{Rng, mix};
 use crate::source::Source;
-use crate::store::{Claim, Message, Store};
+use crate::store::{Claim, Post, Store};
 use crate::trace::Trace;
 use owner::Owner;
 
@@ -45,12 +45,12 @@ enum What {
     },
     /// The store answers a question of an owner.
     Serve(u64, Effect),
-    /// Messages go out.
+    /// Messages and letters go out.
     Publish {
         owner: u64,
         shard: u32,
         number: u64,
-        messages: Vec<Message>,
+        posts: Vec<Post>,
     },
     /// An owner looks at its clock and its source.
     Wake(u64),

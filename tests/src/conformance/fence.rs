@@ -130,12 +130,14 @@ pub async fn shards_have_fences_of_their_own(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
     for shard in 0..store.shards() {
-        let batch = Batch { shard, number: 1, writes: Vec::new(), letters: Vec::new() };
+        let batch =
+            Batch { shard, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
         let reply = owner.send(store, &Arc::new(batch)).await;
         assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
     }
     let beyond = store.shards();
-    let batch = Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new() };
+    let batch =
+        Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
     let reply = owner.send(store, &Arc::new(batch)).await;
     assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
     let again = Owner::claim(store, "s", 0).await;

@@ -1,8 +1,13 @@
 //! The outbox and the marks.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ordain::store::{Mark, OutboxEntry, Store};
-use ordain_core::{Emitted, Expect, JobWrite, Message, MessageParts, Refusal};
+use ordain_core::{
+    Batch, Cause, CommitReply, DeadLetter, Emitted, Expect, JobWrite, LetterContent, LetterId,
+    Message, MessageParts, Refusal,
+};
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 
@@ -143,4 +148,69 @@ pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     for (name, value) in [("source/orders", "3"), ("source/order", "2"), ("", "")] {
         assert_eq!(store.mark(name).await.expect("a mark"), Some(value.into()), "{name:?}");
     }
+}
+
+fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: key.into(), sequence, tag },
+        cause: Cause::Rejected,
+        error: format!("{sequence} and {tag}"),
+        origin: None,
+        version: Some("orders@1.0.0".into()),
+        content: LetterContent::Raw(Bytes::from_static(b"\xff")),
+    }
+}
+
+/// Where they are forwarded, letters are in the outbox of the commit that puts them: those of
+/// applied writes always, free ones only if they are new.
+pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let store = fixture.store();
+    let keys = owner.keys(3);
+    let forwarding = |owner: &mut Owner, writes: Vec<JobWrite>, free: Vec<DeadLetter>| {
+        let batch = Batch { forward: true, letters: free, ..(*owner.batch(writes)).clone() };
+        Arc::new(batch)
+    };
+    // Not forwarded: only put.
+    let mut quiet = emitting(absent(&keys[0]), &[(1, 0)]);
+    quiet.letters = vec![letter(&keys[0], 1, 9)];
+    owner.write(store, quiet).await;
+
+    let mut first = emitting(next(&keys[0], 2), &[(2, 0)]);
+    first.letters = vec![letter(&keys[0], 2, 0), letter(&keys[0], 1, 9)];
+    let mut refused = fresh(&keys[1], Expect::Next(4), job(5));
+    refused.letters = vec![letter(&keys[1], 4, 0)];
+    let free = [letter("", 0, 1), letter(&keys[2], 7, 1), letter("", 0, 1)];
+    let batch = forwarding(&mut owner, vec![first, refused], free.to_vec());
+    let CommitReply::Applied(applied) = owner.send(store, &batch).await else { panic!("applied") };
+    assert_eq!(applied.refused, [(1, Refusal::Next(None))]);
+    assert_eq!(applied.known, [2]);
+    let expected =
+        [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];
+    assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
+
+    // A repeated delivery puts its letter again, and a new letter is forwarded beside it.
+    let again = [free[0].clone(), letter(&keys[2], 8, 1)];
+    let again = forwarding(&mut owner, vec![absent(&keys[2])], again.to_vec());
+    for _ in 0..2 {
+        let reply = owner.send(store, &again).await;
+        let CommitReply::Applied(applied) = reply else { panic!("applied") };
+        assert_eq!(applied.known, [0]);
+    }
+    // Nothing new: nothing to publish.
+    let nothing = forwarding(&mut owner, vec![next(&keys[2], 2)], vec![free[0].clone()]);
+    owner.send(store, &nothing).await;
+
+    fixture.reopen().await;
+    let entries = all(fixture.store(), &owner, &keys[0], 10).await;
+    assert_eq!(numbers(&entries), [1, 2, 3]);
+    assert_eq!(entries[0].letters, []);
+    assert_eq!((entries[1].messages.len(), &entries[1].letters[..]), (1, &expected[..]));
+    assert_eq!(entries[2].letters, [letter(&keys[2], 8, 1)]);
+
+    // What has been forgotten is new.
+    fixture.pass(2 * super::DEAD_TTL).await;
+    let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
+    let reply = owner.send(fixture.store(), &late).await;
+    assert!(matches!(reply, CommitReply::Applied(applied) if applied.known.is_empty()));
 }

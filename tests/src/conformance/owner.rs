@@ -34,7 +34,7 @@ impl Owner {
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
         self.numbers[shard as usize] += 1;
         let number = self.numbers[shard as usize];
-        Arc::new(Batch { shard, number, writes, letters: Vec::new() })
+        Arc::new(Batch { shard, number, writes, letters: Vec::new(), forward: false })
     }
 
     /// Commits a batch as it is.

@@ -44,9 +44,10 @@ async fn child() {
         store.claim(&owner.partition).await.map(|_| ()),
         store.flush().await,
     ] {
-        let Err(StoreError::Unavailable(words)) = failed else { panic!("{failed:?}") };
-        assert!(words.contains("opened again"), "{words}");
+        let Err(StoreError::Failed(words)) = failed else { panic!("{failed:?}") };
+        assert!(words.contains("start again"), "{words}");
     }
+    assert!(matches!(store.failed().await, StoreError::Failed(_)));
     drop(store);
     println!("answered {answered}");
 }

@@ -30,7 +30,7 @@ pub(super) struct Shard {
     /// Lanes with something to write.
     pub(super) dirty: VecDeque<u32>,
     pub(super) letters: VecDeque<FreeLetter>,
-    /// Committed batches whose messages are not published: number, messages, bytes.
+    /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
 }
 
@@ -79,6 +79,10 @@ impl Shard {
 impl Sequencer {
     /// Forms a batch for each shard that has something to write and none in flight.
     pub(super) fn close_batches(&mut self) {
+        // Messages are bounded where turns start. Letters come from everywhere.
+        if self.settings.forward_letters && self.outbox >= self.settings.max_outbox {
+            return;
+        }
         for shard in 0..self.shards.len() {
             if self.shards[shard].in_flight.is_none() && !self.shards[shard].is_quiet() {
                 self.close_batch(shard);
@@ -92,6 +96,7 @@ impl Sequencer {
             number: self.shards[shard].number + 1,
             writes: Vec::new(),
             letters: Vec::new(),
+            forward: self.settings.forward_letters,
         };
         let mut flight = InFlight {
             batch: Arc::new(Batch { writes: Vec::new(), letters: Vec::new(), ..batch }),
@@ -301,8 +306,12 @@ impl Sequencer {
             self.write_applied(position, in_write, write, &applied);
             self.settle(index);
         }
+        self.stats.messages += messages.0 as u64;
+        for letter in batch.forwarded(&applied) {
+            messages.0 += 1;
+            messages.1 += letter.memory();
+        }
         if messages.0 > 0 {
-            self.stats.messages += messages.0 as u64;
             self.outbox += messages.0;
             self.memory += messages.1;
             let entry = (batch.number, messages.0, messages.1);

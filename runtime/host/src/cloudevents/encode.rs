@@ -37,13 +37,18 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
     if !inner.content_type().is_empty() {
         member(out, "datacontenttype", inner.content_type());
     }
-    headers(out, inner.headers());
+    headers(out, inner.headers(), &[]);
     data(out, inner.content_type(), inner.data());
     out.extend_from_slice(b"}\n");
 }
 
-fn headers<'a>(out: &mut Vec<u8>, headers: impl Iterator<Item = (&'a str, &'a str)>) {
-    let mut seen = HashSet::new();
+/// Writes headers; those that cannot stand by themselves, or whose names are taken, stand apart.
+pub(super) fn headers<'a>(
+    out: &mut Vec<u8>,
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+    taken: &[&'a str],
+) {
+    let mut seen: HashSet<&str> = taken.iter().copied().collect();
     let mut others = Vec::new();
     for (name, value) in headers {
         if is_extension(name) && seen.insert(name) {
@@ -65,7 +70,7 @@ fn is_extension(name: &str) -> bool {
         && name != MORE_HEADERS
 }
 
-fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
+pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     if data.is_empty() {
         return;
     }
@@ -84,7 +89,7 @@ fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     compact(raw.get()).ok()
 }
 
-fn member(out: &mut Vec<u8>, name: &str, value: &str) {
+pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
     // No name that comes here has anything to escape.
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());

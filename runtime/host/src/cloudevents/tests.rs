@@ -1,13 +1,12 @@
 //! Lines and what becomes of them, and the laws of the three functions.
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use ordain_core::{Cause, Emitted, Event, Message, MessageParts, Ordering};
+use ordain_core::{
+    Cause, DeadLetter, Emitted, Event, LetterContent, LetterId, Message, MessageParts, Ordering,
+};
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::OutboxMessage;
+use crate::store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 const SEQUENCED: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
 const FIFO: Decoder = Decoder { ordering: Ordering::Fifo, event_size: 1 << 20 };
@@ -189,8 +188,8 @@ fn limits_are_named() {
     let deep = |depth: usize| format!(",\"data\":{}{}", "[".repeat(depth), "]".repeat(depth));
     for (right, wrong, message) in [
         (
-            format!(",\"partitionkey\":\"{}\"", long(KEY_LIMIT)),
-            format!(",\"partitionkey\":\"{}\"", long(KEY_LIMIT + 1)),
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
             "the key has 4097 bytes; 4096 are allowed",
         ),
         (
@@ -269,6 +268,66 @@ fn a_message_becomes_a_line() {
     let line = encoded(&message(&parts), Some(12));
     assert!(line.contains(r#""subject":"k","sequence":"12","endofsequence":true,"#), "{line}");
     assert!(line.ends_with("\"data_base64\":\"/w==\"}\n"), "{line}");
+}
+
+fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: "o/1".into(), sequence: 7, tag: 0xab },
+        cause,
+        error: "sold \"out\"".to_owned(),
+        origin: None,
+        version: None,
+        content,
+    }
+}
+
+fn forwarded(letter: &DeadLetter) -> String {
+    let mut out = Vec::new();
+    encode_letter("orders", letter, &mut out);
+    String::from_utf8(out).expect("JSON is text")
+}
+
+#[test]
+fn a_dead_letter_becomes_a_line() {
+    let event = decode(
+        r#","sequence":"7","time":"2026-01-01T00:00:00.5Z","endofsequence":true,"data":{"a":1},
+           "traceparent":"00-ab","deadcause":"mine""#,
+    );
+    let rejected = letter(Cause::Rejected, LetterContent::Event(event.into()));
+    let rejected = DeadLetter { version: Some("orders@1.0.0".into()), ..rejected };
+    assert_eq!(
+        forwarded(&rejected),
+        concat!(
+            r#"{"specversion":"1.0","id":"orders/o%2F1/dead/7/ab","source":"/ordain/orders","#,
+            r#""type":"order.paid","subject":"o/1","deadcause":"rejected","#,
+            r#""deaderror":"sold \"out\"","deadversion":"orders@1.0.0","deadsequence":"7","#,
+            r#""deadid":"e1","deadsource":"/shop","deadtime":"2026-01-01T00:00:00.5Z","#,
+            r#""deadend":"true","datacontenttype":"application/json","traceparent":"00-ab","#,
+            r#""ordainheaders":"[[\"deadcause\",\"mine\"]]","data":{"a":1}}"#,
+            "\n"
+        )
+    );
+    let again = SEQUENCED.decode(forwarded(&rejected).trim_end().as_bytes()).expect("an event");
+    assert_eq!((again.kind(), again.data()), ("order.paid", &br#"{"a":1}"#[..]));
+
+    let unreadable = DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: 1 },
+        origin: Some("line 17 of orders.ndjson".to_owned()),
+        ..letter(Cause::Unreadable, LetterContent::Raw(bytes::Bytes::from_static(b"{\xff")))
+    };
+    assert_eq!(
+        forwarded(&unreadable),
+        concat!(
+            r#"{"specversion":"1.0","id":"orders//dead/0/1","source":"/ordain/orders","#,
+            r#""type":"ordain.dead-letter","deadcause":"unreadable","deaderror":"sold \"out\"","#,
+            r#""deadorigin":"line 17 of orders.ndjson","#,
+            r#""datacontenttype":"application/octet-stream","data_base64":"e/8="}"#,
+            "\n"
+        )
+    );
+
+    let gap = forwarded(&letter(Cause::Gap, LetterContent::Nothing));
+    assert!(gap.contains(r#""deadcause":"gap""#) && !gap.contains(r#""data"#), "{gap}");
 }
 
 /// Texts with what is special in JSON, in URLs and in names of attributes.
@@ -371,28 +430,5 @@ proptest! {
         if let Ok(once) = compact(&text) {
             prop_assert_eq!(compact(&once).expect("no deeper"), once.clone());
         }
-    }
-}
-
-/// `cargo test --release -p ordain --lib -- --ignored --nocapture decode_speed`
-#[test]
-#[ignore = "a measurement"]
-fn decode_speed() {
-    let data = format!(r#"{{"order":"o-1","amount":1999,"note":"{}"}}"#, "x".repeat(217));
-    assert_eq!(data.len(), 256);
-    let compact = format!(r#","time":"2026-01-01T00:00:00.123Z","sequence":"17","data":{data}"#);
-    let spaced = compact.replace("\":", "\": ");
-    let extended = format!(
-        r#","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"{compact}"#
-    );
-    for (name, more) in [("compact", compact), ("spaced", spaced), ("an extension", extended)] {
-        let line: Arc<[u8]> = line(&more).into_bytes().into();
-        let rounds = 300_000_u32;
-        let start = Instant::now();
-        for _ in 0..rounds {
-            let event = SEQUENCED.decode(std::hint::black_box(&line)).expect("right");
-            std::hint::black_box(event);
-        }
-        println!("{name}: {} bytes, {:?} each", line.len(), start.elapsed() / rounds);
     }
 }

@@ -20,7 +20,6 @@ const NOT_YET: &[NotYet] = &[
     ("a sink of kind \"stream\"", |it| sinks(it, |it| matches!(it, Sink::Stream(_)), "")),
     ("a sequenced sink", |it| sinks(it, Sink::sequenced, ".sequenced")),
     ("replay over HTTP", |it| streams(it, asks_http, "gap.replay")),
-    ("forwarding of dead letters", |it| streams(it, |it| it.dead_letter.is_some(), "dead_letter")),
     ("a canary", |it| streams(it, |it| it.canary.is_some(), "canary")),
 ];
 

@@ -184,7 +184,7 @@ section! {
         /// Bytes of all messages in one outcome.
         messages_size: Size ["1KiB" to "256MiB"] = "4MiB",
             because "an outcome then fits the usual commit";
-        /// Log kept for one event; what is beyond is cut off, and that is said.
+        /// Log of one event. An event that writes more fails, and what it wrote until then is kept.
         log: Size [0 to "1MiB"] = "16KiB",
             because "some hundred lines: enough to understand one event";
     }

@@ -6,9 +6,10 @@ use ordain_core::{GapSettings, RetrySettings, Settings, Version};
 use super::source::Source;
 use super::{Config, Place, Replay, Sink, StoreConfig, Stream};
 
-/// Turns at the workers for each worker: while one executes, the next is at hand, and those that
-/// are done wait for the sequencer's look.
-const TURNS_PER_WORKER: usize = 4;
+/// Turns at the workers for each worker. They are handed over and come back in bunches, at every
+/// look of the sequencer: with a turn of one cheap event, a worker must have enough of them until
+/// the next look. `run_ahead` bounds the events in them.
+const TURNS_PER_WORKER: usize = 256;
 
 /// Loads under way at one time: two batches' worth, so that one is read while one is asked for.
 const LOADS_PER_BATCH: usize = 2;
@@ -86,6 +87,7 @@ impl Config {
             quantum: stream.quantum,
             max_loads: LOADS_PER_BATCH * runtime.batch,
             max_outbox: OUTBOX_PER_EVENT * runtime.run_ahead,
+            forward_letters: stream.dead_letter.is_some(),
             lane_buffer: stream.lane_buffer,
             spill_after: stream.spill_after.0,
             spill_limit: stream.spill_limit,

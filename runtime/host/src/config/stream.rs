@@ -67,11 +67,11 @@ section! {
         /// How many of a key are kept for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "the widest gap that is waited for";
-        /// A sink that gets every dead letter as well.
+        /// A sink that gets every dead letter as well, with the reason in extension attributes.
         dead_letter: Option<Name>;
-        /// Turns of this stream at the workers at one time. Left out: four for each worker.
+        /// Turns of this stream at the workers at one time. Left out: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
-            because "a worker has the next turn at hand when one ends";
+            because "turns are handed over in bunches, and no worker should wait for the next one";
         /// Share of the keys on which a new version of the handler is tried.
         canary: Option<Percent>;
         /// How long it is tried before all keys have it.

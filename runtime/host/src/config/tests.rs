@@ -398,7 +398,7 @@ fn partitions_share_what_the_process_has() {
     assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
     assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
     let settings = config.settings(&config.streams["payments"], &share);
-    assert_eq!((settings.max_turns, settings.id_window), (3, 4_000));
+    assert_eq!((settings.max_turns, settings.id_window), (192, 4_000));
     // Many small partitions still have room for events.
     let settings =
         config.settings(&config.streams["payments"], &Share { of_process: 100_000, ..share });

@@ -111,8 +111,8 @@ impl Driver {
     }
 }
 
-/// Reads until it works.
-async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> T
+/// Asks until it works.
+pub(super) async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
 {

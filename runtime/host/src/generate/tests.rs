@@ -390,22 +390,3 @@ fn files_are_written_and_events_wait_for_their_time() {
     let error = generate(&args).expect_err("no folder").to_string();
     assert!(error.contains("cannot be written"), "{error}");
 }
-
-/// `cargo test --release -p ordain --lib -- --ignored --nocapture generate_speed`
-#[test]
-#[ignore = "a measurement"]
-fn generate_speed() {
-    let plain = Load { events: 1_000_000, keys: 10_000, ..Load::default() };
-    let loads = [
-        ("orders", plain.clone()),
-        ("opaque", Load { shape: Shape::Opaque, ..plain.clone() }),
-        ("faulty", Load { events: plain.events, keys: plain.keys, ..faulty(Shape::Orders) }),
-        ("a million keys", Load { keys: 1_000_000, key_choice: KeyChoice::Zipf(1.0), ..plain }),
-    ];
-    for (name, load) in loads {
-        let start = Instant::now();
-        generate_to(&load, &mut io::sink(), None, &mut ()).expect("nowhere");
-        let rate = load.events as f64 / start.elapsed().as_secs_f64();
-        println!("{name}: {rate:.0} events/s");
-    }
-}

@@ -72,6 +72,12 @@ fn accept_messages(
         if !stream.knows(&reply.sink) {
             return Err(broken(unknown_sink(index, &reply.sink, stream)));
         }
+        if reply.kind.is_empty() {
+            return Err(broken(format!(
+                "message {index}, to the sink `{}`, has an empty type: every message needs one",
+                reply.sink,
+            )));
+        }
         let message = pack(reply, event);
         if message.memory() > limits.event_size {
             return Err(broken(format!(

@@ -71,7 +71,10 @@ impl<'a> Starting<'a> {
             for number in 0..stream.source.partitions() {
                 let partition = Partition { stream: name.shared(), number };
                 let claimed = self.store.claim(&partition).await?;
-                let left = publisher.publish_left_overs(&partition, self.store.shards()).await?;
+                let dead_letter = stream.dead_letter.as_deref();
+                let left = publisher
+                    .publish_left_overs(&partition, dead_letter, self.store.shards())
+                    .await?;
                 if left > 0 {
                     tracing::info!(
                         stream = %name, messages = left,
@@ -106,6 +109,7 @@ impl<'a> Starting<'a> {
         );
         let target = Target {
             partition: partition.clone(),
+            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
             done: Box::new(move |shard, through| {
                 drop(publish.blocking_send(Note::Input(Input::Published { shard, through })));
             }),
@@ -162,7 +166,8 @@ impl<'a> Starting<'a> {
             Some(bytes) => match Checkpoint::decode(&bytes) {
                 Ok(checkpoint) => Some(checkpoint),
                 Err(error) => {
-                    tracing::warn!(stream = %name, %error, "reading the file from its beginning");
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(stream = %name, "{error:#}; reading the file from its beginning");
                     None
                 }
             },

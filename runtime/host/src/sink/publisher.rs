@@ -1,5 +1,5 @@
 //! The publisher of a process: takes committed batches of all its partitions, in order, writes
-//! their messages to the sinks, and tells the store and the sequencer that they are done.
+//! their messages and forwarded dead letters to the sinks, and tells the store and the sequencer that they are done.
 //!
 //! It is one thread, since the length of a file that several partitions write to must be kept in
 //! the same order as its content.
@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::{Applied, Batch};
+use ordain_core::{Applied, Batch, DeadLetter};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -26,11 +26,13 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Target {
     /// The partition.
     pub partition: Partition,
+    /// The sink of its stream's dead letters, if they are forwarded.
+    pub dead_letter: Option<Arc<str>>,
     /// Called when everything of a shard up to a commit is published and marked done.
     pub done: Box<dyn Fn(u32, u64) + Send + Sync>,
 }
 
-/// A committed batch with messages.
+/// A committed batch with something to publish.
 pub struct Job {
     /// Whose it is.
     pub target: Arc<Target>,
@@ -44,7 +46,7 @@ pub struct Job {
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
     /// The store failed.
-    #[error("the store failed while messages were marked as published: {0}")]
+    #[error("the store failed while messages were marked as published")]
     Store(#[from] StoreError),
     /// A message was committed for a sink that the configuration no longer has.
     #[error(
@@ -61,8 +63,21 @@ pub enum PublisherError {
         /// The sink.
         sink: String,
     },
+    /// A dead letter was committed to be forwarded, and the configuration no longer says where.
+    #[error(
+        "stream {stream} has a committed dead letter of key {key:?}, event {sequence}, to be \
+         forwarded, and no `dead_letter`: set it again until the letter is published"
+    )]
+    NoLetterSink {
+        /// The stream.
+        stream: String,
+        /// The letter's key.
+        key: String,
+        /// The letter's sequence.
+        sequence: u64,
+    },
     /// The thread could not be started.
-    #[error("the publisher's thread cannot be started: {0}")]
+    #[error("the publisher's thread cannot be started")]
     Thread(#[from] io::Error),
 }
 
@@ -93,6 +108,7 @@ impl Publisher {
     pub async fn publish_left_overs(
         &mut self,
         partition: &Partition,
+        dead_letter: Option<&str>,
         shards: u32,
     ) -> Result<u64, PublisherError> {
         let mut published = 0;
@@ -102,10 +118,13 @@ impl Publisher {
                 let entries = self.store.outbox(partition, shard, after, GROUP).await?;
                 let Some(last) = entries.last() else { break };
                 after = last.number;
-                for OutboxEntry { messages, .. } in &entries {
-                    published += messages.len() as u64;
+                for OutboxEntry { messages, letters, .. } in &entries {
+                    published += (messages.len() + letters.len()) as u64;
                     for message in messages {
-                        self.encode(&partition.stream, message)?;
+                        self.message(&partition.stream, message)?;
+                    }
+                    for letter in letters {
+                        self.letter(&partition.stream, dead_letter, letter)?;
                     }
                 }
                 let marks = self.write();
@@ -144,7 +163,7 @@ impl Publisher {
         let mut runs: Vec<Run> = Vec::new();
         let mut jobs = group.drain(..).peekable();
         while let Some(Job { target, batch, applied }) = jobs.next() {
-            self.encode_batch(&target.partition, &batch, &applied)?;
+            self.encode_batch(&target, &batch, &applied)?;
             let same = jobs.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
@@ -164,10 +183,11 @@ impl Publisher {
 
     fn encode_batch(
         &mut self,
-        partition: &Partition,
+        target: &Target,
         batch: &Batch,
         applied: &Applied,
     ) -> Result<(), PublisherError> {
+        let stream = &target.partition.stream;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
         for (position, write) in batch.writes.iter().enumerate() {
             if refused.next_if_eq(&position).is_some() {
@@ -181,29 +201,58 @@ impl Publisher {
             for emitted in &write.messages {
                 let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
                 let message = OutboxMessage { key, incarnation, emitted };
-                self.encode(&partition.stream, &message)?;
+                self.message(stream, &message)?;
             }
+        }
+        for letter in batch.forwarded(applied) {
+            self.letter(stream, target.dead_letter.as_deref(), letter)?;
         }
         Ok(())
     }
 
-    fn encode(&mut self, stream: &str, message: &OutboxMessage) -> Result<(), PublisherError> {
-        let sink = message.emitted.message.sink();
-        if let Some(buffer) = self.buffers.get_mut(sink) {
-            cloudevents::encode(stream, message, None, buffer);
-        } else if self.sinks.contains_key(sink) {
-            let mut buffer = Vec::new();
-            cloudevents::encode(stream, message, None, &mut buffer);
-            self.buffers.insert(sink.to_owned(), buffer);
-        } else {
-            return Err(PublisherError::UnknownSink {
-                stream: stream.to_owned(),
-                key: message.key.to_string(),
-                sequence: message.emitted.sequence,
-                sink: sink.to_owned(),
-            });
-        }
+    fn message(&mut self, stream: &str, message: &OutboxMessage) -> Result<(), PublisherError> {
+        let (sink, key) = (message.emitted.message.sink(), &message.key);
+        let buffer = self.buffer(stream, sink, key, message.emitted.sequence)?;
+        cloudevents::encode(stream, message, None, buffer);
         Ok(())
+    }
+
+    fn letter(
+        &mut self,
+        stream: &str,
+        sink: Option<&str>,
+        letter: &DeadLetter,
+    ) -> Result<(), PublisherError> {
+        let (key, sequence) = (&letter.id.key, letter.id.sequence);
+        let Some(sink) = sink else {
+            let (stream, key) = (stream.to_owned(), key.to_string());
+            return Err(PublisherError::NoLetterSink { stream, key, sequence });
+        };
+        let buffer = self.buffer(stream, sink, key, sequence)?;
+        cloudevents::encode_letter(stream, letter, buffer);
+        Ok(())
+    }
+
+    /// Where something for a sink is encoded.
+    fn buffer(
+        &mut self,
+        stream: &str,
+        sink: &str,
+        key: &str,
+        sequence: u64,
+    ) -> Result<&mut Vec<u8>, PublisherError> {
+        if !self.buffers.contains_key(sink) {
+            if !self.sinks.contains_key(sink) {
+                return Err(PublisherError::UnknownSink {
+                    stream: stream.to_owned(),
+                    key: key.to_owned(),
+                    sequence,
+                    sink: sink.to_owned(),
+                });
+            }
+            self.buffers.insert(sink.to_owned(), Vec::new());
+        }
+        Ok(self.buffers.get_mut(sink).expect("it is there or was just put"))
     }
 
     /// Writes what is encoded, and returns the marks that go with it.

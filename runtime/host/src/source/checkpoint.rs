@@ -29,7 +29,7 @@ pub struct Checkpoint {
 
 /// A checkpoint that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the checkpoint in the store cannot be read: {0}")]
+#[error("the checkpoint in the store cannot be read")]
 pub struct CheckpointError(#[from] serde_json::Error);
 
 impl Checkpoint {

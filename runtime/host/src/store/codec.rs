@@ -18,5 +18,5 @@ pub use job::{
     encode_taken_id, set_partition,
 };
 pub use letter::{decode_letter, encode_letter, letter_time};
-pub use outbox::{decode_outbox, encode_outbox_write};
+pub use outbox::{decode_outbox, encode_outbox_letters, encode_outbox_write};
 pub use wire::{Reader, Undecodable, put_varint};

@@ -6,8 +6,8 @@
 //!
 //! **Failure.** After a failed write or sync nobody knows what is on the disk, and asking again
 //! would not tell. So the store then is out of use: the reason is logged once, commits answer
-//! [`CommitReply::Unknown`] and everything else [`StoreError::Unavailable`], until the process
-//! opens it again, which reads what the disk really holds.
+//! [`CommitReply::Unknown`] and everything else [`StoreError::Failed`]. Only opening it again
+//! reads what the disk really holds, so a process that runs on it ends.
 //!
 //! **Reading** goes to the blocking threads: most reads are served from memory, but any of them
 //! may meet the disk, or a scan of thousands of entries.
@@ -53,7 +53,7 @@ use self::shared::Shared;
 use self::tables::{Tables, read_error};
 use self::writer::{Answer, QUEUE, Request, Writer};
 use super::{
-    Claim, Claimed, KEY_SIZE_LIMIT, KeyFilter, KeyRow, Mark, OutboxEntry, Page, Partition,
+    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OutboxEntry, Page, Partition,
     STREAM_NAME_LIMIT, Store, StoreError, StoredLetter,
 };
 
@@ -167,7 +167,7 @@ impl Embedded {
     async fn look_at_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {
-            shared.tables.push().inspect_err(|error| shared.fail(&error.to_string()))
+            shared.tables.push().inspect_err(|error| shared.fail(&tables::reason(error)))
         });
         match pushed.await {
             Ok(Ok(())) => Ok(()),
@@ -216,6 +216,10 @@ impl Store for Embedded {
         "embedded store: what is acknowledged is on this machine's disk (each commit is synced \
          before it is answered), so it outlives a crash and a power failure, but not the disk"
             .to_owned()
+    }
+
+    async fn failed(&self) -> StoreError {
+        self.shared.failed().await
     }
 
     async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError> {
@@ -378,10 +382,10 @@ impl Store for Embedded {
 
 /// The engine would refuse longer names by a panic.
 fn check_marks(marks: &[Mark]) -> Result<(), StoreError> {
-    match marks.iter().find(|mark| mark.name.len() > KEY_SIZE_LIMIT) {
+    match marks.iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
         None => Ok(()),
         Some(mark) => Err(StoreError::Unusable(format!(
-            "the name of a mark has {} bytes; {KEY_SIZE_LIMIT} are allowed",
+            "the name of a mark has {} bytes; {MARK_NAME_LIMIT} are allowed",
             mark.name.len()
         ))),
     }

@@ -1,11 +1,12 @@
-//! What is published is what was committed: every message, in order per key, under one id.
+//! What is published is what was committed: every message, in order per key, under one id, and
+//! every dead letter where they are forwarded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ordain_core::{JobWrite, Key};
+use ordain_core::{DeadLetter, JobWrite, Key, LetterId};
 
 use super::Checker;
-use crate::store::Message;
+use crate::store::{Message, Post};
 
 /// What the id of a message is made of.
 type Id = (Key, u64, u64, u32);
@@ -25,6 +26,8 @@ pub(super) struct Publishing {
     expected: BTreeMap<Id, Expected>,
     /// Messages of a (partition, key), and how far they have been published.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
+    /// Committed letters, and whether each has been published.
+    letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
 }
 
 impl Publishing {
@@ -41,8 +44,41 @@ impl Publishing {
 }
 
 impl Checker {
-    /// A message was published.
-    pub(crate) fn published(&mut self, message: &Message) {
+    /// The store has applied a batch: its letters are to be published, where they are forwarded,
+    /// except those of repeated deliveries. To be called before the letters are noted.
+    pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
+        if !self.plan.settings.forward_letters {
+            return;
+        }
+        let mut seen = BTreeSet::new();
+        let new = free
+            .iter()
+            .filter(|letter| seen.insert(&letter.id) && !self.letters.contains_key(&letter.id));
+        for letter in letters.iter().copied().chain(new) {
+            let committed = self.publishing.letters.entry(letter.id.clone()).or_default();
+            committed.push((letter.clone(), false));
+        }
+    }
+
+    /// Something was published.
+    pub(crate) fn published(&mut self, post: &Post) {
+        match post {
+            Post::Message(message) => self.message_published(message),
+            Post::Letter(letter) => self.letter_published(letter),
+        }
+    }
+
+    fn letter_published(&mut self, letter: &DeadLetter) {
+        let committed = self.publishing.letters.get_mut(&letter.id).into_iter().flatten();
+        let mut same = committed.filter(|(committed, _)| committed == letter).peekable();
+        if same.peek().is_none() {
+            let detail = format!("the letter {:?} was never committed", letter.id);
+            return self.broke("publishing", detail);
+        }
+        same.for_each(|(_, published)| *published = true);
+    }
+
+    fn message_published(&mut self, message: &Message) {
         let emitted = &message.emitted;
         let id = (message.key.clone(), message.incarnation, emitted.sequence, emitted.index);
         let Some(expected) = self.publishing.expected.get_mut(&id) else {
@@ -71,6 +107,11 @@ impl Checker {
         let left = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = left {
             self.broke("publishing", format!("{id:?} was committed and never published"));
+        }
+        let mut letters = self.publishing.letters.values().flatten();
+        if let Some((letter, _)) = letters.find(|(_, published)| !published) {
+            let detail = format!("the letter {:?} was committed and never published", letter.id);
+            self.broke("publishing", detail);
         }
     }
 }

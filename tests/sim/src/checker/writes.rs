@@ -31,6 +31,7 @@ impl Checker {
                 }
             }
         }
+        self.forwards(&letters, &batch.letters);
         letters.extend(&batch.letters);
         for letter in letters {
             self.lettered(letter);

@@ -1,6 +1,10 @@
 //! Commits into the simulated store: the fence, the conditions, and what a write does.
 
-use ordain_core::{Applied, Batch, CommitReply, Emitted, Expect, JobWrite, Key, Present, Refusal};
+use std::collections::BTreeSet;
+
+use ordain_core::{
+    Applied, Batch, CommitReply, DeadLetter, Emitted, Expect, JobWrite, Key, Present, Refusal,
+};
 
 use crate::Breakage;
 
@@ -12,6 +16,14 @@ pub(crate) struct Message {
     pub(crate) key: Key,
     pub(crate) incarnation: u64,
     pub(crate) emitted: Emitted,
+}
+
+/// Something to publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Post {
+    Message(Message),
+    /// A forwarded dead letter.
+    Letter(DeadLetter),
 }
 
 impl Store {
@@ -39,6 +51,7 @@ impl Store {
             return (CommitReply::Applied(fence.reply.clone()), false);
         }
         let mut reply = Applied { time: Self::time(now), ..Applied::default() };
+        reply.known = self.known(batch);
         let mut messages = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
             match self.refusal(partition, write) {
@@ -49,14 +62,26 @@ impl Store {
         for letter in &batch.letters {
             self.letters.insert(letter.id.clone(), letter.clone());
         }
-        if !messages.is_empty() {
+        let letters = batch.forwarded(&reply).cloned().map(Post::Letter);
+        let posts: Vec<Post> = messages.into_iter().map(Post::Message).chain(letters).collect();
+        if !posts.is_empty() {
             let outbox = self.outbox.entry((partition, batch.shard)).or_default();
-            outbox.insert(batch.number, messages);
+            outbox.insert(batch.number, posts);
         }
         let fence = self.fences.get_mut(&(partition, batch.shard)).expect("it was just read");
         fence.last = batch.number;
         fence.reply = reply.clone();
         (CommitReply::Applied(reply), true)
+    }
+
+    /// Free letters that are not forwarded, since they are there already.
+    fn known(&self, batch: &Batch) -> Vec<usize> {
+        let mut seen = BTreeSet::new();
+        let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);
+        letters
+            .filter(|(_, letter)| !seen.insert(&letter.id) || self.letters.contains_key(&letter.id))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     fn refusal(&self, partition: u32, write: &JobWrite) -> Option<Refusal> {

@@ -26,7 +26,7 @@ fn write(expect: Expect, next: u64) -> JobWrite {
 }
 
 fn batch(number: u64, writes: Vec<JobWrite>) -> Batch {
-    Batch { shard: 0, number, writes, letters: Vec::new() }
+    Batch { shard: 0, number, writes, letters: Vec::new(), forward: false }
 }
 
 fn event(sequence: u64, data: &[u8]) -> Arc<Event> {

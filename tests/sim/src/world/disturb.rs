@@ -122,13 +122,13 @@ impl World {
         });
         let mut cut = BTreeSet::new();
         for at in orphans {
-            if let Some(What::Publish { shard, messages, .. }) = self.agenda.get(&at) {
+            if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
                 // Publication stops anywhere: what is out is out, and is not marked done.
-                let all = messages.len();
+                let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
-                for message in &messages[..sent] {
-                    self.checker.published(message);
+                for post in &posts[..sent] {
+                    self.checker.published(post);
                 }
                 if sent < all {
                     cut.insert(*shard);

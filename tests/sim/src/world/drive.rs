@@ -29,8 +29,8 @@ impl World {
                 self.store_commits(owner, claim, &batch, reply);
             }
             What::Serve(owner, effect) => self.serve(owner, &effect),
-            What::Publish { owner, shard, number, messages } => {
-                self.publishes(owner, shard, number, &messages);
+            What::Publish { owner, shard, number, posts } => {
+                self.publishes(owner, shard, number, &posts);
             }
             other => self.disturbance(&other),
         }

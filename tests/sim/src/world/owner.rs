@@ -44,9 +44,9 @@ impl World {
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
         for shard in 0..self.plan.settings.shards {
-            for (number, messages) in self.store.outbox(partition, shard) {
-                for message in &messages {
-                    self.checker.published(message);
+            for (number, posts) in self.store.outbox(partition, shard) {
+                for post in &posts {
+                    self.checker.published(post);
                 }
                 self.store.outbox_done(partition, shard, number);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ordain_core::{Applied, Batch, Effect, Input, Stop};
 
 use super::{Owner, Reply, What, World};
-use crate::store::Message;
+use crate::store::{Message, Post};
 
 impl World {
     /// Performs one effect; true if the owner is to stop.
@@ -62,8 +62,10 @@ impl World {
     }
 
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &Applied) {
-        let messages = messages(batch, applied);
-        if messages.is_empty() {
+        let letters = batch.forwarded(applied).cloned().map(Post::Letter);
+        let messages = messages(batch, applied).into_iter().map(Post::Message);
+        let posts: Vec<Post> = messages.chain(letters).collect();
+        if posts.is_empty() {
             return;
         }
         let (shard, number) = (batch.shard, batch.number);
@@ -71,7 +73,7 @@ impl World {
         let last = owner.published_at.entry(shard).or_default();
         *last = earliest.max(*last);
         let wait = *last - self.now;
-        self.plan_at(wait, What::Publish { owner: id, shard, number, messages });
+        self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
     }
 
     /// An owner stops only where a newer one has claimed.

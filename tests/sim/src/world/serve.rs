@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 
 use super::{Reply, What, World};
-use crate::store::{Claim, Message};
+use crate::store::{Claim, Post};
 
 /// How long nothing is heard before a commit is given up, in ms.
 const SILENCE_MS: u64 = 100;
@@ -86,10 +86,10 @@ impl World {
         }
     }
 
-    pub(super) fn publishes(&mut self, owner: u64, shard: u32, number: u64, messages: &[Message]) {
+    pub(super) fn publishes(&mut self, owner: u64, shard: u32, number: u64, posts: &[Post]) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
-        for message in messages {
-            self.checker.published(message);
+        for post in posts {
+            self.checker.published(post);
         }
         self.store.outbox_done(partition, shard, number);
         // One answer may stand for several publications.

@@ -156,8 +156,9 @@ fn reply() -> impl Strategy<Value = CommitReply> {
     ];
     let present = (0..3usize, sequence(), any::<bool>())
         .prop_map(|(write, sequence, same)| Present { write, sequence, same });
-    let applied = (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3))
-        .prop_map(|(time, refused, present)| Applied { time, refused, present });
+    let known = vec(0..3usize, 0..3);
+    let applied = (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3), known)
+        .prop_map(|(time, refused, present, known)| Applied { time, refused, present, known });
     prop_oneof![
         20 => applied.prop_map(CommitReply::Applied),
         4 => Just(CommitReply::Unknown),
@@ -235,6 +236,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             quantum,
             max_loads: 2,
             max_outbox: 10,
+            forward_letters: first == 0,
             lane_buffer: 3,
             spill_after: 100,
             spill_limit,

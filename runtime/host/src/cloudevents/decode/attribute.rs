@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use ordain_core::{Cause, SEQUENCE_END};
 
+use super::super::ATTRIBUTE_LIMIT;
 use super::super::envelope::{Envelope, Member};
-use super::super::{ATTRIBUTE_LIMIT, KEY_LIMIT};
 use super::{Read, Refusal, unreadable};
+use crate::store::KEY_SIZE_LIMIT;
 
 /// The key, and the member that it stood in.
 pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
@@ -19,8 +20,8 @@ pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
         return Err(Refusal(Cause::NoKey, message.to_owned()));
     };
     match text(raw) {
-        Some(key) if key.len() > KEY_LIMIT => {
-            unreadable(format!("the key has {} bytes; {KEY_LIMIT} are allowed", key.len()))
+        Some(key) if key.len() > KEY_SIZE_LIMIT => {
+            unreadable(format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
         }
         Some(key) if !key.is_empty() => Ok((key, member)),
         _ => {

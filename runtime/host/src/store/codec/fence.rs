@@ -6,7 +6,7 @@ use ordain_core::{Applied, Present, Refusal};
 use super::wire::{Reader, Undecodable, put_bytes, put_varint};
 use crate::store::Claim;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 const NEXT: u8 = 0;
 const ABSENT: u8 = 1;
@@ -36,6 +36,10 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
         put_varint(*write as u64, out);
         put_refusal(refusal, out);
     }
+    put_varint(fence.applied.known.len() as u64, out);
+    for letter in &fence.applied.known {
+        put_varint(*letter as u64, out);
+    }
     for present in &fence.applied.present {
         put_varint(present.write as u64, out);
         put_varint(present.sequence, out);
@@ -53,6 +57,9 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
         let write = read_position(&mut reader)?;
         applied.refused.push((write, read_refusal(&mut reader)?));
     }
+    for _ in 0..reader.varint("known letters")? {
+        applied.known.push(read_position(&mut reader)?);
+    }
     while !reader.is_empty() {
         applied.present.push(Present {
             write: read_position(&mut reader)?,
@@ -68,7 +75,7 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
 }
 
 fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {
-    Ok(reader.varint32("position of a write")? as usize)
+    Ok(reader.varint32("position")? as usize)
 }
 
 fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {

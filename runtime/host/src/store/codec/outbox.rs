@@ -1,14 +1,18 @@
-//! The committed messages of one batch as one value: a chunk for each applied write, one after
-//! the other, so that a store joins the chunks of what it applied without taking them apart.
+//! What one batch has to publish as one value: a chunk for each applied write and one for the
+//! letters, one after the other, so that a store joins the chunks of what it applied without
+//! taking them apart.
 
 use bytes::Bytes;
-use ordain_core::{Emitted, Key, Message};
+use ordain_core::{DeadLetter, Emitted, Key, Message};
 
+use super::letter::{decode_letter, encode_letter};
 use super::wire::{Reader, Undecodable, put_bytes, put_varint};
 use crate::store::{OutboxEntry, OutboxMessage};
 
-/// Opens each chunk.
+/// Opens the chunk of a write.
 const FORMAT: u8 = 1;
+/// Opens the chunk of the letters.
+const LETTERS: u8 = 2;
 
 /// Appends the chunk of one write. A write without messages has none.
 pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], out: &mut Vec<u8>) {
@@ -27,11 +31,40 @@ pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], ou
     }
 }
 
-/// Reads all chunks of a batch; the messages share the bytes.
+/// Appends the chunk of forwarded letters that were put at `at`. Where there are none there is no
+/// chunk.
+pub fn encode_outbox_letters<'a>(
+    letters: impl Iterator<Item = &'a DeadLetter>,
+    at: u64,
+    out: &mut Vec<u8>,
+) {
+    let mut letters = letters.peekable();
+    if letters.peek().is_none() {
+        return;
+    }
+    out.push(LETTERS);
+    let mut record = Vec::new();
+    for letter in letters {
+        record.clear();
+        encode_letter(letter, at, &mut record);
+        put_bytes(&record, out);
+    }
+}
+
+/// Reads all chunks of a batch; what they contain shares the bytes.
 pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecodable> {
-    let mut messages = Vec::new();
+    let (mut messages, mut letters) = (Vec::new(), Vec::new());
     let mut rest = &bytes[..];
     while !rest.is_empty() {
+        if rest[0] == LETTERS {
+            let mut reader = Reader::new("outbox entry", rest, LETTERS)?;
+            // The last chunk: it goes to the end.
+            while !reader.is_empty() {
+                let record = bytes.slice_ref(reader.bytes("letter")?);
+                letters.push(decode_letter(&record)?.letter);
+            }
+            break;
+        }
         let mut reader = Reader::new("outbox entry", rest, FORMAT)?;
         let incarnation = reader.u64("incarnation")?;
         let key = Key::from(reader.text("key")?);
@@ -45,5 +78,5 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
         }
         rest = reader.rest();
     }
-    Ok(OutboxEntry { number, messages })
+    Ok(OutboxEntry { number, messages, letters })
 }

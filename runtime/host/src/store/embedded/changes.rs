@@ -4,13 +4,18 @@
 //! before it, which is right because a batch has at most one write for each key. Must decide
 //! nothing beyond the conditions that the write itself names.
 
+use std::collections::HashSet;
+
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
+use ordain_core::{Batch, Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
 
 use super::keys;
 use super::record::{self, Envelope, INLINE_STATE, Record, State};
+use super::shared::Shared;
 use super::tables::{Tables, is_damage};
-use crate::store::codec::{TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id};
+use crate::store::codec::{
+    TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
+};
 use crate::store::{KEY_SIZE_LIMIT, Partition};
 
 /// Ids removed by naming them instead of looking which are there: as many as are remembered of a
@@ -253,8 +258,31 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Puts dead letters.
-    pub(super) fn letters(&mut self, letters: &[DeadLetter]) {
+    /// Puts the letters that belong to no write. Where they are forwarded, answers which of them
+    /// were there already.
+    pub(super) fn free_letters(
+        &mut self,
+        batch: &Batch,
+        shared: &Shared,
+    ) -> fjall::Result<Vec<usize>> {
+        let (mut known, mut seen) = (Vec::new(), HashSet::new());
+        let forwarded = batch.letters.iter().enumerate().filter(|_| batch.forward);
+        for (at, letter) in forwarded {
+            let place = keys::letter(&self.partition.stream, &letter.id);
+            let there = match self.tables.letters.get(&place) {
+                Err(error) if !is_damage(&error) => return Err(error),
+                there => there.ok().flatten().and_then(|there| letter_time(&there)),
+            };
+            let lives = there.is_some_and(|put| shared.letter_lives(put, self.now));
+            if !seen.insert(place) || lives {
+                known.push(at);
+            }
+        }
+        self.letters(&batch.letters);
+        Ok(known)
+    }
+
+    fn letters(&mut self, letters: &[DeadLetter]) {
         for letter in letters {
             let place = keys::letter(&self.partition.stream, &letter.id);
             let mut value = Vec::new();

@@ -51,6 +51,11 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The engine's folder.
     pub(super) fn data(&self) -> PathBuf {
         self.path.join("data")

@@ -2,7 +2,9 @@
 //! a table.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::SetOnce;
 
 use super::clock::Monotone;
 use super::folder::Folder;
@@ -16,9 +18,9 @@ pub(super) struct Shared {
     /// [`Options::dead_ttl`](super::Options::dead_ttl).
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
-    failure: OnceLock<String>,
+    failure: SetOnce<String>,
     /// Last, so that the folder is given back when the engine is closed.
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Shared {
@@ -29,8 +31,8 @@ impl Shared {
         dead_ttl: u64,
         shards: u32,
     ) -> Self {
-        let (due, failure) = (DueMarks::default(), OnceLock::new());
-        Self { tables, clock, due, dead_ttl, shards, failure, _folder: folder }
+        let (due, failure) = (DueMarks::default(), SetOnce::new());
+        Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
     /// Ends the use of this store for good: after a failed write nobody knows what the disk
@@ -45,12 +47,20 @@ impl Shared {
 
     /// That it has not failed.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        match self.failure.get() {
-            None => Ok(()),
-            Some(reason) => Err(StoreError::Unavailable(format!(
-                "it failed earlier, and must be opened again: {reason}"
-            ))),
-        }
+        self.failure.get().map_or(Ok(()), |reason| Err(self.error(reason)))
+    }
+
+    /// Waits until it has failed.
+    pub(super) async fn failed(&self) -> StoreError {
+        self.error(self.failure.wait().await)
+    }
+
+    fn error(&self, reason: &str) -> StoreError {
+        StoreError::Failed(format!(
+            "the store in {} has failed: {reason}. Nothing that was acknowledged is lost. See to \
+             the disk (its free space, quota and health) and start again: it goes on from there",
+            self.folder.path().display()
+        ))
     }
 
     /// Whether a letter put at `at` is still kept.

@@ -141,12 +141,22 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
     )
 }
 
+/// What an error says, without the engine's own words where the system has better ones.
+pub(super) fn reason(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            error.to_string()
+        }
+        error => error.to_string(),
+    }
+}
+
 /// The error of a read.
 pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     if is_damage(error) {
         StoreError::Corrupt(error.to_string())
     } else {
-        StoreError::Unavailable(error.to_string())
+        StoreError::Unavailable(reason(error))
     }
 }
 

@@ -21,8 +21,8 @@ use super::keys;
 use super::record::Record;
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
-use super::tables::{is_damage, words_of};
-use crate::store::codec::FenceRecord;
+use super::tables::{is_damage, reason, words_of};
+use crate::store::codec::{FenceRecord, encode_outbox_letters};
 use crate::store::{Claim, Claimed, Mark, Partition};
 
 /// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
@@ -119,7 +119,7 @@ impl Writer {
         let work = AssertUnwindSafe(|| self.work(&mut requests));
         match catch_unwind(work) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(&error.to_string()),
+            Ok(Err(error)) => shared.fail(&reason(&error)),
             Err(panic) => shared.fail(&words_of(panic.as_ref())),
         }
     }
@@ -200,13 +200,14 @@ impl Writer {
         let now = self.shared.clock.now();
         let mut changes = Changes::new(tables, partition, now, batch.writes.len());
         let refused = changes.writes(&batch.writes)?;
-        changes.letters(&batch.letters);
-        let Changes { batch: mut writes, outbox, present, earliest, .. } = changes;
+        let known = changes.free_letters(batch, &self.shared)?;
+        let Changes { batch: mut writes, mut outbox, present, earliest, .. } = changes;
+        let applied = Applied { time: now, refused, present, known };
+        encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
         if !outbox.is_empty() {
             let place = keys::outbox(partition, batch.shard, batch.number);
             writes.insert(&tables.outbox, place, outbox);
         }
-        let applied = Applied { time: now, refused, present };
         let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
         self.fences.put(tables, &mut writes, partition, batch.shard, fence);
         self.commits += 1;

@@ -14,7 +14,12 @@ impl Checker {
     /// An owner has nothing more to ask for at this time.
     pub(crate) fn drained(&mut self, owner: u64, stats: &Stats, credit: usize, store: &Store) {
         let settings = &self.plan.settings;
-        let batch = settings.batch_events * 3;
+        let mut batches = settings.batch_events * 3;
+        if settings.forward_letters {
+            // One of each shard may be under way, with as many letters as it has events.
+            let batch = settings.batch_events + settings.quantum + settings.lane_buffer;
+            batches += settings.shards as usize * (batch + settings.gap.max_width as usize);
+        }
         let bounds = [
             ("lanes", stats.lanes, settings.max_lanes),
             ("bytes in memory", stats.memory, settings.memory_budget + SLACK),
@@ -22,7 +27,7 @@ impl Checker {
             ("events ahead", stats.ahead, settings.run_ahead),
             ("turns", stats.turns, settings.max_turns),
             ("loads", stats.loads, settings.max_loads),
-            ("messages unpublished", stats.outbox, settings.max_outbox + batch),
+            ("messages unpublished", stats.outbox, settings.max_outbox + batches),
         ];
         for (what, is, limit) in bounds {
             if is > limit {

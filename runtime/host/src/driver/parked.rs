@@ -1,0 +1,149 @@
+//! Finds the keys that a failure has parked under another handler version, so that they try again
+//! under this one. Those in memory the sequencer finds by itself; the others are in the store.
+//!
+//! What becomes of a key is the sequencer's affair: it is only told to look. So the store is read
+//! again until it shows none, and only then this is noted: from then on no start reads it again
+//! before the version changes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ordain_core::{Job, Key, Settings, Status, Version};
+use tokio::sync::mpsc;
+
+use super::perform::insist;
+use crate::store::{KeyFilter, Mark, Partition, Store};
+
+/// Keys handed over at a time.
+const PAGE: usize = 256;
+/// Keys that may wait for room in the sequencer before it is told of more.
+pub(super) const WAITING: usize = PAGE;
+/// Before the store is read again: long enough for the commits of the last keys, and doubled each
+/// time, since reading is a pass over all keys of the stream.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Passes. One finds the keys and one finds none; a key that is still there after half a minute
+/// cannot be read or written.
+const PASSES: u32 = 16;
+
+/// Keys that are to be looked at.
+pub(super) struct Parked(Option<mpsc::Receiver<Vec<Key>>>);
+
+impl Parked {
+    /// Begins to look for them, if that is wanted.
+    pub(super) fn start(
+        store: &Arc<dyn Store>,
+        partition: &Partition,
+        settings: &Settings,
+    ) -> Self {
+        let version = settings.version.clone().filter(|_| settings.retry.on_new_version);
+        Self(version.map(|version| {
+            let (pages, keys) = mpsc::channel(1);
+            let (store, partition) = (Arc::clone(store), partition.clone());
+            tokio::spawn(Search { store, partition, version, pages }.run());
+            keys
+        }))
+    }
+
+    /// Whether all are found.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The next keys; none once all are found. May be dropped at any time.
+    pub(super) async fn next(&mut self) -> Vec<Key> {
+        let Some(keys) = &mut self.0 else { return std::future::pending().await };
+        let page = keys.recv().await;
+        if page.is_none() {
+            self.0 = None;
+        }
+        page.unwrap_or_default()
+    }
+}
+
+struct Search {
+    store: Arc<dyn Store>,
+    partition: Partition,
+    version: Version,
+    pages: mpsc::Sender<Vec<Key>>,
+}
+
+impl Search {
+    async fn run(self) {
+        let Partition { stream, number } = &self.partition;
+        let (stream, version) = (&**stream, &*self.version);
+        let name = format!("version/{stream}/{number}");
+        let mark = insist("read of a mark", || self.store.mark(&name)).await;
+        if mark.as_deref() == Some(version.as_bytes()) {
+            return;
+        }
+        tracing::debug!(stream, version, "looking for keys that another version has parked");
+        let (mut first, mut pause) = (0, PAUSE);
+        for pass in 1..=PASSES {
+            let began = Instant::now();
+            let Some(found) = self.pass().await else { return };
+            first = first.max(found);
+            if found == 0 {
+                if first > 0 {
+                    tracing::info!(
+                        stream,
+                        version,
+                        keys = first,
+                        "keys that another version had parked try again"
+                    );
+                }
+                let value = Bytes::copy_from_slice(version.as_bytes());
+                let mark = [Mark { name: name.clone(), value }];
+                return insist("write of a mark", || self.store.put_marks(&mark)).await;
+            }
+            if pass < PASSES {
+                tokio::time::sleep(pause.max(began.elapsed())).await;
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            } else {
+                tracing::warn!(
+                    stream,
+                    version,
+                    keys = found,
+                    "keys that another version has parked do not come back; the next start tries \
+                     again, see `ordain keys why`"
+                );
+            }
+        }
+    }
+
+    /// Hands over the keys that the store shows, and answers how many; `None` if nobody wants them
+    /// any more.
+    async fn pass(&self) -> Option<usize> {
+        let mut filter =
+            KeyFilter { status: Some(Status::Parked), limit: PAGE, ..KeyFilter::default() };
+        let mut found = 0;
+        loop {
+            let page = insist("listing of parked keys", || {
+                self.store.keys(&self.partition.stream, &filter)
+            });
+            let page = page.await;
+            let rows = page.rows.into_iter();
+            let ours = |job: &Job| self.is_meant(job);
+            let keys: Vec<Key> =
+                rows.filter(|row| row.job.as_ref().is_ok_and(ours)).map(|row| row.key).collect();
+            found += keys.len();
+            if !keys.is_empty() {
+                self.pages.send(keys).await.ok()?;
+            }
+            filter.cursor = page.cursor;
+            if filter.cursor.is_none() {
+                return Some(found);
+            }
+            if self.pages.is_closed() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether another version's failure has parked this key of ours.
+    fn is_meant(&self, job: &Job) -> bool {
+        let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
+        job.partition == self.partition.number && version.is_some_and(|it| *it != self.version)
+    }
+}

@@ -1,0 +1,149 @@
+//! Dead letters that are forwarded to a sink: each exactly once, also over kills.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[streams.faults]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+gap = { on_exhausted = "skip" }
+retry = { on_exhausted = "skip" }
+dead_letter = "dead"
+
+[sinks.dead]
+kind = "file"
+path = "dead.ndjson"
+"#;
+
+/// So many keys, each with eight events and one letter of each kind.
+const KEYS: usize = 400;
+
+fn event(key: usize, sequence: u64, data: &Value) -> String {
+    json!({
+        "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/test", "type": "test",
+        "subject": format!("key {key}"), "sequence": sequence.to_string(), "data": data,
+    })
+    .to_string()
+}
+
+/// Event 2 is rejected, 3 traps, 5 is missing, 6 comes with two contents, 8 is the last one; then
+/// come one after the end, one without a sequence, and one that is none.
+fn lines() -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
+    let told = |command: &str| json!({ "do": command });
+    add(&|key| event(key, 1, &told("ok")));
+    add(&|key| event(key, 2, &json!({ "do": "reject", "reason": "no, thank you" })));
+    add(&|key| event(key, 3, &told("trap")));
+    add(&|key| event(key, 4, &told("ok")));
+    add(&|key| event(key, 6, &told("ok")));
+    add(&|key| event(key, 6, &told("state")));
+    add(&|key| event(key, 7, &told("ok")));
+    add(&|key| event(key, 8, &told("complete")));
+    add(&|key| event(key, 9, &told("ok")));
+    add(&|key| event(key, 1, &told("ok")).replace("sequence", "sequel"));
+    add(&|key| format!("line of {key}"));
+    lines
+}
+
+const CAUSES: [&str; 7] =
+    ["after-end", "conflict", "gap", "no-sequence", "rejected", "trap", "unreadable"];
+
+/// What was forwarded is what is in the store, each once, and as many of each cause as there are
+/// keys.
+fn check(home: &Home) -> Result<()> {
+    let mut stored = BTreeSet::new();
+    for row in home.rows(&["dead", "list", "faults", "--json", "--limit", "100000"])? {
+        let (key, id) = (row["key"].as_str().context("a key")?, row["id"].as_str().context("id")?);
+        let key = key.replace(' ', "%20");
+        stored.insert(format!("faults/{key}/dead/{}", id.replace('-', "/")));
+    }
+    let mut forwarded = BTreeSet::new();
+    let mut causes: BTreeMap<String, usize> = BTreeMap::new();
+    for line in home.read("dead.ndjson").lines() {
+        let letter: Value = serde_json::from_str(line)?;
+        let id = letter["id"].as_str().context("an id")?.to_owned();
+        ensure!(forwarded.insert(id), "twice: {line}");
+        let cause = letter["deadcause"].as_str().context("a cause")?;
+        *causes.entry(cause.to_owned()).or_default() += 1;
+        let right = match cause {
+            "rejected" => letter["deaderror"] == "no, thank you" && letter["deadsequence"] == "2",
+            "trap" => letter["deadversion"] == "faulty" && letter["data"]["do"] == "trap",
+            "gap" => letter["deadsequence"] == "5" && letter["type"] == "ordain.dead-letter",
+            "conflict" => letter["data"]["do"] == "state" && letter["deadsource"] == "/test",
+            "after-end" => letter["deadsequence"] == "9",
+            "no-sequence" => letter["deadid"].is_string() && letter["sequel"] == "1",
+            "unreadable" => {
+                letter["data_base64"].is_string()
+                    && letter["deadorigin"].as_str().is_some_and(|origin| origin.contains("line"))
+            }
+            _ => false,
+        };
+        ensure!(right, "{line}");
+    }
+    ensure!(forwarded == stored, "{} forwarded, {} stored", forwarded.len(), stored.len());
+    let expected: BTreeMap<String, usize> = CAUSES.map(|cause| (cause.to_owned(), KEYS)).into();
+    ensure!(causes == expected, "{causes:?}");
+    Ok(())
+}
+
+#[test]
+fn each_dead_letter_is_forwarded_once() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    home.write("events.ndjson", lines().join("\n") + "\n")?;
+    let report = home.run_once()?;
+    assert_eq!(report["dead_total"], CAUSES.len() * KEYS);
+    check(&home)?;
+    // All is known: nothing comes again.
+    home.run_once()?;
+    check(&home)
+}
+
+#[test]
+fn also_over_kills() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    home.write("events.ndjson", lines().join("\n") + "\n")?;
+    let calm = Instant::now();
+    home.run_once()?;
+    // The handler is compiled by now, so that this is longer than a run takes from here on.
+    let whole = calm.elapsed();
+    std::fs::remove_dir_all(home.path("ordain-data"))?;
+    std::fs::remove_file(home.path("dead.ndjson"))?;
+
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for _ in 0..10 {
+        let mut child = home.start()?;
+        std::thread::sleep(Duration::from_micros(
+            rng.random_range(0..whole.as_micros() as u64 / 2),
+        ));
+        child.kill()?;
+        child.wait()?;
+    }
+    home.run_once()?;
+    check(&home)
+}
+
+#[test]
+fn a_sink_that_is_not_there_is_refused() -> Result<()> {
+    let config = CONFIG.replace("[sinks.dead]", "[sinks.deaf]");
+    let home = Home::new(&[], &config)?;
+    let output = home.ordain(&["check"])?.env("RUST_BACKTRACE", "1").output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{log}");
+    assert!(log.contains("ordain.toml:7: streams.faults.dead_letter"), "{log}");
+    assert!(!log.contains("backtrace"), "{log}");
+    assert!(log.contains("there is no sink \"dead\"; did you mean \"deaf\"?"), "{log}");
+    Ok(())
+}

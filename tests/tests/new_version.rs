@@ -1,0 +1,91 @@
+//! Keys that a failing handler has parked go on under another version of it.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::plugins::plugin;
+use serde_json::json;
+
+const CONFIG: &str = r#"
+[streams.work]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// More than are looked at in one go.
+const KEYS: usize = 700;
+const EVENTS: usize = 4;
+/// What a search of the store says at the level `debug`.
+const SEARCH: &str = "looking for keys that another version has parked";
+
+/// Of every key event 2 makes the handler trap.
+fn lines() -> String {
+    let mut lines = String::new();
+    for sequence in 1..=EVENTS {
+        for key in 0..KEYS {
+            let command = if sequence == 2 { "trap" } else { "ok" };
+            let event = json!({
+                "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/test",
+                "type": "test", "subject": format!("{key}"), "sequence": sequence.to_string(),
+                "data": { "do": command },
+            });
+            lines += &format!("{event}\n");
+        }
+    }
+    lines
+}
+
+/// One run to the end: its report, and whether it searched the store.
+fn run(home: &Home) -> Result<(serde_json::Value, bool)> {
+    let output = home.output(&["--log", "ordain=debug", "run", "--once", "--json"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{log}");
+    Ok((serde_json::from_slice(&output.stdout)?, log.contains(SEARCH)))
+}
+
+#[test]
+fn parked_keys_try_again_under_another_version() -> Result<()> {
+    let home = Home::new(&[], CONFIG)?;
+    fs::copy(plugin("faulty")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    home.write("events.ndjson", lines())?;
+    let (report, _) = run(&home)?;
+    assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
+    let (report, searched) = run(&home)?;
+    assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
+    assert!(!searched, "the version is the same");
+
+    // A handler that takes every event.
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
+    let (report, searched) = run(&home)?;
+    assert!(searched);
+    assert_eq!(report["settled"], KEYS * (EVENTS - 1), "{report}");
+    assert_eq!(report["held"]["events"], 0, "{report}");
+    let active = home.rows(&["keys", "list", "work", "--status", "active", "--json"])?;
+    assert_eq!(active.len(), KEYS);
+    assert!(active.iter().all(|row| row["next"] == EVENTS + 1));
+    assert!(active.iter().all(|row| row["version"] == "faulty@2.0.0"));
+    assert_eq!(home.read("out.ndjson").lines().count(), KEYS * (EVENTS - 1));
+
+    let (report, searched) = run(&home)?;
+    assert_eq!((report["settled"].as_u64(), searched), (Some(0), false), "{report}");
+    Ok(())
+}
+
+#[test]
+fn not_where_that_is_switched_off() -> Result<()> {
+    let config = CONFIG.replace("\"faulty\"", "\"faulty\"\nretry = { on_new_version = false }");
+    let home = Home::new(&[], &config)?;
+    fs::copy(plugin("faulty")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    home.write("events.ndjson", lines())?;
+    run(&home)?;
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
+    let (report, searched) = run(&home)?;
+    assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
+    assert!(!searched);
+    Ok(())
+}
