@@ -1,0 +1,82 @@
+//! A new version of a handler in the folder: from the next start on it has all events, and keys
+//! that failures of the old one have parked try again by themselves.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::plugins::plugin;
+use ordain_tests::service::Service;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[plugins]
+timeout = "100ms"
+messages = 10
+
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+gap = { timeout = "1ms", attempts = 1 }
+retry = { attempts = 2, backoff = "1ms..5ms" }
+
+[sinks.faulty]
+kind = "file"
+path = "old.ndjson"
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Ways to be parked, but for `gap`, which no version can mend, and `reject`, which is decided.
+const FAILING: [(&str, &str); 5] = [
+    ("trap", r#"{ "do": "trap" }"#),
+    ("panic", r#"{ "do": "panic" }"#),
+    ("loop", r#"{ "do": "loop" }"#),
+    ("many", r#"{ "do": "emit", "messages": 11 }"#),
+    ("retry", r#"{ "do": "retry" }"#),
+];
+
+fn events() -> Result<String> {
+    let mut lines = Vec::new();
+    for (key, second) in FAILING {
+        lines.push(line(key, 1, &json!({ "do": "emit" })));
+        lines.push(line(key, 2, &serde_json::from_str::<Value>(second)?));
+        lines.push(line(key, 3, &json!({ "do": "emit" })));
+    }
+    lines.push(line("reject", 1, &json!({ "do": "reject" })));
+    lines.push(line("gap", 2, &json!({ "do": "emit" })));
+    Ok(lines.join("\n") + "\n")
+}
+
+fn parked(home: &Home) -> Result<Vec<String>> {
+    let rows = home.rows(&["keys", "list", "cases", "--status", "parked", "--json"])?;
+    Ok(rows.iter().filter_map(|row| row["key"].as_str()).map(str::to_owned).collect())
+}
+
+#[test]
+fn keys_parked_by_failures_try_again() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    home.write("events.ndjson", events()?)?;
+    home.run_once()?;
+    assert_eq!(parked(&home)?, ["gap", "loop", "many", "panic", "retry", "trap"]);
+    assert_eq!(home.lines("old.ndjson"), FAILING.len());
+
+    // One that can do everything, under the same name.
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@1.2.3.wasm"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let expected = 2 * FAILING.len();
+    service.until("what was held", || home.lines("out.ndjson") == expected)?;
+    service.signal("TERM")?;
+    assert_eq!(service.wait()?.code(), Some(0));
+    assert_eq!(parked(&home)?, ["gap"]);
+    let rows = home.rows(&["keys", "list", "cases", "--status", "active", "--json"])?;
+    let mended = rows.iter().filter(|row| row["version"] == "faulty@1.2.3" && row["next"] == 4);
+    ensure!(mended.count() == FAILING.len(), "{rows:?}");
+    let report = home.run_once()?;
+    assert_eq!((report["settled"].as_u64(), home.lines("out.ndjson")), (Some(0), expected));
+    assert_eq!(home.rows(&["dead", "list", "cases", "--json"])?.len(), 1);
+    Ok(())
+}
