@@ -1,7 +1,6 @@
 //! The embedded store: the conformance suite, and what only it can go through.
 
 mod store_embedded {
-    mod crash;
     mod damage;
     mod full;
     mod opening;

@@ -81,9 +81,15 @@ async fn another_schema_or_shape_is_refused() {
 async fn an_unfinished_folder_is_finished() {
     let mut rig = Rig::open();
     rig.close();
-    fs::remove_dir_all(rig.path().join("data")).expect("a folder");
-    fs::create_dir(rig.path().join("data")).expect("a folder");
-    fs::write(rig.path().join("data/0.jnl"), b"").expect("a file");
+    // The engine's files come one after another, and their content after them.
+    let (data, draft) = (rig.path().join("data"), rig.path().join("data.new"));
+    fs::rename(&data, &draft).expect("a folder");
+    fs::write(draft.join("version"), b"").expect("a file");
+    rig.reopen().await;
+    rig.close();
+    assert!(!draft.exists());
+    fs::rename(&data, &draft).expect("a folder");
+    fs::remove_file(draft.join("version")).expect("a file");
     rig.reopen().await;
     rig.close();
     for entry in ["data", "answered", "ordain.store"] {

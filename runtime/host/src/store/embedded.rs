@@ -106,6 +106,7 @@ impl Embedded {
         let Options { path, shards, dead_ttl, cache, clock } = options;
         let shards = shards.max(1);
         let folder = Folder::take(&path, shards)?;
+        folder.make_data(|draft| Tables::make(draft, cache))?;
         let tables = Tables::open(&folder.data(), cache)?;
         let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
         let commits = writer::read_number(commits);

@@ -5,6 +5,7 @@
 //! lock           locked by the process that has it open; its id is in it
 //! answered       number of commits answered
 //! data/          the engine's
+//! data.new/      the engine's while it is being made: half made after a crash, and worth nothing
 //! ```
 //!
 //! Must never write into a folder that is not the store's.
@@ -46,9 +47,7 @@ impl Folder {
             }
             None => write_marker(path, shards).map_err(|error| unwritable(path, &error))?,
         }
-        let folder = Self { path: path.to_owned(), _lock: lock };
-        folder.clear_unfinished()?;
-        Ok(folder)
+        Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
     /// Where it is.
@@ -78,21 +77,32 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes an engine's folder that a crash left half made. The engine writes the file
-    /// `version` before it takes its first table, so without both there was never a commit.
-    fn clear_unfinished(&self) -> Result<(), StoreError> {
-        let data = self.data();
-        if !data.exists() || data.join("version").exists() {
-            return Ok(());
-        }
-        if data.join("keyspaces").join("1").exists() {
+    /// Makes the engine's folder where there is none: elsewhere first, so that under its name it
+    /// is whole or not there. The engine itself writes one file after another, and takes a folder
+    /// in which the first of them are missing for a new one.
+    pub(super) fn make_data(
+        &self,
+        make: impl FnOnce(&Path) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (data, draft) = (self.data(), self.path.join("data.new"));
+        if data.exists() {
+            if data.join("version").exists() {
+                return Ok(());
+            }
             return Err(StoreError::Unusable(format!(
                 "the database in {} has no file `version`, so it is damaged; put the store's \
                  folder back from a backup",
                 data.display()
             )));
         }
-        fs::remove_dir_all(&data).map_err(|error| unwritable(&data, &error))
+        match fs::remove_dir_all(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(unwritable(&draft, &error));
+            }
+            _ => {}
+        }
+        make(&draft)?;
+        fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))
     }
 }
 

@@ -63,7 +63,13 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Opens them in a folder of their own; a new one if there is none.
+    /// Makes empty ones in a new folder of their own.
+    pub(super) fn make(folder: &Path, cache: u64) -> Result<(), StoreError> {
+        let tables = Self::open(folder, cache)?;
+        tables.sync().map_err(|error| unusable(folder, &error))
+    }
+
+    /// Opens them in a folder of their own.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(Refused::Engine(fjall::Error::JournalRecovery(_))) => {

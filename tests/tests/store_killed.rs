@@ -1,8 +1,11 @@
-//! `kill -9` at any moment: every answered commit is there afterwards, each whole.
+//! `kill -9` of a process that has an embedded store open, at any moment: every answered commit is
+//! there afterwards, each whole. In a program of its own, one test after the other: a process that
+//! is being forked holds the locks of its parent for a moment.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ordain::store::Store;
@@ -14,6 +17,8 @@ use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
 const ROUNDS: u64 = 20;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Commits until killed, and prints the number of each answered commit. Does nothing unless it
 /// is the child.
@@ -53,7 +58,9 @@ fn writes(number: u64) -> Vec<JobWrite> {
 }
 
 #[tokio::test]
+#[allow(clippy::await_holding_lock, reason = "the other test is on another thread")]
 async fn answered_commits_outlive_kill_9() {
+    let _alone = ONE_AT_A_TIME.lock();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut checked = 0;
@@ -65,14 +72,18 @@ async fn answered_commits_outlive_kill_9() {
     }
 }
 
-/// Runs a child until some time after its first answer; tells the last answer it gave.
-fn run_and_kill(folder: &Path, after: Duration) -> u64 {
-    let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "store_embedded::crash::child", "--nocapture"])
+fn child_in(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
         .env(FOLDER, folder)
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a child");
+        .expect("a child")
+}
+
+/// Runs a child until some time after its first answer; tells the last answer it gave.
+fn run_and_kill(folder: &Path, after: Duration) -> u64 {
+    let mut child = child_in(folder);
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let mut number = || -> Option<u64> {
         // The harness prints lines of its own, and the last one may be cut.
@@ -109,4 +120,21 @@ async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     let outbox = store.outbox(&owner.partition, 0, 0, 100).await.expect("the outbox");
     assert_eq!(outbox.last().map(|entry| entry.number), Some(held), "the last is not done yet");
     held
+}
+
+#[test]
+fn a_store_that_was_being_made_is_made_again() {
+    let _alone = ONE_AT_A_TIME.lock();
+    for round in 0..40 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut child = child_in(folder.path());
+        // The moments between the lock and the first answer, a tenth of a millisecond apart.
+        while !folder.path().join("lock").exists() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(100 * round));
+        child.kill().expect("kill -9");
+        child.wait().expect("its end");
+        Embedded::open(Options::new(folder.path())).expect("the store after a crash");
+    }
 }
