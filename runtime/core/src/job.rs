@@ -40,7 +40,7 @@ pub struct Job {
     pub digests: Digests,
     /// Sequences that were skipped without their event having been seen.
     pub holes: Holes,
-    /// `fifo`: ids of sequences from here on are remembered. 0 where none are.
+    /// `fifo`: ids of sequences from here on are remembered. 0 where none are: `sequenced`.
     pub ids_from: u64,
 }
 

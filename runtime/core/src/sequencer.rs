@@ -50,7 +50,7 @@ use self::window::Window;
 use crate::effect::Effect;
 use crate::event::{Key, Version};
 use crate::input::Input;
-use crate::settings::Settings;
+use crate::settings::{Ordering, Settings};
 use crate::stats::{LaneState, Stats};
 
 /// Decides what happens to each event of one partition, and when.
@@ -103,6 +103,7 @@ impl Sequencer {
     /// A sequencer for a partition that has just been claimed. `commits` has the number of the
     /// last commit of each shard.
     pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
+        assert!(settings.first == 1 || settings.ordering == Ordering::Sequenced, "fifo begins at 1");
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
             born: now,

@@ -8,7 +8,7 @@ use crate::event::Version;
 pub struct Settings {
     /// Who numbers the events of a key.
     pub ordering: Ordering,
-    /// Sequence of a key's first event: 0 or 1.
+    /// Sequence of a key's first event: 0 or 1, and 1 where Ordain numbers.
     pub first: u64,
     /// The partition it owns.
     pub partition: u32,

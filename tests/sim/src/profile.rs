@@ -200,6 +200,7 @@ fn tiny(plan: &mut Plan, rng: &mut Rng) {
 fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     plan.settings.ordering = Ordering::Fifo;
+    plan.settings.first = 1;
     plan.producer.lost = 0;
     plan.producer.imported = 0;
     plan.producer.repeated = rng.pick(&[50, 300]);

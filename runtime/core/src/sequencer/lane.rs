@@ -20,7 +20,7 @@ use super::ids::Ids;
 use crate::event::{Delivery, Event, Key, Version};
 use crate::job::{Change, Emitted, Job, Spilled, Status};
 use crate::letter::{DeadLetter, LetterId};
-use crate::settings::Settings;
+use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
 
 #[derive(Debug)]
@@ -204,7 +204,10 @@ impl Chunk {
 
 impl Lane {
     pub(super) fn new(key: Key, shard: u32, birth: u64, settings: &Settings) -> Self {
-        let job = Job::new(settings.first, settings.partition);
+        let mut job = Job::new(settings.first, settings.partition);
+        if settings.ordering == Ordering::Fifo {
+            job.ids_from = settings.first;
+        }
         Self {
             key,
             shard,

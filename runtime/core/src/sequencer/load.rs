@@ -164,6 +164,10 @@ impl Sequencer {
         lane.ended = lane.job.status == Status::Completed;
         lane.forgotten_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
         if settings.ordering == Ordering::Fifo {
+            if lane.job.ids_from == 0 {
+                // The stream was `sequenced` before.
+                lane.job.ids_from = lane.job.next;
+            }
             lane.ids = Some(Box::new(super::ids::Ids::from_taken(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);

@@ -132,7 +132,8 @@ impl Store {
             record.spill.clear();
         }
         record.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
-        record.ids.retain(|sequence, _| *sequence >= write.job.ids_from);
+        let from = write.job.ids_from;
+        record.ids.retain(|sequence, _| from != 0 && *sequence >= from);
         record.due_at = write.due_in.map(|wait| reply.time.saturating_add(wait));
         record.expires_at = write.expire_in.map(|wait| reply.time.saturating_add(wait));
         for id in &write.consumed {

@@ -223,7 +223,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         let backoff = Backoff { min: 10, max: 200 };
         Settings {
             ordering,
-            first,
+            first: if ordering == Ordering::Fifo { 1 } else { first },
             partition: 0,
             shards: 2,
             max_lanes,
