@@ -103,7 +103,10 @@ impl Sequencer {
     /// A sequencer for a partition that has just been claimed. `commits` has the number of the
     /// last commit of each shard.
     pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
-        assert!(settings.first == 1 || settings.ordering == Ordering::Sequenced, "fifo begins at 1");
+        assert!(
+            settings.first == 1 || settings.ordering == Ordering::Sequenced,
+            "fifo begins at 1"
+        );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
             born: now,
