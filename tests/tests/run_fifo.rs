@@ -1,0 +1,94 @@
+//! A stream without numbers: order is the order of arrival, and an event is known by its id.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::tally;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+ordering = "fifo"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Every so many lines one is repeated.
+const EVERY: usize = 7;
+/// So many lines after itself.
+const LATER: usize = 200;
+
+/// Lines that have a number, for the check of what comes out.
+fn numbered() -> Vec<String> {
+    in_turn(120, 60)
+}
+
+/// The same without numbers, some of them repeated.
+fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for (index, line) in numbered.iter().enumerate() {
+        let mut event: Value = serde_json::from_str(line)?;
+        event.as_object_mut().expect("an event is an object").remove("sequence");
+        lines.push((index, event.to_string()));
+    }
+    let repeats: Vec<_> =
+        lines.iter().step_by(EVERY).map(|(index, line)| (index + LATER, line.clone())).collect();
+    lines.extend(repeats);
+    // Stable: a repeat comes after the line whose place it takes.
+    lines.sort_by_key(|(index, _)| *index);
+    Ok(lines.into_iter().map(|(_, line)| line).collect())
+}
+
+#[test]
+fn repeats_are_known_by_their_ids_also_in_the_next_run() -> Result<()> {
+    let numbered = numbered();
+    let text = disturbed(&numbered)?.join("\n") + "\n";
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", &text)?;
+    let report = home.run_once()?;
+    assert_eq!(report["settled"], numbered.len());
+    assert_eq!(report["duplicates"], numbered.len().div_ceil(EVERY));
+    let out = home.read("out.ndjson");
+    tally::check(&by_key(&numbered)?, &out)?;
+
+    // Another file with the same events: the checkpoint does not fit, the ids do.
+    home.replace("events.ndjson", &text)?;
+    let report = home.run_once()?;
+    assert_eq!(report["settled"], 0);
+    assert_eq!(report["duplicates"], numbered.len() + numbered.len().div_ceil(EVERY));
+    assert_eq!(home.read("out.ndjson"), out);
+    assert!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn killed_ten_times() -> Result<()> {
+    let numbered = numbered();
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", disturbed(&numbered)?.join("\n") + "\n")?;
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut unfinished = 0;
+    for _ in 0..10 {
+        let mut child = home.start()?;
+        std::thread::sleep(Duration::from_micros(rng.random_range(0..300_000)));
+        unfinished += u32::from(child.try_wait()?.is_none());
+        child.kill()?;
+        child.wait()?;
+    }
+    println!("{unfinished} of 10 runs were killed before their end");
+    home.run_once()?;
+    tally::check(&by_key(&numbered)?, &home.read("out.ndjson"))
+}
