@@ -30,7 +30,7 @@ fn messages_have_limits() -> Result<()> {
     assert!(
         matches!(&done.verdicts[0], Verdict::Effect { messages, .. } if messages.len() == 1000)
     );
-    let cases: [(&str, &[&str]); 6] = [
+    let cases: [(&str, &[&str]); 7] = [
         (
             r#"{"do":"emit","messages":1001}"#,
             &["emitted 1001 messages", "`plugins.messages` allows 1000"],
@@ -46,6 +46,10 @@ fn messages_have_limits() -> Result<()> {
         (
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
+        ),
+        (
+            r#"{"do":"emit","delay_ms":0}"#,
+            &["message 0, to the sink `faulty`", "`delay-ms`", "cannot do yet"],
         ),
         (r#"{"do":"emit","type":""}"#, &["message 0, to the sink `faulty`", "an empty type"]),
         (

@@ -59,8 +59,7 @@ section! {
     pub struct Config {
         /// What the process may use.
         runtime: Runtime = {};
-        /// Where operators are served. Left out: at its default under `run`, not at all under
-        /// `run --once`.
+        /// Where operators are served; not yet in this build.
         admin: Option<Admin>;
         /// Where events are taken over HTTP. Left out: at its default if a stream's source is
         /// `http`, else not at all.

@@ -89,6 +89,12 @@ pub enum DriverError {
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
+    /// More batches wait for the publisher than the sequencer should let wait.
+    #[error(
+        "a bug of the host: the publisher's queue is full; what is committed is published at the \
+         next start"
+    )]
+    PublisherFull,
     /// The source failed.
     #[error("the source failed")]
     Source(#[source] std::io::Error),
@@ -120,7 +126,7 @@ pub struct Driver {
     unsaved: usize,
     saved_at: Instant,
     checkpoint: Option<(File, String)>,
-    stopped: Option<Stop>,
+    failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
 
@@ -149,7 +155,7 @@ impl Driver {
             unsaved: 0,
             saved_at: Instant::now(),
             checkpoint: parts.checkpoint,
-            stopped: None,
+            failed: None,
             progress: parts.progress,
         };
         let mut notes = Vec::with_capacity(TAKE);
@@ -299,12 +305,8 @@ impl Driver {
             self.perform(effect);
         }
         self.hand_over();
-        match self.stopped.take() {
-            Some(Stop::Fenced) => return Err(DriverError::Fenced),
-            Some(Stop::Rewound { shard, detail }) => {
-                return Err(DriverError::Rewound { shard, detail });
-            }
-            None => {}
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
         let late = self.saved_at.elapsed() >= CHECKPOINT_EVERY;
         if self.unsaved >= crate::config::CHECKPOINT_EVENTS || (self.unsaved > 0 && late) {
@@ -327,7 +329,10 @@ impl Driver {
                 self.replay(token, key, source, missing);
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
-            Effect::Stop(stop) => self.stopped = Some(stop),
+            Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),
+            Effect::Stop(Stop::Rewound { shard, detail }) => {
+                self.failed = Some(DriverError::Rewound { shard, detail });
+            }
         }
     }
 }

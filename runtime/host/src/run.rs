@@ -53,6 +53,11 @@ pub enum RunError {
     /// Publishing stopped.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
+    /// The publisher's thread panicked.
+    #[error(
+        "a bug of the host: the publisher ended; what is committed is published at the next start"
+    )]
+    PublisherGone,
     /// A part of the host panicked.
     #[error("a bug of the host: {0}")]
     Panic(tokio::task::JoinError),
@@ -136,7 +141,7 @@ async fn drive(
                 None => break,
             },
             end = &mut publishing => {
-                end.unwrap_or(Ok(()))?;
+                end.map_err(|_| RunError::PublisherGone)??;
                 break;
             }
         }

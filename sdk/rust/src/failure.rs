@@ -30,7 +30,8 @@ impl Failure {
         Self::Retry { reason: reason.into(), after_ms: None }
     }
 
-    /// To be tried again after this many ms.
+    /// To be tried again after this many ms, but no later than after the longest delay of the
+    /// stream's `retry.backoff`.
     pub fn retry_after(ms: u64, reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after_ms: Some(ms) }
     }
@@ -97,7 +98,7 @@ pub trait OrFail<T>: Sized {
     fn or_reject(self, what: impl Display) -> Result<T>;
     /// A failure is to be tried again after the host's backoff.
     fn or_retry(self, what: impl Display) -> Result<T>;
-    /// A failure is to be tried again after this many ms.
+    /// A failure is to be tried again after this many ms, bounded as in [`Failure::retry_after`].
     fn or_retry_after(self, ms: u64, what: impl Display) -> Result<T>;
 }
 

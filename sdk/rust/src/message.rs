@@ -20,7 +20,8 @@ pub struct Message {
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: Raw,
-    /// Not to be published before this many ms after the commit.
+    /// Not to be published before this many ms after the commit. The host of this release refuses
+    /// an outcome with a delay.
     pub delay_ms: Option<u64>,
     /// Whether it is the last one of its key in a sequenced sink.
     pub end_of_sequence: bool,
@@ -74,7 +75,7 @@ impl Message {
         self
     }
 
-    /// Not before this many ms after the commit.
+    /// Not before this many ms after the commit; see [`Message::delay_ms`](#structfield.delay_ms).
     #[must_use]
     pub fn delay_ms(mut self, ms: u64) -> Self {
         self.delay_ms = Some(ms);

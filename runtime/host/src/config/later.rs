@@ -5,29 +5,41 @@ use super::problem::{Lines, Problem};
 use super::{Config, Replay, Sink, Source, StoreConfig, Stream};
 
 /// What it is, and the settings of a configuration that ask for it.
-type NotYet = (&'static str, fn(&Config) -> Vec<String>);
+type NotYet = (&'static str, fn(&Config, &Lines) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("the operators' listener", |it| given(it.admin.is_some(), "admin")),
-    ("events over HTTP", |it| given(it.ingress.is_some(), "ingress")),
-    ("a broker", |it| given(it.broker.is_some(), "broker")),
-    ("a store in Redis", |it| given(matches!(it.store, StoreConfig::Redis(_)), "store")),
-    ("alerts", |it| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a source of kind \"amqp\"", |it| sources(it, |it| matches!(it, Source::Amqp(_)))),
-    ("a source of kind \"http\"", |it| sources(it, |it| matches!(it, Source::Http(_)))),
-    ("a source of kind \"stream\"", |it| sources(it, |it| matches!(it, Source::Stream(_)))),
-    ("a sink of kind \"amqp\"", |it| sinks(it, |it| matches!(it, Sink::Amqp(_)), "")),
-    ("a sink of kind \"stream\"", |it| sinks(it, |it| matches!(it, Sink::Stream(_)), "")),
-    ("a sequenced sink", |it| sinks(it, Sink::sequenced, ".sequenced")),
-    ("replay over HTTP", |it| streams(it, asks_http, "gap.replay")),
-    ("a canary", |it| streams(it, |it| it.canary.is_some(), "canary")),
+    ("the operators' listener", |it, _| given(it.admin.is_some(), "admin")),
+    ("events over HTTP", |it, _| given(it.ingress.is_some(), "ingress")),
+    ("a broker", |it, _| given(it.broker.is_some(), "broker")),
+    ("a store in Redis", |it, _| given(matches!(it.store, StoreConfig::Redis(_)), "store")),
+    ("alerts", |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
+    ("a source of kind \"amqp\"", |it, _| sources(it, |it| matches!(it, Source::Amqp(_)))),
+    ("a source of kind \"http\"", |it, _| sources(it, |it| matches!(it, Source::Http(_)))),
+    ("a source of kind \"stream\"", |it, _| sources(it, |it| matches!(it, Source::Stream(_)))),
+    ("a sink of kind \"amqp\"", |it, _| sinks(it, |it| matches!(it, Sink::Amqp(_)), "")),
+    ("a sink of kind \"stream\"", |it, _| sinks(it, |it| matches!(it, Sink::Stream(_)), "")),
+    ("a sequenced sink", |it, _| sinks(it, Sink::sequenced, ".sequenced")),
+    ("replay over HTTP", |it, _| streams(it, asks_http, "gap.replay")),
+    ("a file in several partitions", |it, _| sources(it, is_split_file)),
+    ("a log of events that can be replayed", |it, lines| {
+        let fields = ["retain", "retain_events"];
+        let settings = it
+            .streams
+            .keys()
+            .flat_map(|name| fields.iter().map(move |field| format!("streams.{name}.{field}")));
+        settings.filter(|setting| lines.has(setting)).collect()
+    }),
+    ("leases between instances", |_, lines| given(lines.has("runtime.lease"), "runtime.lease")),
+    ("a canary", |it, _| streams(it, |it| it.canary.is_some(), "canary")),
 ];
 
 /// What the configuration asks for and this build cannot do, by line.
 pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems: Vec<Problem> = NOT_YET
         .iter()
-        .flat_map(|(what, find)| find(config).into_iter().map(move |setting| (what, setting)))
+        .flat_map(|(what, find)| {
+            find(config, lines).into_iter().map(move |setting| (what, setting))
+        })
         .map(|(what, setting)| Problem {
             line: lines.of(&setting),
             setting,
@@ -55,6 +67,10 @@ fn sources(config: &Config, asks: fn(&Source) -> bool) -> Vec<String> {
 fn sinks(config: &Config, asks: fn(&Sink) -> bool, field: &str) -> Vec<String> {
     let asking = config.sinks.iter().filter(|(_, sink)| asks(sink));
     asking.map(|(name, _)| format!("sinks.{name}{field}")).collect()
+}
+
+fn is_split_file(source: &Source) -> bool {
+    matches!(source, Source::File(_)) && source.partitions() > 1
 }
 
 fn asks_http(stream: &Stream) -> bool {

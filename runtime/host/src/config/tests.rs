@@ -86,9 +86,30 @@ fn everything_can_be_said() {
     let refused = loaded.unsupported().expect_err("most of it comes later");
     let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
     assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
-    for setting in ["broker", "sinks.next", "streams.orders.gap.replay", "runtime.alerts"] {
+    for setting in [
+        "broker",
+        "sinks.next",
+        "streams.orders.gap.replay",
+        "streams.orders.retain",
+        "runtime.alerts",
+        "runtime.lease",
+    ] {
         assert!(settings.contains(&setting), "{setting}: {refused}");
     }
+}
+
+#[test]
+fn a_file_is_one_partition_in_this_build() {
+    let loaded = parse(
+        "[streams.a]\nhandler = \"a\"\n\
+         source = { kind = \"file\", path = \"a.ndjson\", partitions = 2 }\n",
+    )
+    .unwrap_or_else(|error| panic!("{error}"));
+    let refused = loaded.unsupported().expect_err("nothing splits a file yet");
+    assert_eq!(
+        refused.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["streams.a.source: this build cannot do a file in several partitions yet: leave it out"]
+    );
 }
 
 fn untried(rows: &[Row], table: &str, text: &str) {

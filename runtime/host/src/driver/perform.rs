@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::{Applied, Batch, Input, Key, Token};
+use tokio::sync::mpsc::error::TrySendError;
 
-use super::{Driver, Note};
+use super::{Driver, DriverError, Note};
 use crate::sink::Job;
 use crate::store::StoreError;
 
@@ -53,10 +54,12 @@ impl Driver {
 
     pub(super) fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
         let job = Job { target: Arc::clone(&self.target), batch, applied };
-        // The channel has room for all that the sequencer lets be unpublished. If the publisher
-        // has ended, the process is about to, and the outbox keeps the messages.
-        if let Err(error) = self.publisher.try_send(job) {
-            tracing::debug!(%error, "not handed to the publisher");
+        match self.publisher.try_send(job) {
+            // If the publisher has ended, the process is about to, and the outbox keeps the
+            // messages.
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
+            // Going on would publish what comes after before it.
+            Err(TrySendError::Full(_)) => self.failed = Some(DriverError::PublisherFull),
         }
     }
 

@@ -78,6 +78,13 @@ fn accept_messages(
                 reply.sink,
             )));
         }
+        if reply.delay_ms.is_some() {
+            return Err(broken(format!(
+                "message {index}, to the sink `{}`, has a `delay-ms`, which this build cannot do \
+                 yet: emit it without one",
+                reply.sink,
+            )));
+        }
         let message = pack(reply, event);
         if message.memory() > limits.event_size {
             return Err(broken(format!(

@@ -50,7 +50,14 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
                 handler = &*file.version(),
                 "loading; a first compilation takes a while"
             );
-            place.insert(engine.load(file)?);
+            let handler = place.insert(engine.load(file)?);
+            if handler.migrates() {
+                tracing::warn!(
+                    handler = &*file.version(),
+                    "exports `migrate`, which this build does not call yet: `handle` must read \
+                     the states of older versions"
+                );
+            }
         }
     }
     Ok(Handlers { engine, active })

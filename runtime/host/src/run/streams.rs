@@ -39,7 +39,7 @@ pub(super) struct Mine<'a> {
 pub(super) fn unpublished(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.settings(stream, &share(config, stream, 0, None));
-        settings.max_outbox + settings.run_ahead
+        stream.source.partitions() as usize * (settings.max_outbox + settings.run_ahead)
     });
     settings.sum::<usize>().max(1)
 }
