@@ -224,10 +224,3 @@ fn what_runs_of_a_dropped_queue_makes_room() -> Result<()> {
     assert_eq!(workers.command(OK).failure, None);
     Ok(())
 }
-
-#[test]
-fn a_pool_can_be_started_without_a_handler() -> Result<()> {
-    let engine = ordain::plugin::Engine::new(settings())?;
-    drop(Pool::start(&engine)?);
-    Ok(())
-}

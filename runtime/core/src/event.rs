@@ -285,11 +285,6 @@ impl Message {
         self.parts.bytes(5)
     }
 
-    /// The payload shared, not copied.
-    pub fn shared_data(&self) -> Bytes {
-        self.parts.shared(5)
-    }
-
     /// Not to be published before this long after the commit, in ms.
     pub fn delay_ms(&self) -> Option<u64> {
         self.delay_ms

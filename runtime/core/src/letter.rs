@@ -94,11 +94,6 @@ impl Cause {
             Self::Corrupt => "corrupt",
         }
     }
-
-    /// The inverse of [`Self::name`].
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|cause| cause.name() == name)
-    }
 }
 
 impl fmt::Display for Cause {

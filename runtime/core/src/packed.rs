@@ -53,11 +53,6 @@ impl<const N: usize> Packed<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// The string shared, not copied.
-    pub(crate) fn shared(&self, index: usize) -> Bytes {
-        self.buffer.slice(self.range(index))
-    }
-
     /// The string as text: every text part is checked when it comes in.
     pub(crate) fn text(&self, index: usize) -> &str {
         std::str::from_utf8(self.bytes(index)).expect("text parts are checked on the way in")

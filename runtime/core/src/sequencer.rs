@@ -26,6 +26,7 @@ mod asked;
 mod commit;
 mod dispatch;
 mod gap;
+mod held;
 mod ids;
 mod jitter;
 mod lane;
@@ -48,7 +49,7 @@ use self::load::Due;
 use self::timers::Timers;
 use self::window::Window;
 use crate::effect::Effect;
-use crate::event::{Key, Version};
+use crate::event::Key;
 use crate::input::Input;
 use crate::settings::{Ordering, Settings};
 use crate::stats::{LaneState, Stats};
@@ -90,7 +91,6 @@ pub struct Sequencer {
     ended: bool,
     draining: bool,
     stopped: bool,
-    version: Option<Version>,
     stats: Stats,
     #[cfg(feature = "faults")]
     fault: Option<crate::fault::Fault>,
@@ -134,7 +134,6 @@ impl Sequencer {
             ended: false,
             draining: false,
             stopped: false,
-            version: settings.version.clone(),
             stats: Stats::default(),
             settings,
             #[cfg(feature = "faults")]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::lane::{Check, Copy, Held, Mode};
+use super::held::{Held, SpillCopy};
+use super::lane::{Check, Mode};
 use super::letters::{aside, settling, tag};
 use super::window::NO_LANE;
 use crate::event::{Delivery, Event, Key, SEQUENCE_END, shard_of};
@@ -132,7 +133,7 @@ impl Sequencer {
             lane.job.next = lane.job.next.min(sequence);
         }
         let lane = &mut self.lanes[index];
-        if let Ok(position) = lane.find(sequence) {
+        if let Ok(position) = lane.held.find(sequence) {
             self.repeat_of_held(index, position, delivery, &event);
         } else if sequence < lane.done {
             self.repeat_of_settled(index, sequence, delivery, event);
@@ -154,7 +155,7 @@ impl Sequencer {
         let id = event.id_digest();
         let lane = &mut self.lanes[index];
         if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id)) {
-            if let Ok(position) = lane.find(sequence) {
+            if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
             } else if content == Digests::short(event.content()) || fault!(self, IgnoreConflicts) {
                 self.duplicate(delivery);
@@ -205,7 +206,7 @@ impl Sequencer {
             }
         }
         let replayed = delivery == 0;
-        let copy = Copy::None;
+        let copy = SpillCopy::None;
         self.insert(index, Held { sequence, at: self.now, event, delivery, copy, replayed });
         let lane = &mut self.lanes[index];
         if lane.parked() {
@@ -218,7 +219,7 @@ impl Sequencer {
                 lane.spill_all = true;
             }
         } else if lane.blocked()
-            && lane.held.len() - lane.ran > self.settings.lane_buffer
+            && lane.held.to_run() > self.settings.lane_buffer
             && !fault!(self, NeverSpill)
         {
             lane.spill_all = true;
@@ -229,19 +230,9 @@ impl Sequencer {
     pub(super) fn insert(&mut self, index: u32, held: Held) {
         self.memory += held.event.memory();
         let lane = &mut self.lanes[index];
-        if held.copy != Copy::Stored {
-            lane.loose += 1;
-        }
-        let Err(position) = lane.find(held.sequence) else {
-            unreachable!("two events of one sequence are never held")
-        };
-        if position < lane.held.len() && held.delivery != 0 {
-            self.stats.reordered += 1;
-        }
-        if held.sequence < lane.done {
-            lane.ran += 1;
-        }
-        lane.held.insert(position, held);
+        let delivered = held.delivery != 0;
+        let reordered = lane.held.insert(held, lane.done);
+        self.stats.reordered += u64::from(reordered && delivered);
     }
 
     fn overflows(&self, index: u32) -> bool {
@@ -279,15 +270,15 @@ impl Sequencer {
         event: &Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
-        let held = &mut lane.held[position];
+        let held = lane.held.get(position).expect("it was found there");
         let sequence = held.sequence;
         if held.event.content() != event.content() && !fault!(self, IgnoreConflicts) {
             self.conflict(index, sequence, delivery, event);
-        } else if held.copy == Copy::Stored {
+        } else if held.copy == SpillCopy::Stored {
             self.duplicate(delivery);
         } else if held.delivery == 0 {
             // Found by replay, and now the source has it too.
-            held.delivery = delivery;
+            lane.held.deliver(position, delivery);
         } else {
             lane.repeats.push((sequence, delivery));
         }
@@ -342,7 +333,13 @@ impl Sequencer {
         }
     }
 
-    fn conflict(&mut self, index: u32, sequence: u64, delivery: Delivery, event: &Arc<Event>) {
+    pub(super) fn conflict(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
         if self.lanes[index].assumed {
             self.wait(index, delivery, Arc::clone(event));
             return;
@@ -350,11 +347,6 @@ impl Sequencer {
         let error = "another event with other content has the same identity".into();
         let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.free_letter(letter, delivery);
-    }
-
-    /// A check that the store answered: its event was there with other content.
-    pub(super) fn conflict_with_spilled(&mut self, index: u32, check: &Check) {
-        self.conflict(index, check.sequence, check.delivery, &check.event);
     }
 
     pub(super) fn after_end(

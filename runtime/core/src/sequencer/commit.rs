@@ -7,7 +7,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Sequencer;
-use super::lane::{Check, Chunk, Copy, Known, Lane};
+use super::held::SpillCopy;
+use super::lane::{Check, Chunk, Known, Lane};
 use super::letters::FreeLetter;
 use crate::effect::{Effect, Stop};
 use crate::event::{Delivery, Event};
@@ -342,7 +343,7 @@ impl Sequencer {
             self.window.finish(delivery);
         }
         for (sequence, _) in &write.spill {
-            if let Ok(at) = self.lanes[index].find(*sequence) {
+            if let Ok(at) = self.lanes[index].held.find(*sequence) {
                 self.stored(index, at);
             }
         }
@@ -356,7 +357,7 @@ impl Sequencer {
                 Some(present) if present.same || fault!(self, IgnoreConflicts) => {
                     self.duplicate(check.delivery);
                 }
-                Some(_) => self.conflict_with_spilled(index, &check),
+                Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
                 None => {
                     self.lanes[index].rest.add(check.sequence);
                     self.window.finish(check.delivery);
@@ -385,16 +386,7 @@ impl Sequencer {
 
     /// Forgets the held events that are durably settled.
     fn forget_settled(&mut self, index: u32, next: u64) {
-        loop {
-            let lane = &mut self.lanes[index];
-            if lane.held.front().is_none_or(|held| held.sequence >= next) {
-                return;
-            }
-            let held = lane.held.pop_front().expect("it was just looked at");
-            lane.ran = lane.ran.saturating_sub(1);
-            if held.copy != Copy::Stored {
-                lane.loose -= 1;
-            }
+        while let Some(held) = self.lanes[index].held.pop_below(next) {
             self.memory -= held.event.memory();
             self.window.finish(held.delivery);
             self.finish_repeats(index, held.sequence);
@@ -458,14 +450,14 @@ fn advance_job(
             digests.push_unseen(settings.digests);
         }
     };
-    for held in &lane.held {
+    for held in lane.held.iter() {
         if held.sequence >= chunk.next {
             break;
         }
         unseen(&mut lane.job.digests, next, held.sequence);
         lane.job.digests.push(held.event.content(), settings.digests);
         next = held.sequence + 1;
-        if settings.ordering == Ordering::Fifo && held.copy == Copy::None {
+        if settings.ordering == Ordering::Fifo && held.copy == SpillCopy::None {
             ids.push(taken(held.sequence, &held.event));
         }
     }
@@ -501,27 +493,22 @@ fn spill_of(
         return (spill, spilled);
     }
     let limit = settings.spill_limit.saturating_sub(lane.rest.count) as usize;
-    events = events.max(1).min(limit);
-    lane.spill_all = false;
-    let stored = lane.held.iter().filter(|held| held.copy != Copy::None).count();
-    events = events.min(limit.saturating_sub(stored));
-    for held in &mut lane.held {
-        if held.sequence < lane.job.next || held.copy != Copy::None {
-            continue;
-        }
+    events = events.max(1).min(limit.saturating_sub(lane.held.copies()));
+    let (next, done) = (lane.job.next, lane.done);
+    let all = lane.held.write_copies(next, |held| {
         // The event that the key stopped at is what the others wait for: it needs no room.
-        let head = held.sequence == lane.done;
+        let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
-            lane.spill_all = true;
-            break;
+            return false;
         }
-        held.copy = Copy::Writing;
         spilled += held.event.memory();
         if settings.ordering == Ordering::Fifo {
             ids.push(taken(held.sequence, &held.event));
         }
         spill.push((held.sequence, Arc::clone(&held.event)));
-    }
+        true
+    });
+    lane.spill_all = !all;
     (spill, spilled)
 }
 
@@ -546,9 +533,11 @@ fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
 /// What the spill area will hold after the write.
 fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
     let mut spilled = lane.rest;
-    for held in &lane.held {
-        if held.copy != Copy::None && held.sequence >= lane.job.next {
-            spilled.add(held.sequence);
+    if lane.held.copies() > 0 {
+        for held in lane.held.iter() {
+            if held.copy != SpillCopy::None && held.sequence >= lane.job.next {
+                spilled.add(held.sequence);
+            }
         }
     }
     if !lane.rest.contiguous() {

@@ -59,7 +59,7 @@ impl Sequencer {
             limit = 1;
         }
         let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
-        for (next, held) in (lane.done..).zip(lane.held.range(lane.ran..).take(limit)) {
+        for (next, held) in (lane.done..).zip(lane.held.waiting().take(limit)) {
             if held.sequence != next {
                 break;
             }
@@ -132,7 +132,7 @@ impl Sequencer {
         lane.chunk(Some(version.clone()), &self.settings);
         let mut chunk = lane.pending.pop_back().expect("there is one now");
         let before = chunk.bytes;
-        for (verdict, held) in verdicts.into_iter().zip(lane.held.range(lane.ran..)) {
+        for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
             ended = held.event.end();
             match verdict {
                 Verdict::Effect { messages, complete } => {
@@ -163,7 +163,6 @@ impl Sequencer {
             }
             chunk.events += 1;
             self.ahead += 1;
-            lane.ran += 1;
             done += 1;
             ended &= !ignore_end;
             if ended {
@@ -183,6 +182,7 @@ impl Sequencer {
                 chunk.state = Change::Delete;
             }
         }
+        lane.held.executed((done - lane.done) as usize);
         chunk.next = done;
         chunk.bytes += bytes;
         self.memory = self.memory + chunk.bytes - before;

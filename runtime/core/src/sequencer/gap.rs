@@ -97,7 +97,11 @@ impl Sequencer {
         }
         if lane.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
             let front = lane.front;
-            if skip && front == lane.done && lane.turn.is_none() && lane.find(front + 1).is_ok() {
+            if skip
+                && front == lane.done
+                && lane.turn.is_none()
+                && lane.held.find(front + 1).is_ok()
+            {
                 lane.done += 1;
                 lane.front += 1;
                 return;
@@ -219,7 +223,7 @@ impl Sequencer {
         // Between the bounds of `rest` nothing is known for sure, and what is there is not
         // missing: it is asked for when it comes into memory.
         let mut rest = (lane.rest.count > 0).then_some((lane.rest.first, lane.rest.last));
-        for held in &lane.held {
+        for held in lane.held.iter() {
             if held.sequence < gap.at {
                 continue;
             }
@@ -293,7 +297,7 @@ impl Sequencer {
             return;
         }
         let (first, rounds) = (gap.at, gap.round);
-        let held = lane.held.get(lane.ran).map(|held| held.sequence);
+        let held = lane.held.head().map(|held| held.sequence);
         let rest = (lane.rest.count > 0).then_some(lane.rest.first);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
         let error = if next - first == 1 {
@@ -327,7 +331,7 @@ impl Sequencer {
     pub(super) fn ask_for_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.tail_at = None;
-        let busy = lane.turn.is_some() || lane.gap.is_some() || lane.held.len() > lane.ran;
+        let busy = lane.turn.is_some() || lane.gap.is_some() || lane.held.to_run() > 0;
         if busy || lane.ended || lane.parked() || !lane.live() || lane.rest.count > 0 {
             return;
         }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::gap::Gap;
+use super::held::{HeldEvents, SpillCopy};
 use super::ids::Ids;
 use crate::event::{Delivery, Event, Key, Version};
 use crate::job::{Change, Emitted, Job, Spilled, Status};
@@ -45,12 +46,7 @@ pub(super) struct Lane {
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
-    /// Ascending by sequence.
-    pub(super) held: VecDeque<Held>,
-    /// How many of `held` lie below `done`.
-    pub(super) ran: usize,
-    /// How many of `held` are not durable.
-    pub(super) loose: usize,
+    pub(super) held: HeldEvents,
     /// Deliveries of repeats that wait for their original.
     pub(super) repeats: Vec<(u64, Delivery)>,
     /// Deliveries that wait until the job is loaded, in order.
@@ -132,26 +128,6 @@ pub(super) enum Mode {
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) sequence: u64,
-    pub(super) at: u64,
-    pub(super) event: Arc<Event>,
-    /// 0 where there is none, or none any more.
-    pub(super) delivery: Delivery,
-    pub(super) copy: Copy,
-    /// Found by replay: it may stand in a `far-ahead` letter.
-    pub(super) replayed: bool,
-}
-
-/// Whether the store's spill area has a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Copy {
-    None,
-    Writing,
-    Stored,
-}
-
-#[derive(Debug)]
 pub(super) struct Check {
     pub(super) sequence: u64,
     pub(super) event: Arc<Event>,
@@ -220,9 +196,7 @@ impl Lane {
             done: job.next,
             front: job.next,
             job,
-            held: VecDeque::new(),
-            ran: 0,
-            loose: 0,
+            held: HeldEvents::default(),
             repeats: Vec::new(),
             arrivals: VecDeque::new(),
             checks: Vec::new(),
@@ -289,18 +263,15 @@ impl Lane {
 
     /// The highest sequence known to be held somewhere.
     pub(super) fn highest(&self) -> Option<u64> {
-        let held = self.held.back().map(|held| held.sequence);
+        let held = self.held.highest();
         let rest = (self.rest.count > 0).then_some(self.rest.last);
         held.max(rest)
     }
 
-    pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
-        match self.held.back() {
-            None => Err(0),
-            Some(last) if last.sequence < sequence => Err(self.held.len()),
-            Some(last) if last.sequence == sequence => Ok(self.held.len() - 1),
-            Some(_) => self.held.binary_search_by_key(&sequence, |held| held.sequence),
-        }
+    /// Deliveries of repeats of an event, which end with it.
+    pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<Delivery> {
+        let same = self.repeats.extract_if(.., |repeat| repeat.0 == sequence);
+        same.map(|(_, delivery)| delivery).collect()
     }
 
     /// Moves `front` over everything that is known to be there.
@@ -312,7 +283,7 @@ impl Lane {
                     return;
                 }
                 self.front = self.rest.last + 1;
-            } else if let Ok(mut index) = self.find(self.front) {
+            } else if let Ok(mut index) = self.held.find(self.front) {
                 while self.held.get(index).is_some_and(|held| held.sequence == self.front) {
                     self.front += 1;
                     index += 1;
@@ -354,7 +325,7 @@ impl Lane {
             && !self.ended
             && !self.parked()
             && self.retry_at.is_none()
-            && self.held.get(self.ran).is_some_and(|held| held.sequence == self.done)
+            && self.held.head().is_some_and(|held| held.sequence == self.done)
             && match self.pending.back() {
                 None => true,
                 Some(chunk) => {
@@ -369,10 +340,10 @@ impl Lane {
     /// no room: it is what the others wait for.
     pub(super) fn can_spill(&self, settings: &Settings) -> bool {
         let head = || {
-            let head = self.held.get(self.ran);
-            head.is_some_and(|held| held.sequence == self.done && held.copy == Copy::None)
+            let head = self.held.head();
+            head.is_some_and(|held| held.sequence == self.done && held.copy == SpillCopy::None)
         };
-        self.loose > 0 && (self.job.spilled.count < settings.spill_limit || head())
+        self.held.loose() > 0 && (self.job.spilled.count < settings.spill_limit || head())
     }
 
     /// Checks that can be made now: none while a page is being read, whose bounds they would
@@ -402,7 +373,7 @@ impl Lane {
     /// Whether the store knows everything that this lane does, and it waits for nothing that it
     /// has asked for.
     pub(super) fn durable(&self) -> bool {
-        self.loose == 0
+        self.held.loose() == 0
             && self.mode != Mode::Loading
             && self.turn.is_none()
             && self.load.is_none()

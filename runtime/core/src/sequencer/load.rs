@@ -2,7 +2,8 @@
 
 use super::Sequencer;
 use super::arrive::is_next;
-use super::lane::{Copy, Known, Lane, Mode};
+use super::held::SpillCopy;
+use super::lane::{Known, Lane, Mode};
 use super::lanes::List;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
@@ -230,9 +231,9 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane starts again only when no write of it is in flight");
         let arrivals = std::mem::take(&mut lane.arrivals);
-        for held in std::mem::take(&mut lane.held) {
+        for held in lane.held.take() {
             self.memory -= held.event.memory();
-            if held.copy == Copy::Stored {
+            if held.copy == SpillCopy::Stored {
                 continue;
             }
             let repeats = lane.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);

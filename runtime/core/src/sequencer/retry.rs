@@ -48,7 +48,7 @@ impl Sequencer {
 
     fn skip_failed(&mut self, index: u32, failure: Failure, version: Version) {
         let lane = &mut self.lanes[index];
-        let held = &lane.held[lane.ran];
+        let held = lane.held.head().expect("it was just executed");
         let (ends, replayed) = (held.event.end(), held.replayed);
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
@@ -67,7 +67,7 @@ impl Sequencer {
         self.memory += bytes;
         self.ahead += 1;
         lane.done += 1;
-        lane.ran += 1;
+        lane.held.executed(1);
         lane.ended = ends && !fault!(self, ForgetTheEnd);
         self.calm(index);
     }
@@ -107,7 +107,7 @@ impl Sequencer {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         lane.retry_at = None;
-        if lane.held.len() == lane.ran && lane.rest.count == 0 {
+        if lane.held.to_run() == 0 && lane.rest.count == 0 {
             // Its event is to come again, from the source or, if it was a lost last one, by the
             // next asking for it; until then nothing is due.
             lane.tail_at = tail;
@@ -116,7 +116,7 @@ impl Sequencer {
     }
 
     pub(super) fn version_changed(&mut self, version: Version) {
-        self.version = Some(version);
+        self.settings.version = Some(version);
         for index in self.lanes.indices() {
             self.retry_under_new_version(index);
             self.settle(index);
@@ -130,7 +130,8 @@ impl Sequencer {
             return;
         }
         let Some(trouble) = &lane.job.trouble else { return };
-        if trouble.version.is_some() && trouble.version != self.version && self.version.is_some() {
+        let active = &self.settings.version;
+        if trouble.version.is_some() && active.is_some() && trouble.version != *active {
             self.resume(index);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::lane::{Copy, Held};
+use super::held::{Held, SpillCopy};
 use super::lanes::List;
 use super::letters::{aside, settling};
 use super::window::NO_LANE;
@@ -32,7 +32,7 @@ impl Sequencer {
             || lane.parked()
             || lane.retry_at.is_some()
             || !lane.rest.spans(next)
-            || lane.find(next).is_ok()
+            || lane.held.find(next).is_ok()
         {
             return;
         } else {
@@ -57,7 +57,7 @@ impl Sequencer {
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
         let lane = &mut self.lanes[index];
         // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
-        let read = events.iter().filter(|(sequence, _)| lane.find(*sequence).is_err()).count();
+        let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.rest.count.saturating_sub(read as u64);
         match events.last() {
             Some(&(last, _)) if !end && left > 0 => {
@@ -93,13 +93,13 @@ impl Sequencer {
         if sequence < lane.done {
             return;
         }
-        match lane.find(sequence) {
+        match lane.held.find(sequence) {
             Err(_) => {
-                let (copy, at) = (Copy::Stored, self.now);
+                let (copy, at) = (SpillCopy::Stored, self.now);
                 let held = Held { sequence, at, event, delivery: 0, copy, replayed: false };
                 self.insert(index, held);
             }
-            Ok(position) if lane.held[position].event.content() == event.content() => {
+            Ok(position) if lane.held.same(position, &event) => {
                 self.stored(index, position);
             }
             Ok(_) => {
@@ -113,24 +113,13 @@ impl Sequencer {
     /// The spill area has a copy of a held event: its deliveries are finished.
     pub(super) fn stored(&mut self, index: u32, position: usize) {
         let lane = &mut self.lanes[index];
-        let held = &mut lane.held[position];
-        if held.copy == Copy::Stored {
-            return;
-        }
-        held.copy = Copy::Stored;
-        lane.loose -= 1;
-        let sequence = held.sequence;
-        self.window.finish(std::mem::take(&mut held.delivery));
+        let Some((sequence, delivery)) = lane.held.stored(position) else { return };
+        self.window.finish(delivery);
         self.finish_repeats(index, sequence);
     }
 
     pub(super) fn finish_repeats(&mut self, index: u32, sequence: u64) {
-        let repeats = &mut self.lanes[index].repeats;
-        if repeats.is_empty() {
-            return;
-        }
-        let finished: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == sequence).collect();
-        for (_, delivery) in finished {
+        for delivery in self.lanes[index].take_repeats(sequence) {
             self.duplicate(delivery);
         }
     }
@@ -147,7 +136,6 @@ impl Sequencer {
         if !lane.blocked() || lane.page.is_some() || lane.ended {
             return;
         }
-        let running = lane.ran + lane.running();
         let from = if lane.parked() || lane.retry_at.is_some() {
             lane.done
         } else {
@@ -155,19 +143,11 @@ impl Sequencer {
             let rest = if lane.rest.count > 0 { lane.rest.first } else { u64::MAX };
             gap.min(rest)
         };
-        let mut position = 0;
-        let mut freed = 0;
-        let rest = &mut lane.rest;
-        lane.held.retain(|held| {
-            position += 1;
-            let keep = position <= running || held.sequence < from || held.copy != Copy::Stored;
-            if !keep {
-                rest.add(held.sequence);
-                freed += held.event.memory();
-            }
-            keep
-        });
-        self.memory -= freed;
+        let stored = |held: &Held| held.sequence >= from && held.copy == SpillCopy::Stored;
+        for held in lane.held.extract(lane.running(), stored) {
+            lane.rest.add(held.sequence);
+            self.memory -= held.event.memory();
+        }
         lane.front = lane.done;
     }
 
@@ -219,7 +199,7 @@ impl Sequencer {
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if self.settings.overflow != Overflow::DeadLetter
-            || (lane.loose == 0 && lane.checks.is_empty())
+            || (lane.held.loose() == 0 && lane.checks.is_empty())
             || lane.ended
             || lane.turn.is_some()
             || lane.writing
@@ -230,16 +210,12 @@ impl Sequencer {
         {
             return;
         }
-        let mut over = Vec::new();
         let lane = &mut self.lanes[index];
-        lane.held.retain_mut(|held| {
-            let keep = held.sequence <= lane.done || held.copy != Copy::None;
-            if !keep {
-                over.push((held.sequence, held.delivery, Arc::clone(&held.event)));
-            }
-            keep
-        });
-        lane.loose -= over.len();
+        let done = lane.done;
+        let beyond = |held: &Held| held.sequence > done && held.copy == SpillCopy::None;
+        let over = lane.held.extract(0, beyond).into_iter();
+        let mut over: Vec<_> =
+            over.map(|held| (held.sequence, held.delivery, held.event)).collect();
         if lane.page.is_none() && !lane.rest.contiguous() {
             let checks = std::mem::take(&mut lane.checks).into_iter();
             over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
@@ -253,9 +229,7 @@ impl Sequencer {
                 ids.forget_from(sequence);
             }
             self.overflow(index, sequence, delivery, &event);
-            let repeats = &mut self.lanes[index].repeats;
-            let same: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == sequence).collect();
-            for (_, delivery) in same {
+            for delivery in self.lanes[index].take_repeats(sequence) {
                 self.overflow(index, sequence, delivery, &event);
             }
         }
@@ -273,24 +247,20 @@ impl Sequencer {
     /// What is held of a key that has just ended becomes letters.
     pub(super) fn completed(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.ran = 0;
         lane.gap = None;
         lane.spill_all = false;
         if let Some(ids) = &mut lane.ids {
             // They end without a number, so that a repeat of one must not pass for settled.
             ids.forget_from(lane.done);
         }
-        for held in std::mem::take(&mut lane.held) {
+        for held in lane.held.take() {
             self.memory -= held.event.memory();
-            if held.copy == Copy::Stored {
+            if held.copy == SpillCopy::Stored {
                 self.bury(index, held.sequence, &held.event);
                 continue;
             }
-            self.lanes[index].loose -= 1;
             self.after_end(index, held.sequence, held.delivery, &held.event);
-            let repeats = &mut self.lanes[index].repeats;
-            let same: Vec<_> = repeats.extract_if(.., |repeat| repeat.0 == held.sequence).collect();
-            for (_, delivery) in same {
+            for delivery in self.lanes[index].take_repeats(held.sequence) {
                 self.after_end(index, held.sequence, delivery, &held.event);
             }
         }

@@ -136,14 +136,4 @@ impl Stream {
             Replay::Http(template) => Some(template.as_str()),
         })
     }
-
-    /// Whether missing events are looked for in what the store retains.
-    pub fn replays_retained(&self) -> bool {
-        self.gap.replay.contains(&Replay::Store)
-    }
-
-    /// Whether it reads standard input, which cannot resume.
-    pub fn reads_standard_input(&self) -> bool {
-        matches!(&self.source, Source::File(it) if it.path == Place::Standard)
-    }
 }
