@@ -5,10 +5,12 @@
 //! they are as large as the inputs allow), then sleep until the next input or
 //! [`Sequencer::poll_timeout`], and call [`Sequencer::handle_timeout`].
 //!
-//! Its parts, each in a file: `arrive` decides about an event, `dispatch` forms turns and takes
-//! their results, `retry` treats failures, `gap` missing events, `spill` moves events between
-//! memory and store, `commit` forms batches and takes the answers, `load` brings lanes in and
-//! out, `settle` is what all of them call after they have changed a lane.
+//! Its parts, each in a file: `arrive` decides about an event, `repeat` about one that has been
+//! there before, `dispatch` forms turns and takes their results, `retry` treats failures, `gap`
+//! missing events, `spill` moves events between memory and store, `commit` forms batches and
+//! takes the answers, `load` brings lanes in and lets them go, `restart` starts them again, `due`
+//! brings quiet keys back, `settle` is what all of them call after they have changed a lane. A
+//! lane (`lane`, with `held` and `chunk`) knows of no other.
 
 /// Whether a deliberate fault is switched on; `false` at compile time without the feature.
 macro_rules! fault {
@@ -23,8 +25,10 @@ macro_rules! fault {
 
 mod arrive;
 mod asked;
+mod chunk;
 mod commit;
 mod dispatch;
+mod due;
 mod gap;
 mod held;
 mod ids;
@@ -33,6 +37,8 @@ mod lane;
 mod lanes;
 mod letters;
 mod load;
+mod repeat;
+mod restart;
 mod retry;
 mod settle;
 mod spill;
@@ -43,9 +49,9 @@ use std::collections::VecDeque;
 
 use self::asked::Asked;
 use self::commit::Shard;
+use self::due::Due;
 use self::jitter::Jitter;
 use self::lanes::{Lanes, List};
-use self::load::Due;
 use self::timers::Timers;
 use self::window::Window;
 use crate::effect::Effect;

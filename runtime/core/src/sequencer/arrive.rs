@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::Sequencer;
 use super::held::{Held, SpillCopy};
 use super::lane::{Check, Mode};
-use super::letters::{aside, settling, tag};
+use super::letters::aside;
 use super::window::NO_LANE;
-use crate::event::{Delivery, Event, Key, SEQUENCE_END, shard_of};
+use crate::event::{Delivery, Event, SEQUENCE_END, shard_of};
 use crate::job::{Digests, TakenId};
-use crate::letter::{Cause, DeadLetter, LetterId};
+use crate::letter::{Cause, DeadLetter};
 use crate::settings::{Ordering, Overflow, Settings};
 
 impl Sequencer {
@@ -241,143 +241,6 @@ impl Sequencer {
             && lane.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
             && lane.blocked()
     }
-
-    pub(super) fn overflow(
-        &mut self,
-        index: u32,
-        sequence: u64,
-        delivery: Delivery,
-        event: &Arc<Event>,
-    ) {
-        let lane = &self.lanes[index];
-        if lane.assumed {
-            self.wait(index, delivery, Arc::clone(event));
-            return;
-        }
-        let error = format!(
-            "the key is blocked at {} and has {} events behind it already (spill_limit)",
-            lane.done, self.settings.spill_limit
-        );
-        let letter = aside(&lane.key, sequence, event, Cause::Overflow, error);
-        self.free_letter(letter, delivery);
-    }
-
-    fn repeat_of_held(
-        &mut self,
-        index: u32,
-        position: usize,
-        delivery: Delivery,
-        event: &Arc<Event>,
-    ) {
-        let lane = &mut self.lanes[index];
-        let held = lane.held.get(position).expect("it was found there");
-        let sequence = held.sequence;
-        if held.event.content() != event.content() && !fault!(self, IgnoreConflicts) {
-            self.conflict(index, sequence, delivery, event);
-        } else if held.copy == SpillCopy::Stored {
-            self.duplicate(delivery);
-        } else if held.delivery == 0 {
-            // Found by replay, and now the source has it too.
-            lane.held.deliver(position, delivery);
-        } else {
-            lane.repeats.push((sequence, delivery));
-        }
-    }
-
-    fn repeat_of_settled(
-        &mut self,
-        index: u32,
-        sequence: u64,
-        delivery: Delivery,
-        event: Arc<Event>,
-    ) {
-        let lane = &mut self.lanes[index];
-        if lane.joins() {
-            self.wait(index, delivery, event);
-            return;
-        }
-        if lane.job.holes.contains(sequence) && !fault!(self, TakeLateForDuplicate) {
-            self.late(index, sequence, delivery, event);
-            return;
-        }
-        let differs = lane.job.digests.differs(lane.job.next, sequence, event.content());
-        if differs == Some(true) && !fault!(self, IgnoreConflicts) {
-            self.conflict(index, sequence, delivery, &event);
-        } else {
-            self.duplicate(delivery);
-        }
-    }
-
-    /// The original of a skipped sequence: it takes the place of the empty letter.
-    fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
-        let lane = &mut self.lanes[index];
-        lane.job.holes.remove(sequence);
-        let error = "it came after its sequence had been skipped".into();
-        let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
-        let bytes = letter.memory();
-        let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
-        let chunk = lane.chunk(None, &self.settings);
-        // In a chunk that skips it as well, the empty letter has not been written yet.
-        chunk.letters.retain(|letter| letter.id != empty);
-        chunk.consumed.push(empty);
-        chunk.letters.push(letter);
-        chunk.joined.push((delivery, event));
-        chunk.bytes += bytes;
-        self.memory += bytes;
-    }
-
-    pub(super) fn duplicate(&mut self, delivery: Delivery) {
-        if delivery != 0 {
-            self.stats.duplicates += 1;
-            self.window.finish(delivery);
-        }
-    }
-
-    pub(super) fn conflict(
-        &mut self,
-        index: u32,
-        sequence: u64,
-        delivery: Delivery,
-        event: &Arc<Event>,
-    ) {
-        if self.lanes[index].assumed {
-            self.wait(index, delivery, Arc::clone(event));
-            return;
-        }
-        let error = "another event with other content has the same identity".into();
-        let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
-        self.free_letter(letter, delivery);
-    }
-
-    pub(super) fn after_end(
-        &mut self,
-        index: u32,
-        sequence: u64,
-        delivery: Delivery,
-        event: &Arc<Event>,
-    ) {
-        if !self.lanes[index].over() {
-            // The end is not durable yet: if its commit is refused, this event may still count.
-            self.wait(index, delivery, Arc::clone(event));
-            return;
-        }
-        let letter = self.after_end_letter(index, sequence, event);
-        self.free_letter(letter, delivery);
-    }
-
-    pub(super) fn after_end_letter(
-        &self,
-        index: u32,
-        sequence: u64,
-        event: &Arc<Event>,
-    ) -> DeadLetter {
-        let lane = &self.lanes[index];
-        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
-        // A number that Ordain gave, and that nothing was settled under, identifies nothing.
-        let fifo = self.settings.ordering == Ordering::Fifo;
-        let sequence = if fifo { 0 } else { sequence };
-        aside(&lane.key, sequence, event, Cause::AfterEnd, error)
-    }
 }
 
 /// Whether the event can be the next one of a job whose `next` is this.
@@ -386,9 +249,4 @@ pub(super) fn is_next(settings: &Settings, next: u64, event: &Event) -> bool {
         Ordering::Sequenced => event.sequence() == Some(next),
         Ordering::Fifo => true,
     }
-}
-
-/// Identity of the letter that an event found by replay may come from.
-pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
-    LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
 }

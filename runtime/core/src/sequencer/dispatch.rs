@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::lane::InTurn;
-use super::letters::settling;
+use super::letters::{far_ahead_id, settling};
 use crate::effect::Effect;
 use crate::event::{Event, Version};
 use crate::job::{Change, Emitted};
@@ -155,7 +155,7 @@ impl Sequencer {
                 }
             }
             if held.replayed {
-                let id = super::arrive::far_ahead_id(&key, held.sequence, &held.event);
+                let id = far_ahead_id(&key, held.sequence, &held.event);
                 chunk.consumed.push(id);
             }
             if ack_now {

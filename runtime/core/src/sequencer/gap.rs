@@ -344,7 +344,7 @@ impl Sequencer {
     /// Nothing more will come from the source.
     pub(super) fn source_ended(&mut self) {
         self.ended = true;
-        self.due_soon(self.now);
+        self.due.soon(self.now);
         for index in self.lanes.indices() {
             let lane = &mut self.lanes[index];
             lane.tail_at = lane.tail_at.map(|at| at.min(self.now));

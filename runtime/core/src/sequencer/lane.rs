@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::chunk::Chunk;
 use super::gap::Gap;
 use super::held::{HeldEvents, SpillCopy};
 use super::ids::Ids;
-use crate::event::{Delivery, Event, Key, Version};
-use crate::job::{Change, Emitted, Job, Spilled, Status};
-use crate::letter::{DeadLetter, LetterId};
+use crate::event::{Delivery, Event, Key};
+use crate::job::{Job, Spilled, Status};
 use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
 
@@ -141,41 +141,6 @@ pub(super) struct InTurn {
     /// The lane started again meanwhile: the result is worth nothing, but until it comes no other
     /// turn may start.
     pub(super) stale: bool,
-}
-
-/// Results of one version, to be committed together.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    /// `done` after it.
-    pub(super) next: u64,
-    pub(super) events: usize,
-    /// Of `events`, those with effect.
-    pub(super) effects: usize,
-    pub(super) version: Option<Version>,
-    pub(super) state: Change,
-    pub(super) messages: Vec<Emitted>,
-    pub(super) letters: Vec<DeadLetter>,
-    pub(super) consumed: Vec<LetterId>,
-    /// Deliveries that are settled by it without being held: late originals.
-    pub(super) joined: Vec<(Delivery, Arc<Event>)>,
-    pub(super) bytes: usize,
-}
-
-impl Chunk {
-    pub(super) fn new(next: u64, version: Option<Version>) -> Self {
-        Self {
-            next,
-            events: 0,
-            effects: 0,
-            version,
-            state: Change::Keep,
-            messages: Vec::new(),
-            letters: Vec::new(),
-            consumed: Vec::new(),
-            joined: Vec::new(),
-            bytes: 0,
-        }
-    }
 }
 
 impl Lane {
@@ -386,23 +351,6 @@ impl Lane {
             && self.pending.is_empty()
             && !self.header
             && self.gap.as_ref().is_none_or(|gap| !gap.asks())
-    }
-
-    /// The chunk that a result of this version at `done` belongs to.
-    pub(super) fn chunk(&mut self, version: Option<Version>, settings: &Settings) -> &mut Chunk {
-        let fits = self.pending.back().is_some_and(|chunk| {
-            chunk.events < settings.batch_events
-                && chunk.bytes < settings.batch_bytes
-                && (chunk.version.is_none() || version.is_none() || chunk.version == version)
-        });
-        if !fits {
-            self.pending.push_back(Chunk::new(self.done, version.clone()));
-        }
-        let chunk = self.pending.back_mut().expect("one was just pushed if there was none");
-        if chunk.version.is_none() {
-            chunk.version = version;
-        }
-        chunk
     }
 
     /// When its owner must look at it again, from what the store knows of it, or `None` if only

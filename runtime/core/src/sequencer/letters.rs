@@ -6,6 +6,7 @@ use super::Sequencer;
 use super::window::NO_LANE;
 use crate::event::{Delivery, Event, Key, Version, shard_of};
 use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
+use crate::settings::Ordering;
 
 /// A letter that belongs to no job's progress, and the delivery that ends with it.
 #[derive(Debug)]
@@ -65,6 +66,11 @@ pub(super) fn settling(
     }
 }
 
+/// Identity of the letter that an event found by replay may come from.
+pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
+    LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
+}
+
 impl Sequencer {
     /// A delivery that is no event: its letter was made by the decoder.
     pub(super) fn unreadable(&mut self, delivery: Delivery, letter: DeadLetter) {
@@ -81,5 +87,55 @@ impl Sequencer {
         };
         self.memory += letter.memory();
         self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
+    }
+
+    pub(super) fn overflow(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        let lane = &self.lanes[index];
+        if lane.assumed {
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
+        let error = format!(
+            "the key is blocked at {} and has {} events behind it already (spill_limit)",
+            lane.done, self.settings.spill_limit
+        );
+        let letter = aside(&lane.key, sequence, event, Cause::Overflow, error);
+        self.free_letter(letter, delivery);
+    }
+
+    pub(super) fn after_end(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        if !self.lanes[index].over() {
+            // The end is not durable yet: if its commit is refused, this event may still count.
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
+        let letter = self.after_end_letter(index, sequence, event);
+        self.free_letter(letter, delivery);
+    }
+
+    pub(super) fn after_end_letter(
+        &self,
+        index: u32,
+        sequence: u64,
+        event: &Arc<Event>,
+    ) -> DeadLetter {
+        let lane = &self.lanes[index];
+        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
+        // A number that Ordain gave, and that nothing was settled under, identifies nothing.
+        let fifo = self.settings.ordering == Ordering::Fifo;
+        let sequence = if fifo { 0 } else { sequence };
+        aside(&lane.key, sequence, event, Cause::AfterEnd, error)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::letters::settling;
+use super::letters::{far_ahead_id, settling};
 use crate::event::Version;
 use crate::job::{Status, Trouble};
 use crate::letter::Cause;
@@ -56,7 +56,7 @@ impl Sequencer {
         let version = Some(version);
         let letter =
             settling(&lane.key, sequence, Some(&event), cause, failure.message, version.clone());
-        let consumed = replayed.then(|| super::arrive::far_ahead_id(&lane.key, sequence, &event));
+        let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
         let bytes = letter.memory();
         let chunk = lane.chunk(version, &self.settings);
         chunk.next = sequence + 1;

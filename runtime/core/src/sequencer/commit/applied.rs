@@ -1,0 +1,152 @@
+//! What an applied commit means for its lanes, write by write: settled, held, or refused.
+
+use super::super::Sequencer;
+use super::write::spilled;
+use super::{InFlight, InWrite};
+use crate::effect::Effect;
+use crate::job::{Applied, JobWrite, Refusal};
+
+/// Ids beyond `id_window` before the oldest are forgotten: forgetting is done in lots.
+const ID_SLACK: usize = 256;
+
+impl Sequencer {
+    pub(super) fn applied(&mut self, flight: InFlight, mut applied: Applied) {
+        let InFlight { batch, lanes, letters, bytes, .. } = flight;
+        self.stats.commits += 1;
+        self.memory -= bytes;
+        for (letter, delivery) in batch.letters.iter().zip(letters) {
+            self.stats.dead[letter.cause as usize] += 1;
+            self.window.finish(delivery);
+        }
+        if fault!(self, KeepRefusedResults) {
+            applied.refused.clear();
+        }
+        let mut refused = applied.refused.iter().peekable();
+        let mut messages = (0, 0);
+        for (position, (in_write, write)) in lanes.into_iter().zip(&batch.writes).enumerate() {
+            let index = in_write.lane;
+            self.lanes[index].writing = false;
+            self.lanes[index].joining = false;
+            self.ahead -= in_write.events;
+            if let Some((_, refusal)) = refused.next_if(|(refused, _)| *refused == position) {
+                self.refused(in_write, refusal.clone());
+                continue;
+            }
+            messages.0 += write.messages.len();
+            messages.1 +=
+                write.messages.iter().map(|emitted| emitted.message.memory()).sum::<usize>();
+            self.write_applied(position, in_write, write, &applied);
+            self.settle(index);
+        }
+        self.stats.messages += messages.0 as u64;
+        for letter in batch.forwarded(&applied) {
+            messages.0 += 1;
+            messages.1 += letter.memory();
+        }
+        if messages.0 > 0 {
+            self.outbox += messages.0;
+            self.memory += messages.1;
+            let entry = (batch.number, messages.0, messages.1);
+            self.shards[batch.shard as usize].outbox.push_back(entry);
+            if fault!(self, PublishRefused) {
+                applied.refused.clear();
+            }
+            self.effects.push_back(Effect::Publish { batch, applied });
+        }
+    }
+
+    fn write_applied(
+        &mut self,
+        position: usize,
+        in_write: InWrite,
+        write: &JobWrite,
+        applied: &Applied,
+    ) {
+        let index = in_write.lane;
+        self.stats.settled += in_write.effects as u64;
+        for letter in &write.letters {
+            self.stats.dead[letter.cause as usize] += 1;
+        }
+        self.lanes[index].job.fill_times(applied.time);
+        self.forget_settled(index, write.job.next);
+        for (delivery, event) in in_write.joined {
+            drop(event);
+            self.window.finish(delivery);
+        }
+        for (sequence, _) in &write.spill {
+            if let Ok(at) = self.lanes[index].held.find(*sequence) {
+                self.stored(index, at);
+            }
+        }
+        for check in in_write.checks {
+            self.memory -= check.event.memory();
+            let present = applied
+                .present
+                .iter()
+                .find(|present| present.write == position && present.sequence == check.sequence);
+            match present {
+                Some(present) if present.same || fault!(self, IgnoreConflicts) => {
+                    self.duplicate(check.delivery);
+                }
+                Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
+                None => {
+                    self.lanes[index].rest.add(check.sequence);
+                    self.window.finish(check.delivery);
+                }
+            }
+        }
+        self.trim_ids(index);
+        let exact = spilled(&self.lanes[index], &[]);
+        let tail = self.tail_from_now();
+        let lane = &mut self.lanes[index];
+        // Checks were counted as if they were new. The record must not keep that: it would seem
+        // to be at its limit too early, more so with each repeat after a restart.
+        lane.header |= lane.job.spilled.count > exact.count;
+        lane.job.spilled = exact;
+        if in_write.events > 0 {
+            lane.tail_at = tail;
+        }
+        lane.assumed = false;
+        if lane.over() {
+            self.completed(index);
+        } else {
+            self.unload(index);
+        }
+        self.take_arrivals(index);
+    }
+
+    /// Forgets the held events that are durably settled.
+    fn forget_settled(&mut self, index: u32, next: u64) {
+        while let Some(held) = self.lanes[index].held.pop_below(next) {
+            self.memory -= held.event.memory();
+            self.window.finish(held.delivery);
+            self.finish_repeats(index, held.sequence);
+        }
+    }
+
+    fn trim_ids(&mut self, index: u32) {
+        let window = self.settings.id_window;
+        let lane = &mut self.lanes[index];
+        let keep = lane.job.next;
+        if let Some(ids) = &mut lane.ids
+            && ids.len() > window + ID_SLACK
+        {
+            lane.job.ids_from = ids.trim(window, keep);
+        }
+    }
+
+    fn refused(&mut self, in_write: InWrite, refusal: Refusal) {
+        let index = in_write.lane;
+        self.stats.refused += 1;
+        for (delivery, event) in in_write.joined {
+            self.wait(index, delivery, event);
+        }
+        // Their memory stays counted.
+        self.lanes[index].checks.extend(in_write.checks);
+        match refusal {
+            Refusal::Next(_) => self.load_again(index),
+            Refusal::Partition(next) => self.yield_lane(index, next),
+            Refusal::Corrupt(error) => self.break_lane(index, error),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a lane has to write, and what of it is kept until the answer.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::super::Sequencer;
+use super::super::chunk::Chunk;
+use super::super::held::SpillCopy;
+use super::super::lane::{Check, Known, Lane};
+use super::InWrite;
+use crate::event::Event;
+use crate::job::{Digests, Expect, Job, JobWrite, Spilled, Status, TakenId};
+use crate::settings::{Ordering, Settings};
+
+impl Sequencer {
+    /// What the lane has to write, with room for so many spilled events and bytes.
+    pub(super) fn write_of(
+        &mut self,
+        index: u32,
+        room: (usize, usize),
+    ) -> (JobWrite, InWrite, Cost) {
+        let settings = &self.settings;
+        let lane = &mut self.lanes[index];
+        let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
+        let mut ids = SmallVec::new();
+        let mut chunk = match lane.pending.pop_front() {
+            Some(chunk) => {
+                advance_job(lane, &chunk, settings, &mut ids);
+                chunk
+            }
+            None => Chunk::new(lane.job.next, None),
+        };
+        // The end goes with the last event, even where late originals are still to be settled.
+        let completed = lane.ended && lane.job.next == lane.done;
+        let more = !lane.pending.is_empty() && !completed;
+        let (mut spill, spilled_bytes) = spill_of(lane, settings, room, &mut ids);
+        let checks = checks_of(lane, settings, room.0.saturating_sub(spill.len()).max(1));
+        spill.extend(checks.iter().map(|check| (check.sequence, Arc::clone(&check.event))));
+        self.stats.spilled += spill.len() as u64;
+
+        lane.job.spilled = spilled(lane, &checks);
+        let due = if more { Some(self.now) } else { lane.due(self.now) };
+        let due_in = due.map(|at| at.saturating_sub(self.now));
+        if completed {
+            lane.job.status = Status::Completed;
+            lane.forgotten_at = self.now.saturating_add(settings.complete_ttl);
+        }
+        let quiet = due_in.is_none() && lane.job.spilled.count == 0 && !lane.parked();
+        let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
+        let mut job = job_to_write(lane, more);
+        lane.absent = false;
+        lane.known = Known::of(&job);
+        lane.header = false;
+        lane.writing = true;
+        lane.joining = !chunk.joined.is_empty();
+
+        let cost = Cost {
+            events: chunk.events + spill.len(),
+            bytes: chunk.bytes + spilled_bytes,
+            kept: chunk.bytes,
+        };
+        if fault!(self, LoseTheRetryCount) {
+            job.attempts = 0;
+        }
+        if fault!(self, ForgetTheVersion) {
+            job.version = None;
+        }
+        if fault!(self, ForgetTheId) {
+            ids.pop();
+        }
+        if fault!(self, SwapMessages) {
+            chunk.messages.reverse();
+        }
+        if fault!(self, LoseAMessage) && chunk.messages.len() > 1 {
+            chunk.messages.pop();
+        }
+        if fault!(self, DropASpilledEvent) && !spill.is_empty() {
+            spill.remove(0);
+        }
+        let write = JobWrite {
+            key: lane.key.clone(),
+            expect,
+            job,
+            state: chunk.state,
+            messages: chunk.messages,
+            letters: chunk.letters,
+            consumed: chunk.consumed,
+            spill,
+            ids,
+            due_in: due_in.filter(|_| !fault!(self, ForgetTheDueTime)),
+            expire_in: ttl.filter(|_| quiet),
+        };
+        let (events, effects, joined) = (chunk.events, chunk.effects, chunk.joined);
+        let in_write = InWrite { lane: index, events, effects, joined, checks };
+        if fault!(self, AckBeforeSpill) {
+            let deliveries: Vec<_> = self.lanes[index].held.iter().map(|h| h.delivery).collect();
+            let spilled = !write.spill.is_empty();
+            deliveries.into_iter().filter(|_| spilled).for_each(|d| self.window.finish(d));
+        }
+        (write, in_write, cost)
+    }
+}
+
+/// What a write costs: events and bytes towards the batch's limits, bytes kept until the answer.
+pub(super) struct Cost {
+    pub(super) events: usize,
+    pub(super) bytes: usize,
+    pub(super) kept: usize,
+}
+
+/// Moves the job over the events of a chunk.
+fn advance_job(
+    lane: &mut Lane,
+    chunk: &Chunk,
+    settings: &Settings,
+    ids: &mut SmallVec<[TakenId; 2]>,
+) {
+    let mut next = lane.job.next;
+    let unseen = |digests: &mut Digests, from: u64, to: u64| {
+        for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
+            digests.push_unseen(settings.digests);
+        }
+    };
+    for held in lane.held.iter() {
+        if held.sequence >= chunk.next {
+            break;
+        }
+        unseen(&mut lane.job.digests, next, held.sequence);
+        lane.job.digests.push(held.event.content(), settings.digests);
+        next = held.sequence + 1;
+        if settings.ordering == Ordering::Fifo && held.copy == SpillCopy::None {
+            ids.push(taken(held.sequence, &held.event));
+        }
+    }
+    unseen(&mut lane.job.digests, next, chunk.next);
+    lane.job.next = chunk.next;
+    for (_, late) in &chunk.joined {
+        if let Some(sequence) = late.sequence() {
+            lane.job.digests.set(chunk.next, sequence, late.content());
+        }
+    }
+    if chunk.version.is_some() {
+        lane.job.version.clone_from(&chunk.version);
+    }
+}
+
+fn taken(sequence: u64, event: &Event) -> TakenId {
+    let content = Digests::short(event.content());
+    TakenId { sequence, id: event.id_digest(), content }
+}
+
+/// Held events to be spilled by this write: from the first on, so that in a `fifo` stream no
+/// number becomes durable before an earlier one.
+fn spill_of(
+    lane: &mut Lane,
+    settings: &Settings,
+    (mut events, bytes): (usize, usize),
+    ids: &mut SmallVec<[TakenId; 2]>,
+) -> (Vec<(u64, Arc<Event>)>, usize) {
+    let (mut spill, mut spilled) = (Vec::new(), 0);
+    // What lies beyond the key's end gets letters, not a place in the store.
+    lane.spill_all &= !lane.ended;
+    if !lane.spill_all {
+        return (spill, spilled);
+    }
+    let limit = settings.spill_limit.saturating_sub(lane.rest.count) as usize;
+    events = events.max(1).min(limit.saturating_sub(lane.held.copies()));
+    let (next, done) = (lane.job.next, lane.done);
+    let all = lane.held.write_copies(next, |held| {
+        // The event that the key stopped at is what the others wait for: it needs no room.
+        let head = held.sequence == done;
+        if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
+            return false;
+        }
+        spilled += held.event.memory();
+        if settings.ordering == Ordering::Fifo {
+            ids.push(taken(held.sequence, &held.event));
+        }
+        spill.push((held.sequence, Arc::clone(&held.event)));
+        true
+    });
+    lane.spill_all = !all;
+    (spill, spilled)
+}
+
+/// Checks that can be made now, one for each sequence.
+fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
+    if lane.checks.is_empty() {
+        return Vec::new();
+    }
+    let room = lane.check_room(settings).min(room);
+    let (mut now, mut later): (Vec<Check>, Vec<Check>) = (Vec::new(), Vec::new());
+    for check in std::mem::take(&mut lane.checks) {
+        if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
+            later.push(check);
+        } else {
+            now.push(check);
+        }
+    }
+    lane.checks = later;
+    now
+}
+
+/// What the spill area will hold after the write.
+pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
+    let mut spilled = lane.rest;
+    if lane.held.copies() > 0 {
+        for held in lane.held.iter() {
+            if held.copy != SpillCopy::None && held.sequence >= lane.job.next {
+                spilled.add(held.sequence);
+            }
+        }
+    }
+    if !lane.rest.contiguous() {
+        for check in checks {
+            spilled.add(check.sequence);
+        }
+    }
+    spilled
+}
+
+/// The record as it is written: what concerns the event at `done` is left out while results
+/// before it are still to be written.
+fn job_to_write(lane: &Lane, more: bool) -> Job {
+    let mut job = lane.job.clone();
+    if more {
+        job.attempts = 0;
+        job.rounds = 0;
+        job.trouble = None;
+        job.status = Status::Active;
+    } else if job.status == Status::Active {
+        if lane.retry_at.is_some() {
+            job.status = Status::Retrying;
+        } else if lane.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
+            job.status = Status::Waiting;
+        }
+    }
+    job
+}

@@ -1,0 +1,120 @@
+//! The due index, which brings quiet keys back, and keys that somebody wants looked at.
+
+use super::Sequencer;
+use crate::effect::Effect;
+use crate::event::{Key, shard_of};
+
+/// Time until the next pass over the due index, in ms, where there was no room for a key that is
+/// due, or one that is due has left memory during the pass: lanes that come and go must not make
+/// it spin.
+const DUE_PAUSE: u64 = 1_000;
+/// The same once the source is at its end, when somebody waits for everything to settle.
+const DUE_PAUSE_AT_END: u64 = 20;
+/// Entries in one read of the due index.
+const DUE_PAGE: usize = 256;
+
+/// The pass over the due index.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// When the next pass starts.
+    at: u64,
+    /// Where this pass goes on.
+    after: Option<(u64, Key)>,
+    reading: bool,
+    in_pass: bool,
+    /// Nothing has left memory with something to do since the last pass began.
+    clean: bool,
+}
+
+impl Due {
+    pub(super) fn new(now: u64) -> Self {
+        Self { at: now, after: None, reading: false, in_pass: false, clean: false }
+    }
+
+    pub(super) fn at(&self) -> Option<u64> {
+        (!self.reading).then_some(self.at)
+    }
+
+    pub(super) fn settled(&self) -> bool {
+        self.clean && !self.reading && !self.in_pass
+    }
+
+    /// Something of a key that is not in memory may be due earlier than was known.
+    pub(super) fn soon(&mut self, at: u64) {
+        self.clean = false;
+        self.at = self.at.min(at);
+    }
+}
+
+impl Sequencer {
+    pub(super) fn read_due(&mut self) {
+        if self.due.reading || self.draining || self.due.at > self.now {
+            return;
+        }
+        if self.due.after.is_none() {
+            self.due.clean = true;
+            self.due.in_pass = true;
+        }
+        let limit = DUE_PAGE.min(self.room());
+        if limit == 0 {
+            self.due.at = self.now + DUE_PAUSE;
+            return;
+        }
+        self.due.reading = true;
+        let after = self.due.after.clone();
+        self.effects.push_back(Effect::ReadDue { after, limit, all: self.ended });
+    }
+
+    pub(super) fn due_read(&mut self, entries: Vec<(u64, Key)>, next_in: Option<u64>) {
+        if !std::mem::take(&mut self.due.reading) {
+            self.stats.stale += 1;
+            return;
+        }
+        let some = !entries.is_empty();
+        for entry in entries {
+            if !self.bring_in(&entry.1) {
+                break;
+            }
+            self.due.after = Some(entry);
+        }
+        let more = next_in.is_some_and(|wait| wait == 0 || self.ended);
+        if some && more {
+            self.due.at = self.now;
+            return;
+        }
+        self.due.after = None;
+        self.due.in_pass = false;
+        // Entries of lanes in memory may have passed: those look after themselves.
+        let poll = self.settings.due_poll;
+        self.due.at =
+            self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
+        if !self.due.clean {
+            let pause = if self.ended { DUE_PAUSE_AT_END } else { DUE_PAUSE };
+            self.due.soon(self.now + pause);
+        }
+    }
+
+    /// Brings in the keys that somebody wants looked at.
+    pub(super) fn look(&mut self) {
+        while let Some(key) = self.looks.pop_front() {
+            if !self.bring_in(&key) {
+                self.looks.push_front(key);
+                return;
+            }
+        }
+    }
+
+    /// Loads a key that is not in memory; `false` if there is no room.
+    fn bring_in(&mut self, key: &Key) -> bool {
+        if self.lanes.find(key).is_some() {
+            return true;
+        }
+        if self.room() == 0 {
+            return false;
+        }
+        let index = self.make_lane(Key::clone(key), shard_of(key, self.settings.shards));
+        self.loads.push_back(index);
+        self.settle(index);
+        true
+    }
+}

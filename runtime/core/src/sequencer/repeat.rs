@@ -1,0 +1,99 @@
+//! An event whose identity has been there before: a duplicate, a conflict, or the late original
+//! of a skipped sequence.
+
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::held::SpillCopy;
+use super::letters::{aside, settling};
+use crate::event::{Delivery, Event};
+use crate::letter::{Cause, LetterId};
+
+impl Sequencer {
+    pub(super) fn repeat_of_held(
+        &mut self,
+        index: u32,
+        position: usize,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        let lane = &mut self.lanes[index];
+        let held = lane.held.get(position).expect("it was found there");
+        let sequence = held.sequence;
+        if held.event.content() != event.content() && !fault!(self, IgnoreConflicts) {
+            self.conflict(index, sequence, delivery, event);
+        } else if held.copy == SpillCopy::Stored {
+            self.duplicate(delivery);
+        } else if held.delivery == 0 {
+            // Found by replay, and now the source has it too.
+            lane.held.deliver(position, delivery);
+        } else {
+            lane.repeats.push((sequence, delivery));
+        }
+    }
+
+    pub(super) fn repeat_of_settled(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: Arc<Event>,
+    ) {
+        let lane = &mut self.lanes[index];
+        if lane.joins() {
+            self.wait(index, delivery, event);
+            return;
+        }
+        if lane.job.holes.contains(sequence) && !fault!(self, TakeLateForDuplicate) {
+            self.late(index, sequence, delivery, event);
+            return;
+        }
+        let differs = lane.job.digests.differs(lane.job.next, sequence, event.content());
+        if differs == Some(true) && !fault!(self, IgnoreConflicts) {
+            self.conflict(index, sequence, delivery, &event);
+        } else {
+            self.duplicate(delivery);
+        }
+    }
+
+    /// The original of a skipped sequence: it takes the place of the empty letter.
+    fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
+        let lane = &mut self.lanes[index];
+        lane.job.holes.remove(sequence);
+        let error = "it came after its sequence had been skipped".into();
+        let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
+        let bytes = letter.memory();
+        let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
+        let chunk = lane.chunk(None, &self.settings);
+        // In a chunk that skips it as well, the empty letter has not been written yet.
+        chunk.letters.retain(|letter| letter.id != empty);
+        chunk.consumed.push(empty);
+        chunk.letters.push(letter);
+        chunk.joined.push((delivery, event));
+        chunk.bytes += bytes;
+        self.memory += bytes;
+    }
+
+    pub(super) fn duplicate(&mut self, delivery: Delivery) {
+        if delivery != 0 {
+            self.stats.duplicates += 1;
+            self.window.finish(delivery);
+        }
+    }
+
+    pub(super) fn conflict(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: Delivery,
+        event: &Arc<Event>,
+    ) {
+        if self.lanes[index].assumed {
+            self.wait(index, delivery, Arc::clone(event));
+            return;
+        }
+        let error = "another event with other content has the same identity".into();
+        let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
+        self.free_letter(letter, delivery);
+    }
+}

@@ -1,0 +1,89 @@
+//! A lane starts again, is another partition's, or cannot be read: what of it is not durable
+//! waits as if it had just arrived.
+
+use super::Sequencer;
+use super::arrive::is_next;
+use super::held::SpillCopy;
+use super::lane::{InTurn, Lane, Mode};
+
+impl Sequencer {
+    /// Drops all that is not durable and starts again from the stored job. The events that are
+    /// not durable wait for it as if they had just arrived.
+    pub(super) fn load_again(&mut self, index: u32) {
+        self.unwind(index);
+        self.lanes[index].mode = Mode::Loading;
+        self.loads.push_back(index);
+        self.settle(index);
+    }
+
+    /// Another partition has taken the job over. It is taken back only when its next event is
+    /// here, or, since its `next` moves on without this one knowing, after a while.
+    pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
+        self.unwind(index);
+        let lane = &self.lanes[index];
+        if lane.arrivals.iter().any(|(_, event)| is_next(&self.settings, next, event)) {
+            self.load_again(index);
+            return;
+        }
+        let lane = &mut self.lanes[index];
+        lane.mode = Mode::Foreign(next);
+        lane.reload_at = Some(self.now + self.settings.gap.timeout.max(1));
+        self.settle(index);
+    }
+
+    /// The lane's record cannot be read: its events are dead-lettered, and only they.
+    pub(super) fn break_lane(&mut self, index: u32, error: String) {
+        self.unwind(index);
+        self.lanes[index].mode = Mode::Broken(error);
+        self.take_arrivals(index);
+        self.settle(index);
+    }
+
+    /// Turns what is not durable back into arrivals.
+    fn unwind(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        debug_assert!(!lane.writing, "a lane starts again only when no write of it is in flight");
+        let arrivals = std::mem::take(&mut lane.arrivals);
+        for held in lane.held.take() {
+            self.memory -= held.event.memory();
+            if held.copy == SpillCopy::Stored {
+                continue;
+            }
+            let repeats = lane.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);
+            let deliveries = std::iter::once(held.delivery).chain(repeats.map(|(_, d)| *d));
+            for delivery in deliveries {
+                self.memory += held.event.memory();
+                lane.arrivals.push_back((delivery, held.event.clone()));
+            }
+        }
+        for chunk in std::mem::take(&mut lane.pending) {
+            self.ahead -= chunk.events;
+            self.memory -= chunk.bytes;
+            for (delivery, event) in chunk.joined {
+                self.memory += event.memory();
+                lane.arrivals.push_back((delivery, event));
+            }
+        }
+        // Their memory stays counted: a check becomes an arrival.
+        let checks = std::mem::take(&mut lane.checks);
+        lane.arrivals.extend(checks.into_iter().map(|check| (check.delivery, check.event)));
+        lane.arrivals.extend(arrivals);
+
+        let settings = &self.settings;
+        let fresh = Lane::new(lane.key.clone(), lane.shard, lane.birth, settings);
+        let old = std::mem::replace(lane, fresh);
+        lane.arrivals = old.arrivals;
+        lane.turn = old.turn.map(|turn| InTurn { stale: true, ..turn });
+        lane.again = old.again;
+        lane.dirty = old.dirty;
+        lane.ready = old.ready;
+        lane.timer = old.timer;
+        lane.class = old.class;
+        lane.restless = old.restless;
+        lane.charged = old.charged;
+        lane.link = old.link;
+        if fault!(self, KeepRefusedState) {
+            self.lanes[index].state = old.state;
+        }
+    }
+}
