@@ -1,30 +1,46 @@
 //! `cargo xtask bench`.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::setup::say;
+use crate::setup::{cargo, host, plugins, run, say, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// What to measure.
     name: Option<String>,
+    /// Runs of each side; the median counts.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 0] = [];
+const BENCHES: [(&str, &str); 2] = [
+    ("core", "the sequencer alone, and the crossing into a handler"),
+    ("embedded", "from file to file through a handler, on the embedded store"),
+];
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
-    match &args.name {
-        None => {
-            for (name, meaning) in BENCHES {
-                say(&format!("{name}: {meaning}"));
-            }
-            Ok(())
+    let Some(name) = &args.name else {
+        for (name, meaning) in BENCHES {
+            say(&format!("{name}: {meaning}"));
         }
-        Some(name) => bail!("there is no benchmark {name:?}; `cargo xtask bench` lists them"),
+        return Ok(());
+    };
+    if !BENCHES.iter().any(|(known, _)| known == name) {
+        bail!("there is no benchmark {name:?}; `cargo xtask bench` lists them");
     }
+    let plugins = plugins()?;
+    let ordain = host()?;
+    run(cargo("build").args(["--release", "--package", "ordain-bench"]))?;
+    say(&format!("measuring {name}; leave the machine alone meanwhile"));
+    let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));
+    bench.arg(name).arg("--plugins").arg(plugins).arg("--ordain").arg(ordain);
+    bench.args(["--runs", &args.runs.to_string()]);
+    run(bench.args(args.json.then_some("--json")))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 /// Where components are built for.
 const TARGET: &str = "wasm32-wasip2";
 /// The example handlers.
-pub(crate) const PLUGINS: [&str; 3] = ["orders", "tally", "faulty"];
+pub(crate) const PLUGINS: [&str; 4] = ["orders", "tally", "faulty", "probe"];
 
 /// Tells what is done.
 pub(crate) fn say(text: &str) {

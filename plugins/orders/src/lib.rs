@@ -13,19 +13,26 @@
 //! | delivered | refunded (ends the key) |
 //! | cancelled after it was paid | refunded (ends the key) |
 //!
+//! A created order may also be updated, as often as the customer likes: `order.updated` changes
+//! its amount and not its status.
+//!
 //! Everything else is rejected with a reason that says what would be right. A delivered order
 //! may come back, so it stays until the producer marks its last event with `end-of-sequence`.
 //!
-//! The data is JSON. `order.created` needs `amount_cents`, a whole number; all other fields, and
-//! the data of the later events, are the producer's affair.
+//! The data is JSON. `order.created` and `order.updated` need `amount_cents`, a whole number; all
+//! other fields, and the data of the later events, are the producer's affair.
 //!
 //! A message goes to the sink `receipts` when an order is paid, shipped, delivered, cancelled or
-//! refunded: type `order.STATUS`, data `{"order": KEY, "status": …, "amount_cents": …}`.
+//! refunded, and when an update changes its amount: type `order.STATUS` or `order.updated`, data
+//! `{"order": KEY, "status": …, "amount_cents": …}`.
 
 use ordain_sdk::prelude::*;
 
 /// The sink of all messages.
 const SINK: &str = "receipts";
+
+/// The step that leaves an order where it is.
+const UPDATED: &str = "updated";
 
 /// What is read of an event's data.
 #[derive(Deserialize)]
@@ -79,7 +86,7 @@ impl Status {
 
     /// The status that events of this type lead to.
     fn of(kind: &str) -> Option<Self> {
-        let name = kind.rsplit('.').next()?;
+        let name = step(kind);
         ALL.into_iter().find(|status| status.name() == name)
     }
 
@@ -94,6 +101,11 @@ impl Status {
             Refunded => Some("order.refunded"),
         }
     }
+}
+
+/// What an event's type says is done to the order.
+fn step(kind: &str) -> &str {
+    kind.rsplit('.').next().unwrap_or(kind)
 }
 
 /// The table at the top.
@@ -115,6 +127,9 @@ fn ends(from: Option<Status>, to: Status) -> bool {
 }
 
 fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome<Order>> {
+    if step(&event.kind) == UPDATED {
+        return update(&event, order);
+    }
     let from = order.map(|order| order.status);
     let to = Status::of(&event.kind).ok_or_else(|| unknown(&event.kind))?;
     if !may_become(from, to) {
@@ -140,6 +155,26 @@ fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome
         Outcome::put(Order { status: to, amount_cents })
     };
     Ok(outcome.emit_all(receipt))
+}
+
+fn update(event: &Event<Option<Details>>, order: Option<Order>) -> Result<Outcome<Order>> {
+    let Some(Order { status: Created, amount_cents: before }) = order else {
+        return Err(Failure::reject(
+            "only an order that is created and not yet paid can be updated",
+        ));
+    };
+    let amount_cents = event
+        .data
+        .as_ref()
+        .and_then(|details| details.amount_cents)
+        .or_reject("an order is updated with \"amount_cents\" in its data")?;
+    if amount_cents == before {
+        return Ok(Outcome::keep());
+    }
+    let receipt = Receipt { order: &event.key, status: Created, amount_cents };
+    let message =
+        Message::json(SINK, "order.updated", &receipt).end_of_sequence(event.end_of_sequence);
+    Ok(Outcome::put(Order { status: Created, amount_cents }).emit(message))
 }
 
 ordain_sdk::handler!(handle);

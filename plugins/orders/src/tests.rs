@@ -50,6 +50,23 @@ fn every_step_from_every_status() {
 }
 
 #[test]
+fn an_unpaid_order_may_be_updated() {
+    let mut run = Runner::new(handle);
+    run.event("order.created", json!({"amount_cents": 900})).unwrap();
+    let same = run.event("order.updated", json!({"amount_cents": 900})).unwrap();
+    assert_eq!(same.messages.len(), 0);
+    let changed = run.event("order.updated", json!({"amount_cents": 950})).unwrap();
+    let expected = r#"{"order":"key","status":"created","amount_cents":950}"#;
+    assert_eq!(changed.messages[0].data, Raw::from(expected));
+    assert_eq!(run.state(), Some(Order { status: Created, amount_cents: 950 }));
+    run.event("order.paid", json!({})).unwrap();
+    assert!(matches!(
+        run.event("order.updated", json!({"amount_cents": 1})),
+        Err(Failure::Reject(_))
+    ));
+}
+
+#[test]
 fn a_whole_life() {
     let mut run = Runner::new(handle);
     run.event("order.created", json!({"amount_cents": 900, "items": ["book"]})).unwrap();

@@ -4,6 +4,7 @@
 //! executes turns with it. Nothing here may decide what becomes of an event that failed, and no
 //! handler may be given anything of the machine it runs on.
 
+mod caller;
 mod engine;
 mod failure;
 mod folder;
@@ -17,6 +18,7 @@ mod stream;
 mod turn;
 mod wire;
 
+pub use caller::Caller;
 pub use engine::{Engine, EngineError};
 pub use folder::{Folder, HandlerFile, RefusedFile};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};

@@ -3,7 +3,6 @@
 
 use ordain_core::{GapSettings, RetrySettings, Settings, Version};
 
-use super::source::Source;
 use super::{Config, Place, Replay, Sink, StoreConfig, Stream};
 
 /// Turns at the workers for each worker. They are handed over and come back in bunches, at every

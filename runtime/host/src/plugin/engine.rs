@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// While the guard lives, time passes for guests.
-    pub(super) fn running(&self) -> Running<'_> {
+    pub(super) fn running(&self) -> Running {
         self.ticker.running()
     }
 

@@ -39,20 +39,21 @@ impl Ticker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    pub(super) fn running(&self) -> Running<'_> {
+    pub(super) fn running(&self) -> Running {
         let mut state = self.shared.state();
         state.running += 1;
         if state.running == 1 {
             self.shared.changed.notify_one();
         }
-        Running(&self.shared)
+        drop(state);
+        Running(Arc::clone(&self.shared))
     }
 }
 
 /// See [`super::Engine::running`].
-pub(in super::super) struct Running<'a>(&'a Shared);
+pub(in super::super) struct Running(Arc<Shared>);
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
         self.0.state().running -= 1;
     }

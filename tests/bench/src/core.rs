@@ -1,0 +1,279 @@
+//! `core`: the sequencer alone, with a store and workers that answer at once and keep no more
+//! than they must; and the crossing into a handler.
+
+use std::collections::VecDeque;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ordain_core::{
+    Applied, Change, CommitReply, Effect, Event, EventParts, Input, Job, Key, Loaded, Sequencer,
+    Turn, TurnDone, Verdict, Version,
+};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+
+use crate::report::{Report, Row};
+use crate::{Common, crossing};
+
+/// Keys of the sides.
+const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// Events of a side: every key is met twice at least.
+const EVENTS: u64 = 2_000_000;
+/// The same where instructions are counted, which is fifty times slower.
+const COUNTED: u64 = 200_000;
+/// Bytes of an event's data.
+const DATA: [u8; 256] = [b'x'; 256];
+/// Bytes of a key's state.
+const STATE: [u8; 128] = [b's'; 128];
+/// Events are shuffled within so many, and every so many-th comes twice.
+const WINDOW: usize = 100;
+const REPEATED: usize = 20;
+/// Events made at a time, off the clock.
+const CHUNK: u64 = 5_000;
+
+pub(crate) fn bench(common: &Common) -> Result<Report> {
+    let counts = Command::new("valgrind").arg("--version").output().is_ok();
+    let mut rows = Vec::new();
+    for disturbed in [false, true] {
+        for keys in KEYS {
+            let side = Side { keys, events: EVENTS, disturbed };
+            eprintln!("{}", side.name());
+            let runs: Result<Vec<Row>> = (0..common.runs).map(|_| side.row()).collect();
+            let mut row = Row::median(&runs?);
+            if counts {
+                row.instructions_per_event = Some(side.instructions()?);
+            }
+            rows.push(row);
+        }
+    }
+    rows.extend(crossing::rows(common)?);
+    let report = Report::new("core", rows);
+    let report = if counts {
+        report
+    } else {
+        report.note("no instruction counts: there is no valgrind (Debian: apt install valgrind)")
+    };
+    Ok(report
+        .ratio("1000000 keys", "1000 keys")
+        .ratio("1000000 keys, disturbed", "1000 keys, disturbed"))
+}
+
+/// The sequencer with a number of keys.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Side {
+    #[arg(long)]
+    keys: u64,
+    #[arg(long)]
+    events: u64,
+    #[arg(long)]
+    disturbed: bool,
+}
+
+impl Side {
+    fn name(self) -> String {
+        format!("{} keys{}", self.keys, if self.disturbed { ", disturbed" } else { "" })
+    }
+
+    fn row(self) -> Result<Row> {
+        let took = self.measure()?;
+        Ok(Row {
+            side: self.name(),
+            events_per_s: self.events as f64 / took.as_secs_f64(),
+            ns_per_event: Some(took.as_nanos() as f64 / self.events as f64),
+            ..Row::default()
+        })
+    }
+
+    /// In this process, for whoever counts or samples it.
+    pub(crate) fn run(self) -> Result<()> {
+        let row = self.row()?;
+        println!("{}: {:.0} events/s", row.side, row.events_per_s);
+        Ok(())
+    }
+
+    /// Instructions per event, counted by valgrind inside [`Loop::take`] alone.
+    fn instructions(self) -> Result<f64> {
+        let out = tempfile::NamedTempFile::new()?;
+        let (keys, events) = (self.keys.to_string(), COUNTED.max(self.keys).to_string());
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--toggle-collect=*Loop*take*"]);
+        command.arg(format!("--callgrind-out-file={}", out.path().display()));
+        command.arg(std::env::current_exe()?).args(["side", "core"]);
+        command.args(["--keys", &keys, "--events", &events]);
+        command.args(self.disturbed.then_some("--disturbed"));
+        let output = command.stdout(Stdio::null()).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let counted = std::fs::read_to_string(out.path())?;
+        let line = counted.lines().find_map(|line| line.strip_prefix("summary: "));
+        let total: f64 = line.context("callgrind gave no summary")?.trim().parse()?;
+        Ok(total / COUNTED.max(self.keys) as f64)
+    }
+
+    fn measure(self) -> Result<Duration> {
+        let mut inner = Loop::new(self.keys)?;
+        let mut order = Order::new(self);
+        let mut took = Duration::ZERO;
+        loop {
+            let mut events = order.next_chunk();
+            let last = events.is_empty();
+            let started = Instant::now();
+            inner.take(&mut events, last);
+            took += started.elapsed();
+            if last {
+                break;
+            }
+        }
+        let settled = inner.sequencer.stats().settled;
+        ensure!(settled == self.events, "settled {settled} of {}", self.events);
+        Ok(took)
+    }
+}
+
+/// In which order events come.
+struct Order {
+    side: Side,
+    made: u64,
+    random: ChaCha8Rng,
+}
+
+impl Order {
+    fn new(side: Side) -> Self {
+        Self { side, made: 0, random: ChaCha8Rng::seed_from_u64(1) }
+    }
+
+    fn next_chunk(&mut self) -> VecDeque<Arc<Event>> {
+        let to = (self.made + CHUNK).min(self.side.events);
+        let mut numbers: Vec<u64> = (self.made..to).collect();
+        self.made = to;
+        if self.side.disturbed {
+            for window in numbers.chunks_mut(WINDOW) {
+                window.shuffle(&mut self.random);
+            }
+            for at in (0..numbers.len()).step_by(REPEATED).rev() {
+                let later = (at + 1 + self.random.random_range(0..WINDOW)).min(numbers.len());
+                numbers.insert(later, numbers[at]);
+            }
+        }
+        numbers.into_iter().map(|number| Arc::new(self.event(number))).collect()
+    }
+
+    fn event(&self, number: u64) -> Event {
+        Event::new(&EventParts {
+            key: &format!("key-{}", number % self.side.keys),
+            id: &format!("{number:x}"),
+            kind: "bench",
+            source: "/bench",
+            content_type: "application/json",
+            sequence: Some(number / self.side.keys + 1),
+            data: &DATA,
+            ..EventParts::default()
+        })
+    }
+}
+
+/// A sequencer and what answers it.
+struct Loop {
+    sequencer: Sequencer,
+    now: u64,
+    deliveries: u64,
+    /// The next sequence of each key.
+    next: Vec<u64>,
+    answers: Vec<Input>,
+    version: Version,
+    state: bytes::Bytes,
+}
+
+impl Loop {
+    fn new(keys: u64) -> Result<Self> {
+        let settings = crate::embedded::default_settings()?;
+        Ok(Self {
+            sequencer: Sequencer::new(settings, &[0], 0),
+            now: 0,
+            deliveries: 0,
+            next: vec![1; keys as usize],
+            answers: Vec::new(),
+            version: "bench@1.0.0".into(),
+            state: bytes::Bytes::from_static(&STATE),
+        })
+    }
+
+    /// Gives the sequencer events, as it takes them, and all answers; to the very end if they
+    /// are the last. Kept apart, so that what is counted is this.
+    #[inline(never)]
+    fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
+        if last {
+            self.sequencer.handle(self.now, Input::SourceEnded);
+        }
+        loop {
+            self.now += 1;
+            for _ in 0..self.sequencer.credit() {
+                let Some(event) = events.pop_front() else { break };
+                self.deliveries += 1;
+                let delivery = self.deliveries;
+                self.sequencer.handle(self.now, Input::Arrived { delivery, event });
+            }
+            while let Some(effect) = self.sequencer.poll_effect() {
+                self.answer(effect);
+            }
+            for answer in std::mem::take(&mut self.answers) {
+                self.sequencer.handle(self.now, answer);
+            }
+            self.sequencer.handle_timeout(self.now);
+            if events.is_empty() && (!last || self.sequencer.quiescent()) {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, effect: Effect) {
+        match effect {
+            Effect::Run(turn) => {
+                let done = self.execute(&turn);
+                self.answers.push(Input::TurnDone(done));
+            }
+            Effect::Load { token, key } => {
+                let next = self.next[number(&key)];
+                let loaded = (next > 1).then(|| Box::new(self.job(next)));
+                self.answers.push(Input::Loaded { token, loaded: Ok(loaded) });
+            }
+            Effect::Commit(batch) => {
+                for write in &batch.writes {
+                    self.next[number(&write.key)] = write.job.next;
+                }
+                let applied = Applied { time: 1, ..Applied::default() };
+                let reply = CommitReply::Applied(applied);
+                let (shard, number) = (batch.shard, batch.number);
+                self.answers.push(Input::Committed { shard, number, reply });
+            }
+            Effect::ReadDue { .. } => {
+                self.answers.push(Input::DueRead { entries: Vec::new(), next_in: None });
+            }
+            Effect::Ack { .. } => {}
+            effect => unreachable!("nothing here leads to {effect:?}"),
+        }
+    }
+
+    fn execute(&self, turn: &Turn) -> TurnDone {
+        let effect = || Verdict::Effect { messages: Vec::new(), complete: false };
+        TurnDone {
+            token: turn.token,
+            version: self.version.clone(),
+            verdicts: turn.events.iter().map(|_| effect()).collect(),
+            state: Change::Put(self.state.clone()),
+            failure: None,
+        }
+    }
+
+    fn job(&self, next: u64) -> Loaded {
+        let job = Job { next, incarnation: 1, ..Job::new(1, 0) };
+        let state = Some(self.state.clone());
+        Loaded { job, state, ids: Vec::new(), due_in: None, expire_in: None }
+    }
+}
+
+fn number(key: &Key) -> usize {
+    key["key-".len()..].parse().expect("keys are made here")
+}

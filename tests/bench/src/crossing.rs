@@ -1,0 +1,84 @@
+//! The crossing into a guest and back: what a call of a handler costs that does (nearly) nothing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use ordain::plugin::{Caller, Engine, Folder, InstancePolicy, Settings, StreamContext};
+use ordain_core::{Change, Event, EventParts, Token, Turn, Verdict};
+
+use crate::Common;
+use crate::report::Row;
+
+/// Calls of a reused instance, and of fresh ones, which take longer.
+const CALLS: [(InstancePolicy, &str, usize); 2] =
+    [(InstancePolicy::Reused, "reused", 200_000), (InstancePolicy::Fresh, "fresh", 20_000)];
+/// Events in a turn.
+const TURN: usize = 16;
+
+pub(crate) fn rows(common: &Common) -> Result<Vec<Row>> {
+    let fields: Vec<String> =
+        (0..40).map(|at| format!("\"field{at}\":\"value {at:08}\"")).collect();
+    let json = format!("{{{}}}", fields.join(","));
+    ensure!((900..1200).contains(&json.len()), "{} bytes are not about 1 KB", json.len());
+    let cases = [("noop", "noop", ""), ("1 KB JSON", "json", &*json)];
+    let mut rows = Vec::new();
+    for (what, kind, data) in cases {
+        for (policy, how, calls) in CALLS {
+            let side = format!("call, {what}, {how}");
+            eprintln!("{side}");
+            let run = || row(common, &side, kind, data.as_bytes(), policy, calls);
+            let runs: Result<Vec<Row>> = (0..common.runs).map(|_| run()).collect();
+            rows.push(Row::median(&runs?));
+        }
+    }
+    Ok(rows)
+}
+
+fn row(
+    common: &Common,
+    side: &str,
+    kind: &str,
+    data: &[u8],
+    instance: InstancePolicy,
+    calls: usize,
+) -> Result<Row> {
+    let cache = Some(common.plugins.canonicalize()?.join(".cache"));
+    let engine = Engine::new(Settings { instance, cache, ..Settings::default() })?;
+    let folder = Folder::scan(&common.plugins)?;
+    let handler = engine.load(folder.active("probe").context("no handler `probe`")?)?;
+    let mut caller = Caller::new(&engine, handler, StreamContext::new("bench", [""; 0]));
+    let event = Arc::new(Event::new(&EventParts {
+        key: "key",
+        id: "1",
+        kind,
+        source: "/bench",
+        content_type: "application/json",
+        sequence: Some(1),
+        data,
+        ..EventParts::default()
+    }));
+    let turn = || Turn {
+        token: Token { lane: 0, serial: 0 },
+        key: "key".into(),
+        state: None,
+        events: (1..).take(TURN).map(|sequence| (sequence, Arc::clone(&event))).collect(),
+        fresh: false,
+    };
+    let done = caller.run(turn());
+    let effect = |verdict: &Verdict| matches!(verdict, Verdict::Effect { .. });
+    ensure!(done.verdicts.len() == TURN && done.verdicts.iter().all(effect), "{done:?}");
+    ensure!(kind == "noop" || matches!(done.state, Change::Put(_)), "{done:?}");
+    let started = Instant::now();
+    for _ in 0..calls / TURN {
+        caller.run(turn());
+    }
+    let took = started.elapsed();
+    let calls = (calls / TURN * TURN) as f64;
+    Ok(Row {
+        side: side.to_owned(),
+        events_per_s: calls / took.as_secs_f64(),
+        ns_per_event: Some(took.as_nanos() as f64 / calls),
+        ..Row::default()
+    })
+}

@@ -1,0 +1,186 @@
+//! `embedded`: from file to file through the handler `orders`, whole runs of the host beside one
+//! thread that only decodes, calls and encodes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use ordain::cloudevents::{Decoder, encode};
+use ordain::config::{Loaded, Share};
+use ordain::plugin::{Caller, Engine, Folder, Settings, StreamContext};
+use ordain::store::OutboxMessage;
+use ordain_core::{Change, Emitted, Key, Ordering, Token, Turn, Verdict};
+use serde_json::Value;
+
+use crate::process::{Usage, measure};
+use crate::report::{Report, Row};
+use crate::{Common, events};
+
+/// Name, keys, events.
+const SIDES: [(&str, u64, u64); 3] =
+    [("keys_10k", 10_000, 1_000_000), ("one_key", 1, 1_000_000), ("keys_1m", 1_000_000, 2_000_000)];
+/// What the bare side reads.
+const BARE: &str = "keys_10k";
+
+const CONFIG: &str = r#"
+[streams.orders]
+handler = "orders"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.receipts]
+kind = "file"
+path = "receipts.ndjson"
+"#;
+
+/// The settings of a sequencer under the defaults, as in these runs.
+pub(crate) fn default_settings() -> Result<ordain_core::Settings> {
+    let loaded = Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
+    let stream = loaded.config.streams.values().next().context("there is one stream")?;
+    let share = Share {
+        partition: 0,
+        of_stream: 1,
+        of_process: 1,
+        workers: loaded.config.workers(),
+        version: None,
+        seed: 1,
+    };
+    Ok(loaded.config.settings(stream, &share))
+}
+
+pub(crate) fn bench(common: &Common) -> Result<Report> {
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(format!("{name}.ndjson"));
+    for (name, keys, number) in SIDES {
+        eprintln!("writing {number} events of {keys} keys");
+        events::write(&file(name), keys, number)?;
+    }
+    // What is compiled is kept beside the handlers: neither side pays for it.
+    let plugins = common.plugins.canonicalize()?;
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
+    for run in 1..=common.runs {
+        eprintln!("run {run} of {}: bare", common.runs);
+        rows[0].push(row("bare", SIDES[0].2, bare(&plugins, &file(BARE))?));
+        for (at, (name, keys, number)) in SIDES.into_iter().enumerate() {
+            eprintln!("run {run} of {}: {name}", common.runs);
+            let home = folder.path().join("home");
+            let usage = host(common, &plugins, &home, &file(name), keys, number)?;
+            rows[at + 1].push(row(name, number, usage));
+            std::fs::remove_dir_all(&home)?;
+        }
+    }
+    let report = Report::new("embedded", rows.iter().map(|runs| Row::median(runs)).collect());
+    Ok(report
+        .ratio("keys_10k", "bare")
+        .ratio("one_key", "keys_10k")
+        .ratio("keys_1m", "keys_10k")
+        .note(
+            "256 bytes of data an event; half of them emit a message. Start and end of the \
+             process are part of every row. bare: one thread, no order, nothing durable.",
+        ))
+}
+
+fn row(side: &str, events: u64, usage: Usage) -> Row {
+    let millions = events as f64 / 1e6;
+    Row {
+        side: side.to_owned(),
+        events_per_s: events as f64 / usage.seconds,
+        cpu_s_per_million: Some(usage.cpu_seconds / millions),
+        peak_mib: Some(usage.peak_mib),
+        ..Row::default()
+    }
+}
+
+fn bare(plugins: &Path, events: &Path) -> Result<Usage> {
+    let out = events.with_extension("bare");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["side", "bare", "--plugins"]).arg(plugins).arg("--events").arg(events);
+    measure(command.arg("--out").arg(out))
+}
+
+fn host(
+    common: &Common,
+    plugins: &Path,
+    home: &Path,
+    events: &Path,
+    keys: u64,
+    number: u64,
+) -> Result<Usage> {
+    std::fs::create_dir(home)?;
+    std::fs::hard_link(events, home.join("events.ndjson"))?;
+    let config = format!("[plugins]\ndir = \"{}\"\n{CONFIG}", plugins.display());
+    std::fs::write(home.join("ordain.toml"), config)?;
+    let report = home.join("report.json");
+    let mut command = Command::new(common.ordain.canonicalize()?);
+    command.current_dir(home).args(["run", "--once", "--json"]);
+    command.stdout(File::create(&report)?).stderr(Stdio::null());
+    let usage = measure(&mut command)?;
+    // A fast run that does less is no result.
+    let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
+    ensure!(report["settled"] == number, "settled: {} of {number}", report["settled"]);
+    let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();
+    // Sequences 2, 4, 6, … of a key.
+    let expected = (number / keys / 2) * keys;
+    ensure!(receipts as u64 == expected, "{receipts} messages instead of {expected}");
+    Ok(usage)
+}
+
+/// Decodes, calls and encodes on one thread, with the states in a table.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Bare {
+    #[arg(long)]
+    plugins: PathBuf,
+    #[arg(long)]
+    events: PathBuf,
+    #[arg(long)]
+    out: PathBuf,
+}
+
+impl Bare {
+    pub(crate) fn run(&self) -> Result<()> {
+        let settings = Settings { cache: Some(self.plugins.join(".cache")), ..Settings::default() };
+        let engine = Engine::new(settings)?;
+        let folder = Folder::scan(&self.plugins)?;
+        let handler = engine.load(folder.active("orders").context("no handler `orders`")?)?;
+        let mut caller = Caller::new(&engine, handler, StreamContext::new("orders", ["receipts"]));
+        let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
+        let mut states: HashMap<Key, Bytes> = HashMap::new();
+        let mut input = BufReader::with_capacity(1 << 18, File::open(&self.events)?);
+        let mut out = BufWriter::with_capacity(1 << 18, File::create(&self.out)?);
+        let (mut line, mut encoded) = (Vec::new(), Vec::new());
+        while input.read_until(b'\n', &mut line)? > 0 {
+            let event = decoder.decode(line.trim_ascii_end())?;
+            line.clear();
+            let key: Key = event.key().into();
+            let sequence = event.sequence().context("a sequence")?;
+            let turn = Turn {
+                token: Token { lane: 0, serial: 0 },
+                key: Arc::clone(&key),
+                state: states.get(&key).cloned(),
+                events: vec![(sequence, Arc::new(event))],
+                fresh: false,
+            };
+            let done = caller.run(turn);
+            match done.state {
+                Change::Keep => {}
+                Change::Put(state) => drop(states.insert(Arc::clone(&key), state)),
+                Change::Delete => drop(states.remove(&key)),
+            }
+            let Some(Verdict::Effect { messages, .. }) = done.verdicts.into_iter().next() else {
+                bail!("event {sequence} of {key} failed: {:?}", done.failure)
+            };
+            for (index, message) in (0..).zip(messages) {
+                let emitted = Emitted { sequence, index, message };
+                let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
+                encoded.clear();
+                encode("orders", &message, None, &mut encoded);
+                out.write_all(&encoded)?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+}

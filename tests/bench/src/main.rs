@@ -1,0 +1,85 @@
+//! Measurements. Every comparison runs all its sides in one go, one after the other and several
+//! times, and prints medians and ratios: what a machine does at one hour says little about
+//! another.
+//!
+//! `cargo xtask bench NAME` builds what is needed and starts this.
+
+mod core;
+mod crossing;
+mod embedded;
+mod events;
+mod process;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use report::Report;
+
+#[derive(Debug, Parser)]
+#[command(name = "ordain-bench", about = "Measures Ordain")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The sequencer alone, and the crossing into a handler.
+    Core(Common),
+    /// From file to file through the handler `orders`, on the embedded store.
+    Embedded(Common),
+    /// One side by itself, in this process.
+    #[command(hide = true)]
+    Side {
+        #[command(subcommand)]
+        side: Side,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The folder with the handlers.
+    #[arg(long)]
+    plugins: PathBuf,
+    /// The host.
+    #[arg(long)]
+    ordain: PathBuf,
+    /// Runs of each side; the median counts.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Side {
+    /// The sequencer with a number of keys.
+    Core(core::Side),
+    /// Decode, call, encode, on one thread.
+    Bare(embedded::Bare),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let (report, json): (Report, bool) = match command {
+        Command::Core(common) => (core::bench(&common)?, common.json),
+        Command::Embedded(common) => (embedded::bench(&common)?, common.json),
+        Command::Side { side: Side::Core(side) } => return side.run(),
+        Command::Side { side: Side::Bare(side) } => return side.run(),
+    };
+    report.print(json)
+}

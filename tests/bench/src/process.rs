@@ -1,0 +1,59 @@
+//! A process, what it used, and how long it took.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+/// Between two looks at a process: its peak of memory is seen as often.
+const LOOK: Duration = Duration::from_millis(5);
+/// `/proc` counts processor time in these parts of a second on every Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a process used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) peak_mib: f64,
+}
+
+/// Runs a command to its end.
+pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
+    let started = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    let mut peak_mib = 0.0;
+    let mut cpu_seconds = 0.0;
+    // A process that has ended keeps its processor time until somebody waits for it.
+    while let Some(state) = look(&child, &mut cpu_seconds)
+        && state != 'Z'
+    {
+        peak_mib = peak(&child).unwrap_or(peak_mib);
+        sleep(LOOK);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let status = child.wait()?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(Usage { seconds, cpu_seconds, peak_mib })
+}
+
+/// The process's state; its processor time so far goes into `cpu_seconds`.
+fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    // The name, in parentheses, may contain anything.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next();
+    // utime and stime are the fields 14 and 15 of the line; the state is the third.
+    let mut ticks = fields.skip(10).take(2).filter_map(|field| field.parse::<f64>().ok());
+    *cpu_seconds = (ticks.next()? + ticks.next()?) / TICKS_PER_SECOND;
+    state
+}
+
+fn peak(child: &Child) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
+}

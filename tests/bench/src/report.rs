@@ -1,0 +1,136 @@
+//! What a benchmark prints: a table for people, or one JSON object.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// The result of one benchmark.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    name: &'static str,
+    machine: String,
+    rows: Vec<Row>,
+    ratios: BTreeMap<String, f64>,
+    /// What somebody who reads the figures has to know.
+    #[serde(skip)]
+    notes: Vec<String>,
+}
+
+/// The medians of one side. What does not apply is left out.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Row {
+    pub(crate) side: String,
+    pub(crate) events_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ns_per_event: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instructions_per_event: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_s_per_million: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_mib: Option<f64>,
+}
+
+type Column = (&'static str, fn(&Row) -> Option<f64>);
+
+const COLUMNS: [Column; 7] = [
+    ("events/s", |row| Some(row.events_per_s)),
+    ("ns/event", |row| row.ns_per_event),
+    ("instr/event", |row| row.instructions_per_event),
+    ("CPU s/million", |row| row.cpu_s_per_million),
+    ("p50 ms", |row| row.p50_ms),
+    ("p99 ms", |row| row.p99_ms),
+    ("peak MiB", |row| row.peak_mib),
+];
+
+impl Row {
+    /// The median of several runs, figure by figure.
+    pub(crate) fn median(runs: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> Option<f64>| {
+            let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied()
+        };
+        Self {
+            side: runs.first().map(|row| row.side.clone()).unwrap_or_default(),
+            events_per_s: of(|row| Some(row.events_per_s)).unwrap_or_default(),
+            ns_per_event: of(|row| row.ns_per_event),
+            instructions_per_event: of(|row| row.instructions_per_event),
+            cpu_s_per_million: of(|row| row.cpu_s_per_million),
+            p50_ms: of(|row| row.p50_ms),
+            p99_ms: of(|row| row.p99_ms),
+            peak_mib: of(|row| row.peak_mib),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(name: &'static str, rows: Vec<Row>) -> Self {
+        Self { name, machine: machine(), rows, ratios: BTreeMap::new(), notes: Vec::new() }
+    }
+
+    /// Adds the ratio of two sides' events per second.
+    pub(crate) fn ratio(mut self, over: &str, under: &str) -> Self {
+        let rate = |side: &str| self.rows.iter().find(|row| row.side == side);
+        if let (Some(over_row), Some(under_row)) = (rate(over), rate(under)) {
+            let ratio = over_row.events_per_s / under_row.events_per_s;
+            self.ratios.insert(format!("{over}/{under}"), (ratio * 1000.0).round() / 1000.0);
+        }
+        self
+    }
+
+    pub(crate) fn note(mut self, text: impl Into<String>) -> Self {
+        self.notes.push(text.into());
+        self
+    }
+
+    pub(crate) fn print(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", serde_json::to_string(self)?);
+            return Ok(());
+        }
+        println!("{}: {}", self.name, self.machine);
+        let columns: Vec<&Column> = COLUMNS
+            .iter()
+            .filter(|(_, figure)| self.rows.iter().any(|row| figure(row).is_some()))
+            .collect();
+        print!("{:<24}", "");
+        for (name, _) in &columns {
+            print!("{name:>15}");
+        }
+        println!();
+        for row in &self.rows {
+            print!("{:<24}", row.side);
+            for (_, figure) in &columns {
+                print!("{:>15}", figure(row).map_or_else(|| "-".to_owned(), shown));
+            }
+            println!();
+        }
+        for (name, ratio) in &self.ratios {
+            println!("{name:<40} {ratio:.2}");
+        }
+        for note in &self.notes {
+            println!("{note}");
+        }
+        Ok(())
+    }
+}
+
+fn shown(figure: f64) -> String {
+    if figure >= 100.0 { format!("{figure:.0}") } else { format!("{figure:.2}") }
+}
+
+fn machine() -> String {
+    let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|info| {
+        let line = info.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split(':').nth(1)?.trim().to_owned())
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {cores} cores", model.unwrap_or_else(|| "unknown processor".to_owned()))
+}
