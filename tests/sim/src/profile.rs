@@ -27,12 +27,13 @@ pub enum Profile {
     Once,
     Versions,
     Expiring,
+    Skipping,
     Wild,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -51,6 +52,7 @@ impl Profile {
         Self::Once,
         Self::Versions,
         Self::Expiring,
+        Self::Skipping,
         Self::Wild,
     ];
 
@@ -136,6 +138,7 @@ impl Profile {
                 plan.producer.late = 60;
                 crashes(plan, rng, 3);
             }
+            Self::Skipping => skipping(plan, rng),
             Self::Wild => wild(plan, rng),
         }
     }
@@ -224,6 +227,22 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.gap.max_width = rng.pick(&[3, 20, 100]);
     plan.settings.gap.on_exhausted = rng.pick(&[Exhausted::Skip, Exhausted::Park]);
     disturbances(plan, rng, 1);
+}
+
+/// Skips, and originals that come after them, while commits take long and are cut short.
+fn skipping(plan: &mut Plan, rng: &mut Rng) {
+    plan.producer.keys = rng.between(1, 3);
+    plan.producer.spread = 1_000;
+    plan.producer.repeated = 200;
+    plan.producer.late = 200;
+    plan.producer.lateness = rng.pick(&[50, 500]);
+    plan.store.latency = rng.pick(&[2, 50, 200]);
+    plan.settings.batch_events = rng.pick(&[1, 2]);
+    plan.settings.quantum = 64;
+    plan.settings.gap.timeout = rng.pick(&[1, 20]);
+    plan.settings.gap.attempts = 1;
+    plan.settings.gap.on_exhausted = Exhausted::Skip;
+    plan.disturb.crashes = rng.between(1, 8);
 }
 
 fn isolated(plan: &mut Plan, rng: &mut Rng) {

@@ -100,7 +100,8 @@ impl Sequencer {
                 let letter = aside(&lane.key, sequence, &event, Cause::Corrupt, error);
                 self.free_letter(letter, delivery);
             }
-            Mode::Live if lane.ended && self.now >= lane.forgotten_at && lane.durable() => {
+            // The store may have forgotten the key: then this event may be of its next life.
+            Mode::Live if self.now >= lane.forgotten_at && lane.durable() => {
                 self.wait(index, delivery, event);
                 self.load_again(index);
             }

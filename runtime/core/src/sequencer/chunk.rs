@@ -21,6 +21,8 @@ pub(super) struct Chunk {
     pub(super) messages: Vec<Emitted>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) consumed: Vec<LetterId>,
+    /// Ranges that it skips unseen, ascending.
+    pub(super) skipped: Vec<(u64, u64)>,
     /// Deliveries that are settled by it without being held: late originals.
     pub(super) joined: Vec<(Delivery, Arc<Event>)>,
     pub(super) bytes: usize,
@@ -37,6 +39,7 @@ impl Chunk {
             messages: Vec::new(),
             letters: Vec::new(),
             consumed: Vec::new(),
+            skipped: Vec::new(),
             joined: Vec::new(),
             bytes: 0,
         }

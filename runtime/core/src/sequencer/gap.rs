@@ -300,10 +300,11 @@ impl Sequencer {
         let held = lane.held.head().map(|held| held.sequence);
         let rest = (lane.rest.count > 0).then_some(lane.rest.first);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
+        let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
         let error = if next - first == 1 {
-            format!("event {first} never came: asked for in {rounds} rounds")
+            format!("event {first} never came: asked for in {rounds}")
         } else {
-            format!("events {first} to {} never came: asked for in {rounds} rounds", next - 1)
+            format!("events {first} to {} never came: asked for in {rounds}", next - 1)
         };
         match self.settings.gap.on_exhausted {
             Exhausted::Wait => {
@@ -313,8 +314,19 @@ impl Sequencer {
             }
             Exhausted::Park => self.park(index, missing(error)),
             Exhausted::Skip => {
-                lane.gap = None;
-                self.skip_unseen(index, next - 1, &format!("{error}; skipped"));
+                // A wide gap is skipped in commits like others: the rest when this one is on its
+                // way.
+                let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
+                let room = self.settings.batch_events.saturating_sub(waiting) as u64;
+                if room == 0 {
+                    return;
+                }
+                let last = (next - 1).min(first + room - 1);
+                gap.at = last + 1;
+                if gap.at == next {
+                    lane.gap = None;
+                }
+                self.skip_unseen(index, last, &format!("{error}; skipped"));
                 self.lanes[index].advance_front();
                 self.update_gap(index);
             }

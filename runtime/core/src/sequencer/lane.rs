@@ -75,7 +75,7 @@ pub(super) struct Lane {
     /// This event trapped once: it is tried once more, on a fresh instance.
     pub(super) again: Option<u64>,
     pub(super) retry_at: Option<u64>,
-    /// Another partition had the job: when to look again.
+    /// Another partition had the job, or may have it now: when to look again.
     pub(super) reload_at: Option<u64>,
     /// When to ask for a lost last event.
     pub(super) tail_at: Option<u64>,
@@ -84,7 +84,7 @@ pub(super) struct Lane {
     pub(super) gap_due: Option<u64>,
     /// The key has ended with the last event below `done`.
     pub(super) ended: bool,
-    /// When the store forgets the completed key.
+    /// When the store forgets the key, if nothing is written until then.
     pub(super) forgotten_at: u64,
     pub(super) ids: Option<Box<Ids>>,
     /// Earliest entry in the timers.
@@ -201,6 +201,13 @@ impl Lane {
     /// Whether a late original is settled, but not yet durably: its repeats must wait.
     pub(super) fn joins(&self) -> bool {
         self.joining || self.pending.iter().any(|chunk| !chunk.joined.is_empty())
+    }
+
+    /// Whether the sequence was skipped unseen, durably or not.
+    pub(super) fn skipped(&self, sequence: u64) -> bool {
+        let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
+        let skips = |chunk: &Chunk| chunk.skipped.iter().any(within);
+        self.job.holes.contains(sequence) || self.pending.iter().any(skips)
     }
 
     /// Whether the store knows that the key has ended.

@@ -44,7 +44,7 @@ impl Sequencer {
             self.wait(index, delivery, event);
             return;
         }
-        if lane.job.holes.contains(sequence) && !fault!(self, TakeLateForDuplicate) {
+        if lane.skipped(sequence) && !fault!(self, TakeLateForDuplicate) {
             self.late(index, sequence, delivery, event);
             return;
         }
@@ -59,7 +59,6 @@ impl Sequencer {
     /// The original of a skipped sequence: it takes the place of the empty letter.
     fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
-        lane.job.holes.remove(sequence);
         let error = "it came after its sequence had been skipped".into();
         let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
         let bytes = letter.memory();

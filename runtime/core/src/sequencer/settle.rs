@@ -13,6 +13,7 @@ impl Sequencer {
             self.update_gap(index);
             self.want_page(index);
             self.overflow_held(index);
+            self.watch_full(index);
             let lane = &mut self.lanes[index];
             let second = fault!(self, TwoTurnsOfOneKey) && lane.turn.is_some();
             if !lane.ready && (second || lane.runnable(&self.settings)) {
@@ -54,7 +55,8 @@ impl Sequencer {
         if self.lanes[index].gap_clock().is_some_and(|at| at <= now) {
             self.gap_round(index);
         }
-        if self.lanes[index].reload_at.is_some_and(|at| at <= now) {
+        let lane = &mut self.lanes[index];
+        if lane.reload_at.take_if(|at| *at <= now).is_some() && !lane.writing {
             self.load_again(index);
         }
         if self.lanes[index].tail_at.is_some_and(|at| at <= now) {

@@ -235,6 +235,24 @@ impl Sequencer {
         }
     }
 
+    /// A parked key that may not spill any more holds up the stream. Another partition's owner,
+    /// where the event that it waits for went astray, may have ended that: it looks again.
+    pub(super) fn watch_full(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        if lane.parked()
+            && lane.held.loose() > 0
+            && lane.reload_at.is_none()
+            && lane.turn.is_none()
+            && lane.page.is_none()
+            && lane.load.is_none()
+            && !lane.writing
+            && !lane.wants_write(&self.settings)
+            && !lane.can_spill(&self.settings)
+        {
+            lane.reload_at = Some(self.now.saturating_add(self.settings.due_poll));
+        }
+    }
+
     /// Whether intake has stopped and nothing that runs will start it again.
     fn stalled(&self) -> bool {
         self.window.len() >= self.settings.prefetch
@@ -287,10 +305,10 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let chunk = lane.chunk(None, &self.settings);
         chunk.next = last + 1;
+        chunk.skipped.push((first, last));
         chunk.letters.append(&mut letters);
         chunk.bytes += bytes;
         self.memory += bytes;
-        lane.job.holes.push(first, last);
         lane.done = last + 1;
         lane.job.rounds = 0;
         lane.job.attempts = 0;

@@ -44,10 +44,11 @@ impl Sequencer {
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {
             lane.job.status = Status::Completed;
-            lane.forgotten_at = self.now.saturating_add(settings.complete_ttl);
         }
         let quiet = due_in.is_none() && lane.job.spilled.count == 0 && !lane.parked();
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
+        let expire_in = ttl.filter(|_| quiet);
+        lane.forgotten_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
         let mut job = job_to_write(lane, more);
         lane.absent = false;
         lane.known = Known::of(&job);
@@ -89,7 +90,7 @@ impl Sequencer {
             spill,
             ids,
             due_in: due_in.filter(|_| !fault!(self, ForgetTheDueTime)),
-            expire_in: ttl.filter(|_| quiet),
+            expire_in,
         };
         let (events, effects, joined) = (chunk.events, chunk.effects, chunk.joined);
         let in_write = InWrite { lane: index, events, effects, joined, checks };
@@ -135,8 +136,12 @@ fn advance_job(
     }
     unseen(&mut lane.job.digests, next, chunk.next);
     lane.job.next = chunk.next;
+    for &(first, last) in &chunk.skipped {
+        lane.job.holes.push(first, last);
+    }
     for (_, late) in &chunk.joined {
         if let Some(sequence) = late.sequence() {
+            lane.job.holes.remove(sequence);
             lane.job.digests.set(chunk.next, sequence, late.content());
         }
     }
