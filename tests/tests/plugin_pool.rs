@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain::plugin::{InstancePolicy, Pool, Settings, StreamContext};
+use ordain::plugin::{InstancePolicy, Settings, StreamContext};
 use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};

@@ -59,6 +59,9 @@ pub enum Effect {
         source: usize,
         /// The missing sequences, ascending.
         missing: Vec<RangeInclusive<u64>>,
+        /// Dead letters put longer ago than this, in ms, are no source: they may be of the key's
+        /// life before it ended.
+        within: u64,
     },
     /// Read the due index of this partition. Answered by `DueRead`.
     ReadDue {

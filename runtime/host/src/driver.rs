@@ -325,8 +325,9 @@ impl Driver {
             Effect::ReadSpill { token, key, from, limit, bytes } => {
                 self.read_spill(token, key, from, limit, bytes);
             }
-            Effect::Replay { token, key, source, missing } => {
-                self.replay(token, key, source, missing);
+            Effect::Replay { token, key, source, missing, within } => {
+                debug_assert_eq!(source, 0, "the store is the only replay source of this build");
+                self.replay(token, key, missing, within);
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),

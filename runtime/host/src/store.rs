@@ -202,12 +202,14 @@ pub trait Store: Send + Sync + 'static {
         bytes: usize,
     ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError>;
 
-    /// Missing events that the store has in any form: spilled, or as `far-ahead` letters.
+    /// Missing events that the store has in any form: spilled, or as `far-ahead` letters that were
+    /// put no longer than `within` ms ago.
     async fn find(
         &self,
         partition: &Partition,
         key: &Key,
         missing: &[RangeInclusive<u64>],
+        within: u64,
     ) -> Result<Vec<(u64, Arc<Event>)>, StoreError>;
 
     /// Entries (time, key) of the partition's due index that have passed (with `all`, the others

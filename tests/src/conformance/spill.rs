@@ -57,7 +57,7 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
 }
 
-/// A write removes what lies below its `next`, and nothing else.
+/// A write removes what lies below its `next`, and the rest only where it says that nothing is left.
 pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -69,7 +69,8 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
-    let mut write = fresh("a", Expect::Next(4), job(100));
+    // All of them, where it says that nothing is left: the key has ended.
+    let mut write = fresh("a", Expect::Next(4), job(5));
     write.job.spilled = Spilled::default();
     owner.write(store, write).await;
     assert!(owner.spilled(store, "a", 0).await.is_empty());
@@ -80,8 +81,8 @@ pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(Expect::Absent, &[2, 3, 5, 8], &[2, 3, 5, 8])).await;
-    let found = store.find(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX]).await;
+    let found = store.find(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX], 0).await;
     let found: Vec<u64> = found.expect("a search").iter().map(|(sequence, _)| *sequence).collect();
     assert_eq!(found, [2, 5, 8]);
-    assert_eq!(store.find(&owner.partition, &"b".into(), &[1..=9]).await.expect("none"), []);
+    assert_eq!(store.find(&owner.partition, &"b".into(), &[1..=9], 0).await.expect("none"), []);
 }

@@ -122,7 +122,8 @@ async fn lost_commits_are_noticed() {
     rig.reopen().await;
 }
 
-/// The time of commits does not go back with the machine's clock.
+/// The time of commits does not go back with the machine's clock, and does not stand still until
+/// that is right again.
 #[tokio::test]
 async fn time_does_not_go_back() {
     let mut rig = Rig::open();
@@ -132,6 +133,10 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next("a", 2)).await.time, first);
     rig.reopen().await;
     assert_eq!(owner.write(rig.store(), next("a", 3)).await.time, first);
+    rig.pass(500).await;
+    assert_eq!(owner.write(rig.store(), next("a", 4)).await.time, first + 500);
+    rig.set_clock(first + 9_000);
+    assert_eq!(owner.write(rig.store(), next("a", 5)).await.time, first + 9_000);
 }
 
 /// What was asked for is done although the store is dropped.

@@ -15,24 +15,29 @@ const START: u64 = 1_000_000;
 pub(super) struct Rig {
     store: Option<Embedded>,
     folder: tempfile::TempDir,
-    now: Arc<AtomicU64>,
+    wall: Arc<AtomicU64>,
+    steady: Arc<AtomicU64>,
 }
 
 impl Rig {
     /// A new one.
     pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut rig = Self { store: None, folder, now: Arc::new(AtomicU64::new(START)) };
+        let (wall, steady) = (Arc::new(AtomicU64::new(START)), Arc::default());
+        let mut rig = Self { store: None, folder, wall, steady };
         rig.store = Some(Embedded::open(rig.options()).expect("a new store"));
         rig
     }
 
     /// How it is opened.
     pub(super) fn options(&self) -> Options {
-        let now = self.now.clone();
+        let (wall, steady) = (self.wall.clone(), self.steady.clone());
         Options {
             dead_ttl: DEAD_TTL,
-            clock: Clock::from_fn(move || now.load(Ordering::Relaxed)),
+            clock: Clock::new(
+                move || wall.load(Ordering::Relaxed),
+                move || steady.load(Ordering::Relaxed),
+            ),
             ..Options::new(self.path())
         }
     }
@@ -42,9 +47,9 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Sets its clock to any time.
+    /// Sets its wall clock to any time.
     pub(super) fn set_clock(&self, now: u64) {
-        self.now.store(now, Ordering::Relaxed);
+        self.wall.store(now, Ordering::Relaxed);
     }
 
     /// Closes it.
@@ -59,7 +64,8 @@ impl Fixture for Rig {
     }
 
     async fn pass(&mut self, ms: u64) {
-        self.now.fetch_add(ms, Ordering::Relaxed);
+        self.wall.fetch_add(ms, Ordering::Relaxed);
+        self.steady.fetch_add(ms, Ordering::Relaxed);
     }
 
     async fn reopen(&mut self) {

@@ -202,7 +202,8 @@ impl Sequencer {
         lane.replay = Some(serial);
         self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
-        self.effects.push_back(Effect::Replay { token, key: lane.key.clone(), source, missing });
+        let (key, within) = (lane.key.clone(), self.settings.complete_ttl);
+        self.effects.push_back(Effect::Replay { token, key, source, missing, within });
     }
 
     /// What is missing below the highest sequence known, as far as memory tells.

@@ -83,13 +83,12 @@ impl Driver {
         &mut self,
         token: Token,
         key: Key,
-        source: usize,
         missing: Vec<RangeInclusive<u64>>,
+        within: u64,
     ) {
-        debug_assert_eq!(source, 0, "the store is the only replay source of this build");
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
-            let find = || store.find(&partition, &key, &missing);
+            let find = || store.find(&partition, &key, &missing, within);
             let found = insist("search for missing events", find).await;
             Input::Replayed { token, found, again: false }
         });

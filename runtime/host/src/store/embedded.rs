@@ -87,7 +87,7 @@ pub struct Options {
 impl Options {
     /// The defaults, in a folder.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let (path, clock) = (path.into(), Clock::wall());
+        let (path, clock) = (path.into(), Clock::machine());
         Self { path, shards: 1, dead_ttl: DEAD_TTL, cache: CACHE, clock }
     }
 }
@@ -283,9 +283,10 @@ impl Store for Embedded {
         partition: &Partition,
         key: &Key,
         missing: &[RangeInclusive<u64>],
+        within: u64,
     ) -> Result<Vec<(u64, Arc<Event>)>, StoreError> {
         let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
-        self.read(move |shared| read::find(shared, &stream, &key, &missing)).await
+        self.read(move |shared| read::find(shared, &stream, &key, &missing, within)).await
     }
 
     async fn due(

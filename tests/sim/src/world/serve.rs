@@ -69,7 +69,7 @@ impl World {
                 let (events, end) = self.store.read_spill(key, *from, *limit, *bytes);
                 Input::SpillRead { token: *token, events, end }
             }
-            Effect::Replay { token, key, source, missing } => {
+            Effect::Replay { token, key, source, missing, .. } => {
                 let (longer, found, again) = self.look_for(key, *source, missing);
                 wait += longer;
                 Input::Replayed { token: *token, found, again }

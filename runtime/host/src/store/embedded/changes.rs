@@ -125,6 +125,7 @@ impl<'a> Changes<'a> {
         let stream = &self.partition.stream;
         let place = |sequence| keys::event(stream, &write.key, sequence);
         let held = old.job.spilled;
+        let kept = write.job.spilled.count;
         for (sequence, event) in &write.spill {
             if held.spans(*sequence)
                 && let Some(there) = self.tables.spill.get(place(*sequence))?
@@ -135,8 +136,10 @@ impl<'a> Changes<'a> {
             }
         }
         let next = write.job.next;
-        if held.count > 0 && held.first < next {
-            found.settled = in_range(&self.tables.spill, place(held.first), place(next))?;
+        // Where nothing is to be left, what lies beyond `next` goes as well: the key has ended.
+        let end = if kept == 0 { u64::MAX } else { next };
+        if held.count > 0 && held.first < end {
+            found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
         }
         // Where none are remembered any more, the next sequence is above them all.
         let to = if write.job.ids_from == 0 { next } else { write.job.ids_from };

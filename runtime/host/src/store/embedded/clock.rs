@@ -1,27 +1,41 @@
 //! The time that the store writes down. Must never go back, whatever the machine's clock does:
-//! a due or expired entry that was passed once stays passed.
+//! a due or expired entry that was passed once stays passed. And must never stand still: what is
+//! due in a second is due in a second, also while the machine's clock is behind.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Where the time comes from: ms since the Unix epoch.
+/// The machine's clock may be behind the store by so much, in ms, before it is worth a warning.
+const BEHIND: u64 = 60_000;
+
+/// Where the time comes from, in ms.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+pub struct Clock {
+    /// Since the Unix epoch; may go back.
+    wall: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Since some moment; only goes forward.
+    steady: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
 
 impl Clock {
-    /// The machine's clock.
-    pub fn wall() -> Self {
-        Self::from_fn(|| {
+    /// The machine's clocks.
+    pub fn machine() -> Self {
+        let wall = || {
             let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             elapsed.as_millis() as u64
-        })
+        };
+        let started = Instant::now();
+        Self::new(wall, move || started.elapsed().as_millis() as u64)
     }
 
-    /// Any other, for tests.
-    pub fn from_fn(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
+    /// Any others, for tests.
+    pub fn new(
+        wall: impl Fn() -> u64 + Send + Sync + 'static,
+        steady: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        Self { wall: Arc::new(wall), steady: Arc::new(steady) }
     }
 }
 
@@ -31,23 +45,36 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// A clock that stands still where its source goes back.
+/// The steady clock, ahead of its own beginning by as much as the wall clock ever was.
 #[derive(Debug)]
 pub(super) struct Monotone {
     source: Clock,
+    ahead: AtomicU64,
+    /// Two threads may read the clocks in one order and answer in the other.
     newest: AtomicU64,
 }
 
 impl Monotone {
     /// Begins no earlier than `newest`, the newest time that the store holds.
     pub(super) fn new(source: Clock, newest: u64) -> Self {
+        let (wall, steady) = ((source.wall)(), (source.steady)());
+        if wall.saturating_add(BEHIND) < newest {
+            tracing::warn!(
+                behind_ms = newest - wall,
+                "the machine's clock is behind the times in the store, which go on from where they \
+                 were: set the clock, if it is wrong"
+            );
+        }
         // Records use 0 for "no time".
-        Self { source, newest: AtomicU64::new(newest.max(1)) }
+        let ahead = newest.max(1).saturating_sub(steady);
+        Self { source, ahead: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
     }
 
     /// Never earlier than any answer before.
     pub(super) fn now(&self) -> u64 {
-        let now = (self.source.0)();
+        let steady = (self.source.steady)();
+        let ahead = (self.source.wall)().saturating_sub(steady);
+        let now = steady + self.ahead.fetch_max(ahead, Ordering::Relaxed).max(ahead);
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }

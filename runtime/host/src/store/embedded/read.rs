@@ -158,9 +158,11 @@ pub(super) fn find(
     stream: &str,
     key: &Key,
     missing: &[RangeInclusive<u64>],
+    within: u64,
 ) -> Result<Vec<Numbered>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
+    let put_from = now.saturating_sub(within);
     let mut found = Found::default();
     let expired = has_expired(shared, &snapshot, stream, key)?;
     for range in missing {
@@ -168,7 +170,7 @@ pub(super) fn find(
         if !expired {
             spilled(shared, &snapshot, stream, key, range, &mut found)?;
         }
-        far_ahead(shared, &snapshot, stream, key, range, now, &mut found)?;
+        far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
         // A stable sort: what is spilled stays before a letter of the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
         if found.full() {
@@ -218,13 +220,15 @@ fn spilled(
     Ok(())
 }
 
-/// Events that are kept as `far-ahead` letters.
+/// Events that are kept as `far-ahead` letters put at this time or later.
+#[allow(clippy::too_many_arguments, reason = "what a read is of, and where it goes")]
 fn far_ahead(
     shared: &Shared,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
     range: &RangeInclusive<u64>,
+    put_from: u64,
     now: u64,
     found: &mut Found,
 ) -> Result<(), StoreError> {
@@ -238,6 +242,7 @@ fn far_ahead(
         // A letter that cannot be read is no replay source, and no reason to stop.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
+            && stored.at >= put_from
             && shared.letter_lives(stored.at, now)
             && let LetterContent::Event(event) = stored.letter.content
         {
