@@ -30,7 +30,7 @@ fn messages_have_limits() -> Result<()> {
     assert!(
         matches!(&done.verdicts[0], Verdict::Effect { messages, .. } if messages.len() == 1000)
     );
-    let cases: [(&str, &[&str]); 7] = [
+    let cases: [(&str, &[&str]); 9] = [
         (
             r#"{"do":"emit","messages":1001}"#,
             &["emitted 1001 messages", "`plugins.messages` allows 1000"],
@@ -40,12 +40,18 @@ fn messages_have_limits() -> Result<()> {
             &["message 0, to the sink `faulty`", "`runtime.event_size` allows 1 MiB"],
         ),
         (
-            r#"{"do":"emit","messages":5,"bytes":1000000}"#,
+            r#"{"do":"emit","messages":6,"bytes":740000}"#,
             &["together", "`plugins.messages_size` allows 4 MiB"],
         ),
         (
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
+        ),
+        // As an event it is base64, a third longer.
+        (r#"{"do":"emit","bytes":921600}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
+        (
+            r#"{"do":"emit","headers":129}"#,
+            &["message 0, to the sink `faulty`", "129 headers", "128 with 64 KiB are allowed"],
         ),
         (
             r#"{"do":"emit","delay_ms":0}"#,

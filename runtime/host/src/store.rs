@@ -17,10 +17,9 @@ use ordain_core::{
 };
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
-/// record, index entry and listing; real ones have tens of bytes, and what is longer is most often
-/// another field by mistake. The embedded store's engine takes 65,535 bytes for a place, where a
-/// dead letter needs twice the key's length.
-pub const KEY_SIZE_LIMIT: usize = 4 << 10;
+/// record, index entry and listing, which no memory budget counts one by one; real ones have tens
+/// of bytes, and what is longer is most often another field by mistake.
+pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Bytes of a mark's name: the longest path of the system and the longest name of a stream fit.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;

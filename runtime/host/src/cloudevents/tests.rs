@@ -190,7 +190,7 @@ fn limits_are_named() {
         (
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
-            "the key has 4097 bytes; 4096 are allowed",
+            "the key has 1025 bytes; 1024 are allowed",
         ),
         (
             format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT)),

@@ -1,5 +1,7 @@
 //! From what a handler returned to what is committed, checked against every limit.
 
+mod message;
+
 use ordain_core::{Change, Event, Failure, FailureKind, Message, MessageParts};
 
 use super::failure::{failure, reason};
@@ -72,28 +74,12 @@ fn accept_messages(
         if !stream.knows(&reply.sink) {
             return Err(broken(unknown_sink(index, &reply.sink, stream)));
         }
-        if reply.kind.is_empty() {
-            return Err(broken(format!(
-                "message {index}, to the sink `{}`, has an empty type: every message needs one",
-                reply.sink,
-            )));
-        }
-        if reply.delay_ms.is_some() {
-            return Err(broken(format!(
-                "message {index}, to the sink `{}`, has a `delay-ms`, which this build cannot do \
-                 yet: emit it without one",
-                reply.sink,
-            )));
-        }
+        let wrong = |what: String| {
+            broken(format!("message {index}, to the sink `{}`, has {what}", reply.sink))
+        };
+        message::check(reply).map_err(wrong)?;
         let message = pack(reply, event);
-        if message.memory() > limits.event_size {
-            return Err(broken(format!(
-                "message {index}, to the sink `{}`, has {}; `runtime.event_size` allows {}",
-                reply.sink,
-                Size(message.memory()),
-                Size(limits.event_size),
-            )));
-        }
+        message::check_size(&message, limits.event_size).map_err(wrong)?;
         size += message.memory();
         messages.push(message);
     }
