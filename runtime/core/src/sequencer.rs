@@ -185,6 +185,17 @@ impl Sequencer {
         self.turns == 0 && self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
     }
 
+    /// The key that stops the intake for good, and the event that it stopped at: it may spill no
+    /// more (`overflow = pause`), and only somebody outside can let it go on.
+    pub fn full(&self) -> Option<(&Key, u64)> {
+        if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(Shard::is_quiet) {
+            return None;
+        }
+        let lane = self.lanes.get(self.window.head()?.lane)?;
+        let for_ever = lane.parked() || lane.gap.as_ref().is_some_and(|gap| gap.for_ever());
+        (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
+    }
+
     /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
     pub fn looks(&self) -> usize {
         self.looks.len()

@@ -25,6 +25,8 @@ pub use progress::Shared;
 pub const INBOX: usize = 1_024;
 /// Completions taken at one time.
 const TAKE: usize = 128;
+/// Between two warnings that a stream stands still.
+const TELL_EVERY: Duration = Duration::from_mins(1);
 /// A checkpoint is written at least this often while there is something new.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 
@@ -89,6 +91,18 @@ pub enum DriverError {
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
+    /// A key is full, and nothing that comes could end that.
+    #[error(
+        "key {key:?} is stopped at event {event} and has as many events behind it as `spill_limit` \
+         allows, and `overflow = \"pause\"` lets no other event in: mend the cause (`ordain keys why`) \
+         or raise spill_limit, then run again"
+    )]
+    Full {
+        /// The key.
+        key: String,
+        /// The event.
+        event: u64,
+    },
     /// More batches wait for the publisher than the sequencer should let wait.
     #[error(
         "a bug of the host: the publisher's queue is full; what is committed is published at the \
@@ -125,6 +139,7 @@ pub struct Driver {
     /// Acknowledgements since the last checkpoint.
     unsaved: usize,
     saved_at: Instant,
+    told_at: Option<Instant>,
     checkpoint: Option<(File, String)>,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
@@ -154,6 +169,7 @@ impl Driver {
             acknowledged: None,
             unsaved: 0,
             saved_at: Instant::now(),
+            told_at: None,
             checkpoint: parts.checkpoint,
             failed: None,
             progress: parts.progress,
@@ -165,6 +181,9 @@ impl Driver {
             driver.progress.put(&driver.sequencer.stats());
             if driver.is_over(once && parked.is_over(), draining) {
                 return driver.end().await;
+            }
+            if !draining && !driver.source_ended {
+                driver.watch_full(once && parked.is_over())?;
             }
             let wake = driver.wake();
             let reads = !driver.source_ended
@@ -193,6 +212,20 @@ impl Driver {
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
+    }
+
+    /// Says that a full key holds up everything; where nobody could end that, it ends the run.
+    fn watch_full(&mut self, once: bool) -> Result<(), DriverError> {
+        let Some((key, event)) = self.sequencer.full() else { return Ok(()) };
+        let full = DriverError::Full { key: key.to_string(), event };
+        if once {
+            return Err(full);
+        }
+        if self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            self.told_at = Some(Instant::now());
+            tracing::warn!(stream = &*self.partition.stream, "the stream stands still: {full}");
+        }
+        Ok(())
     }
 
     fn now(&self) -> u64 {

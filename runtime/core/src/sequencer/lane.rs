@@ -342,6 +342,17 @@ impl Lane {
                 || (self.spill_all && self.can_spill(settings)))
     }
 
+    /// Whether it only waits, with events that may not be spilled any more.
+    pub(super) fn durable_but_full(&self, settings: &Settings) -> bool {
+        self.held.loose() > 0
+            && self.turn.is_none()
+            && self.page.is_none()
+            && self.load.is_none()
+            && !self.writing
+            && !self.wants_write(settings)
+            && !self.can_spill(settings)
+    }
+
     /// Whether the store knows everything that this lane does, and it waits for nothing that it
     /// has asked for.
     pub(super) fn durable(&self) -> bool {

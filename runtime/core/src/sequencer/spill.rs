@@ -239,16 +239,7 @@ impl Sequencer {
     /// where the event that it waits for went astray, may have ended that: it looks again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if lane.parked()
-            && lane.held.loose() > 0
-            && lane.reload_at.is_none()
-            && lane.turn.is_none()
-            && lane.page.is_none()
-            && lane.load.is_none()
-            && !lane.writing
-            && !lane.wants_write(&self.settings)
-            && !lane.can_spill(&self.settings)
-        {
+        if lane.parked() && lane.reload_at.is_none() && lane.durable_but_full(&self.settings) {
             lane.reload_at = Some(self.now.saturating_add(self.settings.due_poll));
         }
     }
