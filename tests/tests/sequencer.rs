@@ -1,0 +1,142 @@
+//! What the simulation is too short or too small to see: long times, and wide gaps.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use ordain::config::{Loaded, Share};
+use ordain_core::{
+    Applied, Batch, Change, CommitReply, Effect, Event, EventParts, Input, Loaded as Job,
+    Sequencer, TurnDone, Verdict,
+};
+
+/// A sequencer under a configuration, and a store that has nothing but what it is told.
+struct Rig {
+    sequencer: Sequencer,
+    delivery: u64,
+    job: Option<Box<Job>>,
+    batches: Vec<Arc<Batch>>,
+    acked: u64,
+    loads: usize,
+}
+
+impl Rig {
+    fn new(stream: &str) -> Result<Self> {
+        let text = format!(
+            "[streams.cases]\nhandler = \"tally\"\n\
+             source = {{ kind = \"file\", path = \"events.ndjson\" }}\n{stream}\n"
+        );
+        let loaded = Loaded::parse(Path::new("ordain.toml"), &text, &|_| None)?;
+        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let share =
+            Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version: None, seed: 1 };
+        Ok(Self {
+            sequencer: Sequencer::new(loaded.config.settings(stream, &share), &[0], 0),
+            delivery: 0,
+            job: None,
+            batches: Vec::new(),
+            acked: 0,
+            loads: 0,
+        })
+    }
+
+    fn deliver(&mut self, now: u64, sequence: u64) {
+        self.delivery += 1;
+        let event = Event::new(&EventParts {
+            key: "a",
+            id: "1",
+            kind: "test",
+            sequence: Some(sequence),
+            ..EventParts::default()
+        });
+        let input = Input::Arrived { delivery: self.delivery, event: Arc::new(event) };
+        self.sequencer.handle(now, input);
+        self.perform(now);
+    }
+
+    fn perform(&mut self, now: u64) {
+        while let Some(effect) = self.sequencer.poll_effect() {
+            let answer = match effect {
+                Effect::Run(turn) => Input::TurnDone(TurnDone {
+                    token: turn.token,
+                    version: "tally@1.0.0".into(),
+                    verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
+                    state: Change::Keep,
+                    failure: None,
+                }),
+                Effect::Commit(batch) => {
+                    let (shard, number) = (batch.shard, batch.number);
+                    self.batches.push(batch);
+                    let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
+                    Input::Committed { shard, number, reply }
+                }
+                Effect::Load { token, .. } => {
+                    self.loads += 1;
+                    Input::Loaded { token, loaded: Ok(self.job.clone()) }
+                }
+                Effect::Replay { token, .. } => {
+                    Input::Replayed { token, found: Vec::new(), again: false }
+                }
+                Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
+                Effect::Ack { through } => {
+                    self.acked = through;
+                    continue;
+                }
+                effect => panic!("nothing here leads to {effect:?}"),
+            };
+            self.sequencer.handle(now, answer);
+        }
+    }
+
+    /// Lets time pass until nothing is due any more.
+    fn pass(&mut self, from: u64, to: u64) {
+        let mut now = from;
+        while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at <= to) {
+            now = at.max(now);
+            self.sequencer.handle_timeout(now);
+            self.perform(now);
+            if at == now && self.sequencer.poll_timeout() == Some(at) {
+                break;
+            }
+        }
+    }
+}
+
+fn effect_without_messages() -> Verdict {
+    Verdict::Effect { messages: Vec::new(), complete: false }
+}
+
+#[test]
+fn a_key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
+    let mut rig = Rig::new("key_ttl = \"1m\"")?;
+    rig.deliver(0, 1);
+    rig.deliver(0, 2);
+    assert_eq!((rig.acked, rig.sequencer.stats().settled), (2, 2));
+    // A repeat while the store remembers; then the first event of another life.
+    rig.deliver(59_000, 1);
+    assert_eq!((rig.acked, rig.sequencer.stats().duplicates), (3, 1));
+    rig.deliver(61_000, 1);
+    assert_eq!((rig.acked, rig.sequencer.stats().settled), (4, 3));
+    assert!(rig.loads > 0, "the store was asked");
+    Ok(())
+}
+
+#[test]
+fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
+    let gap = "gap = { timeout = \"1s\", attempts = 1, max_width = 1000000, \
+               on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
+    let mut rig = Rig::new(gap)?;
+    rig.deliver(0, 1);
+    let first = &rig.batches[0].writes[0];
+    let job =
+        Job { job: first.job.clone(), state: None, ids: Vec::new(), due_in: None, expire_in: None };
+    rig.job = Some(Box::new(job));
+    rig.deliver(0, 100_002);
+    rig.pass(0, 4_000);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let letters: Vec<usize> = writes.map(|write| write.letters.len()).collect();
+    assert_eq!(letters.iter().sum::<usize>(), 100_000);
+    assert!(letters.iter().all(|letters| *letters <= 512), "{:?}", letters.iter().max());
+    assert_eq!(rig.sequencer.stats().settled, 2);
+    Ok(())
+}
