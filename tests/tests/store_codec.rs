@@ -10,8 +10,8 @@ use ordain::store::codec::{
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
-    Applied, Cause, DeadLetter, Digests, Emitted, Event, EventParts, Holes, Job, LetterContent,
-    LetterId, Message, MessageParts, Present, Refusal, Spilled, Status, TakenId, Trouble,
+    Applied, Cause, DeadLetter, Emitted, Event, EventParts, Holes, Job, LetterContent, LetterId,
+    Message, MessageParts, Present, Refusal, Spilled, Status, TakenId, Trouble,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -54,7 +54,7 @@ prop_compose! {
             spilled: Spilled { count, first, last },
             version: version.map(Into::into),
             trouble,
-            digests: Digests(digests.into()),
+            digests: digests.into_iter().collect(),
             holes: Holes(holes),
             ids_from,
         }

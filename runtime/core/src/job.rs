@@ -142,8 +142,16 @@ impl Spilled {
 
 /// Content digests of the sequences just below `next`, the newest last: 32 bits each, enough to
 /// tell an accident from a repeat, and 256 bytes a job at the default length.
+///
+/// A clone shares them until one of the two changes: every commit carries a copy of its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Digests(pub VecDeque<u32>);
+pub struct Digests(Arc<VecDeque<u32>>);
+
+impl FromIterator<u32> for Digests {
+    fn from_iter<I: IntoIterator<Item = u32>>(digests: I) -> Self {
+        Self(Arc::new(digests.into_iter().collect()))
+    }
+}
 
 impl Digests {
     /// Stands for a sequence whose event was never seen.
@@ -165,12 +173,21 @@ impl Digests {
     }
 
     fn push_short(&mut self, short: u32, limit: usize) {
-        while self.0.len() >= limit.max(1) {
-            self.0.pop_front();
+        if limit == 0 && self.0.is_empty() {
+            return;
+        }
+        let digests = Arc::make_mut(&mut self.0);
+        while digests.len() >= limit.max(1) {
+            digests.pop_front();
         }
         if limit > 0 {
-            self.0.push_back(short);
+            digests.push_back(short);
         }
+    }
+
+    /// All of them, the oldest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.0.iter().copied()
     }
 
     fn position(&self, next: u64, sequence: u64) -> Option<usize> {
@@ -180,7 +197,8 @@ impl Digests {
 
     /// The event of a settled sequence has been seen after all.
     pub fn set(&mut self, next: u64, sequence: u64, content: u64) {
-        if let Some(short) = self.position(next, sequence).and_then(|at| self.0.get_mut(at)) {
+        let position = self.position(next, sequence);
+        if let Some(short) = position.and_then(|at| Arc::make_mut(&mut self.0).get_mut(at)) {
             *short = Self::short(content);
         }
     }

@@ -19,6 +19,10 @@ use clap::{Args, Parser, Subcommand};
 
 use report::Report;
 
+/// As in the host.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Debug, Parser)]
 #[command(name = "ordain-bench", about = "Measures Ordain")]
 struct Cli {

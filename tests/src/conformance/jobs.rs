@@ -1,11 +1,9 @@
 //! Jobs and their conditions.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
-    Cause, Change, CommitReply, Digests, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
+    Cause, Change, CommitReply, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
 };
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
@@ -90,7 +88,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
             since: 12,
             version: Some("orders@1".into()),
         })),
-        digests: Digests((0..64).map(|number| number * 0x0400_0001).collect::<VecDeque<_>>()),
+        digests: (0..64).map(|number| number * 0x0400_0001).collect(),
         holes: Holes((0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect()),
         ids_from: u64::MAX,
     };

@@ -55,7 +55,7 @@ impl Lane {
                 && (chunk.version.is_none() || version.is_none() || chunk.version == version)
         });
         if !fits {
-            self.pending.push_back(Chunk::new(self.done, version.clone()));
+            self.pending.push_back(Box::new(Chunk::new(self.done, version.clone())));
         }
         let chunk = self.pending.back_mut().expect("one was just pushed if there was none");
         if chunk.version.is_none() {

@@ -116,6 +116,9 @@ impl Sequencer {
             flight.letters.push(free.delivery);
             batch.letters.push(free.letter);
         }
+        let most = self.shards[shard].dirty.len().min(max_events);
+        batch.writes.reserve_exact(most);
+        flight.lanes.reserve_exact(most);
         while self.shards[shard].letters.is_empty()
             && !full(events, bytes)
             && let Some(index) = self.shards[shard].dirty.pop_front()

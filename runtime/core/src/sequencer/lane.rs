@@ -54,7 +54,7 @@ pub(super) struct Lane {
     /// Deliveries that may be repeats of events in `rest`: the store compares them.
     pub(super) checks: Vec<Check>,
     /// Executed or settled, not yet in a commit.
-    pub(super) pending: VecDeque<Chunk>,
+    pub(super) pending: VecDeque<Box<Chunk>>,
     pub(super) rest: Spilled,
     pub(super) turn: Option<InTurn>,
     pub(super) load: Option<u64>,
@@ -206,8 +206,8 @@ impl Lane {
     /// Whether the sequence was skipped unseen, durably or not.
     pub(super) fn skipped(&self, sequence: u64) -> bool {
         let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
-        let skips = |chunk: &Chunk| chunk.skipped.iter().any(within);
-        self.job.holes.contains(sequence) || self.pending.iter().any(skips)
+        self.job.holes.contains(sequence)
+            || self.pending.iter().any(|chunk| chunk.skipped.iter().any(within))
     }
 
     /// Whether the store knows that the key has ended.

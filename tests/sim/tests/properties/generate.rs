@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Applied, Backoff, Cause, Change, CommitReply, DeadLetter, Digests, Event, EventParts,
-    Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key, LetterContent, LetterId,
-    Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal, RetrySettings, Settings,
-    Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict, Version,
+    Applied, Backoff, Cause, Change, CommitReply, DeadLetter, Event, EventParts, Exhausted,
+    Failure, FailureKind, GapSettings, Holes, Input, Job, Key, LetterContent, LetterId, Loaded,
+    Message, MessageParts, Ordering, Overflow, Present, Refusal, RetrySettings, Settings, Spilled,
+    Status, TakenId, Token, Trouble, TurnDone, Verdict, Version,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ fn job() -> impl Strategy<Value = Job> {
             rounds,
             spilled: if count == 0 { Spilled::default() } else { spilled },
             trouble,
-            digests: Digests(digests.into()),
+            digests: digests.into_iter().collect(),
             holes: Holes(holes),
             ids_from,
             ..Job::new(next, partition)

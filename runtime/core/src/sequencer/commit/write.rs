@@ -29,7 +29,7 @@ impl Sequencer {
                 advance_job(lane, &chunk, settings, &mut ids);
                 chunk
             }
-            None => Chunk::new(lane.job.next, None),
+            None => Box::new(Chunk::new(lane.job.next, None)),
         };
         // The end goes with the last event, even where late originals are still to be settled.
         let completed = lane.ended && lane.job.next == lane.done;

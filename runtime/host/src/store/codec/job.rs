@@ -5,9 +5,7 @@
 //! must check the whole record even where only the front is wanted: a commit must not build on
 //! a record that the next load cannot read.
 
-use std::collections::VecDeque;
-
-use ordain_core::{Cause, Digests, Holes, Job, Spilled, Status, TakenId, Trouble};
+use ordain_core::{Cause, Holes, Job, Spilled, Status, TakenId, Trouble};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
@@ -109,7 +107,7 @@ impl<'a> JobView<'a> {
                 let (error, version) = (error.to_owned(), version.map(Into::into));
                 Box::new(Trouble { cause, error, since: self.since, version })
             }),
-            digests: Digests(digests.collect::<VecDeque<_>>()),
+            digests: digests.collect(),
             holes: Holes(holes),
             ids_from: self.ids_from,
         }
@@ -143,8 +141,8 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
             put_option(trouble.version.as_deref(), out);
         }
     }
-    put_varint(job.digests.0.len() as u64, out);
-    for digest in &job.digests.0 {
+    put_varint(job.digests.iter().len() as u64, out);
+    for digest in job.digests.iter() {
         out.extend_from_slice(&digest.to_le_bytes());
     }
     for &(first, last) in &job.holes.0 {
