@@ -12,7 +12,7 @@ use std::thread;
 use ordain_sim::{Options, Outcome, run};
 
 /// Each profile is played some hundred times; ten seconds on two cores.
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 20_000;
 /// Failing seeds of each invariant that are told of.
 const SHOWN: usize = 12;
 
