@@ -265,7 +265,8 @@ impl Sequencer {
         for held in lane.held.take() {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
-                self.bury(index, held.sequence, &held.event);
+                // It is buried with the others that the store has, as they are read.
+                self.lanes[index].rest.add(held.sequence);
                 continue;
             }
             self.after_end(index, held.sequence, held.delivery, &held.event);
