@@ -118,7 +118,7 @@ fn a_handler_that_is_none() -> Result<()> {
 fn strict_is_about_what_is_dead_or_held() -> Result<()> {
     let strict = &["--log", "warn", "run", "--once", "--strict"];
     for (events, held) in [
-        ("no JSON".to_owned(), false),
+        ("no JSON\n".to_owned(), false),
         (line("k", 2, &json!({})), true),
         (format!("{}\n{}", line("k", 1, &json!(1)), line("k", 1, &json!(2))), false),
     ] {

@@ -59,8 +59,11 @@ fn repeats_are_known_by_their_ids_also_in_the_next_run() -> Result<()> {
     let out = home.read("out.ndjson");
     tally::check(&by_key(&numbered)?, &out)?;
 
-    // Another file with the same events: the checkpoint does not fit, the ids do.
+    // A copy in its place: what was read of it is there.
     home.replace("events.ndjson", &text)?;
+    assert_eq!(home.run_once()?["delivered"], 0);
+    // Another file with the same events: the checkpoint does not fit, the ids do.
+    home.replace("events.ndjson", format!("\n{text}"))?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 0);
     assert_eq!(report["duplicates"], numbered.len() + numbered.len().div_ceil(EVERY));

@@ -81,7 +81,7 @@ fn a_log_for_machines() -> Result<()> {
         line("emits", 1, &json!({ "do": "emit", "messages": 5 })),
         "no JSON".to_owned(),
     ];
-    home.write("events.ndjson", lines.join("\n"))?;
+    home.write("events.ndjson", lines.join("\n") + "\n")?;
     let output = home.output(&["run", "--once", "--log-format", "json", "--log", "debug"])?;
     ensure!(output.status.success(), "{}", output.status);
     assert_eq!(objects(&output.stdout)?.len(), 5);

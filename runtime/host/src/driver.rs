@@ -6,7 +6,6 @@ mod perform;
 mod progress;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::plugin::Turns;
 use crate::sink::{Job, Target};
-use crate::source::{Checkpoint, Delivered, Deliveries, Position, Source};
+use crate::source::{Checkpoint, Delivered, Deliveries, Position, Print, Source};
 use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
 use parked::Parked;
 
@@ -61,8 +60,8 @@ pub struct Parts {
     pub notes: mpsc::Sender<Note>,
     /// Where events come from.
     pub source: Source,
-    /// The file to describe in checkpoints, and their name.
-    pub checkpoint: Option<(File, String)>,
+    /// The name of the source's checkpoint, if it can resume.
+    pub checkpoint: Option<String>,
     /// End when the source has ended and everything is settled or held.
     pub once: bool,
     /// Becomes true when the process is to end.
@@ -136,11 +135,15 @@ pub struct Driver {
     /// Where each delivery that is not acknowledged ended.
     positions: VecDeque<(Delivery, Position)>,
     acknowledged: Option<Position>,
+    /// What was read of the source with each batch that is not behind the last checkpoint.
+    prints: VecDeque<Print>,
+    /// Why the source ended before its end.
+    source_failed: Option<DriverError>,
     /// Acknowledgements since the last checkpoint.
     unsaved: usize,
     saved_at: Instant,
     told_at: Option<Instant>,
-    checkpoint: Option<(File, String)>,
+    checkpoint: Option<String>,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
@@ -167,6 +170,8 @@ impl Driver {
             delivered: 0,
             positions: VecDeque::new(),
             acknowledged: None,
+            prints: VecDeque::new(),
+            source_failed: None,
             unsaved: 0,
             saved_at: Instant::now(),
             told_at: None,
@@ -183,11 +188,13 @@ impl Driver {
                 return driver.end().await;
             }
             if !draining && !driver.source_ended {
-                driver.watch_full(once && parked.is_over())?;
+                let no_more = once || driver.source_failed.is_some();
+                driver.watch_full(no_more && parked.is_over())?;
             }
             let wake = driver.wake();
             let reads = !driver.source_ended
                 && !draining
+                && driver.source_failed.is_none()
                 && driver.waiting.is_empty()
                 && driver.sequencer.credit() > 0;
             tokio::select! {
@@ -204,7 +211,7 @@ impl Driver {
                 _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
-                    None => return Err(source_failure(source).await),
+                    None => driver.source_fails(&mut source).await,
                 },
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -253,6 +260,7 @@ impl Driver {
 
     fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
         self.waiting.extend(deliveries.items);
+        self.prints.extend(deliveries.print);
         self.source_ended = deliveries.end;
         if deliveries.end && !once {
             tracing::info!(
@@ -298,13 +306,28 @@ impl Driver {
         if draining {
             return self.sequencer.drained();
         }
+        if self.source_failed.is_some() {
+            return self.waiting.is_empty() && self.positions.is_empty();
+        }
         once && self.progress.ended() && self.sequencer.quiescent()
     }
 
     async fn end(mut self) -> Result<Stats, DriverError> {
         self.save_checkpoint().await?;
         self.store.flush().await?;
-        Ok(self.sequencer.stats())
+        self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
+    }
+
+    /// What was taken of a source that failed may be there no more: it is settled or held before
+    /// the driver ends, which takes `spill_after` at most.
+    async fn source_fails(&mut self, source: &mut Source) {
+        let gone = |_| std::io::Error::other("its reader ended unexpectedly");
+        let error = (&mut source.failure).await.unwrap_or_else(gone);
+        tracing::error!(
+            stream = &*self.partition.stream, %error,
+            "the source failed; the stream ends when what was taken of it is settled or held"
+        );
+        self.source_failed = Some(DriverError::Source(error));
     }
 
     /// Notes how far the source is acknowledged.
@@ -320,15 +343,12 @@ impl Driver {
     async fn save_checkpoint(&mut self) -> Result<(), DriverError> {
         self.saved_at = Instant::now();
         self.unsaved = 0;
-        let (Some((file, name)), Some(position)) = (&self.checkpoint, self.acknowledged) else {
+        let (Some(name), Some(position)) = (&self.checkpoint, self.acknowledged) else {
             return Ok(());
         };
-        let checkpoint = match Checkpoint::new(file, position) {
-            Ok(checkpoint) => checkpoint,
-            // It was cut: the old one then fits no longer, and the next start sees that.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(DriverError::Source(error)),
-        };
+        while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
+        let Some(print) = self.prints.front() else { return Ok(()) };
+        let checkpoint = Checkpoint::new(position, *print);
         let mark = Mark { name: name.clone(), value: checkpoint.encode().into() };
         Ok(self.store.put_marks(&[mark]).await?)
     }
@@ -376,9 +396,4 @@ async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
         // Nobody can ask any more.
         std::future::pending::<()>().await;
     }
-}
-
-async fn source_failure(source: Source) -> DriverError {
-    let gone = || std::io::Error::other("its reader ended unexpectedly");
-    DriverError::Source(source.failure.await.unwrap_or_else(|_| gone()))
 }

@@ -6,6 +6,7 @@ pub mod config;
 pub mod driver;
 pub mod generate;
 pub mod plugin;
+pub mod probe;
 pub mod run;
 pub mod sink;
 pub mod source;

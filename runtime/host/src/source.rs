@@ -8,7 +8,7 @@ mod lines;
 use ordain_core::{DeadLetter, Event};
 use tokio::sync::mpsc;
 
-pub use checkpoint::{Checkpoint, CheckpointError};
+pub use checkpoint::{Checkpoint, CheckpointError, Print, read_again};
 pub use file::{FileOptions, start};
 
 /// One delivery: an event, or what was delivered instead of one.
@@ -19,6 +19,8 @@ pub type Delivered = Result<Event, Box<DeadLetter>>;
 pub struct Deliveries {
     /// In order.
     pub items: Vec<(Delivered, Position)>,
+    /// What was read of the file up to the last of them; `None` of standard input.
+    pub print: Option<Print>,
     /// Nothing comes after them.
     pub end: bool,
 }

@@ -140,7 +140,7 @@ impl<'a> Starting<'a> {
         &self,
         name: &Name,
         stream: &Stream,
-    ) -> Result<(source::Source, Option<(File, String)>), RunError> {
+    ) -> Result<(source::Source, Option<String>), RunError> {
         let SourceConfig::File(config) = &stream.source else {
             unreachable!("`unsupported` refuses other sources");
         };
@@ -153,13 +153,7 @@ impl<'a> Starting<'a> {
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
-        let open = || {
-            open_source(path).map_err(|problem| {
-                let message = format!("{} {problem}", path.display());
-                self.loaded.error(&format!("streams.{name}.source.path"), message)
-            })
-        };
-        let (file, probe) = (open()?, open()?);
+        let file = open_source(path).map_err(|problem| self.unusable(name, path, &problem))?;
         let mark = Checkpoint::mark(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
             None => None,
@@ -167,17 +161,25 @@ impl<'a> Starting<'a> {
                 Ok(checkpoint) => Some(checkpoint),
                 Err(error) => {
                     let error = anyhow::Error::from(error);
-                    tracing::warn!(stream = %name, "{error:#}; reading the file from its beginning");
+                    tracing::warn!(
+                        stream = %name, "{error:#}; reading the file from its beginning; {}",
+                        source::read_again(stream.ordering)
+                    );
                     None
                 }
             },
         };
-        let position = checkpoint.as_ref().and_then(|checkpoint| checkpoint.resume(&file));
+        let position = match &checkpoint {
+            None => None,
+            Some(checkpoint) => checkpoint
+                .resume(&file)
+                .map_err(|error| self.unusable(name, path, &format!("cannot be read: {error}")))?,
+        };
         match (checkpoint, position) {
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
                 "not the file of the last time, or changed where it was read: reading it from its \
-                 beginning; what was taken before is recognised"
+                 beginning; {}", source::read_again(stream.ordering)
             ),
             (_, Some(Position { line, .. })) => {
                 tracing::info!(stream = %name, line, "going on where the last run was");
@@ -185,13 +187,18 @@ impl<'a> Starting<'a> {
             (None, None) => {}
         }
         let options = FileOptions {
-            file: Some(file),
+            file: Some((file, path.clone())),
             name: path.display().to_string(),
             position: position.unwrap_or_default(),
             follow: !self.once,
             decoder,
         };
-        Ok((source::start(options).map_err(RunError::Thread)?, Some((probe, mark))))
+        Ok((source::start(options).map_err(RunError::Thread)?, Some(mark)))
+    }
+
+    fn unusable(&self, name: &Name, path: &Path, problem: &str) -> RunError {
+        let message = format!("{} {problem}", path.display());
+        self.loaded.error(&format!("streams.{name}.source.path"), message).into()
     }
 }
 

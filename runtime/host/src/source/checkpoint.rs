@@ -1,63 +1,99 @@
 //! How far a file source has come, kept in the store, with what tells the file from another one
-//! under the same name. Starting too early is harmless, since repeats are known; starting too
-//! late would lose events. So in any doubt it starts at the beginning.
+//! under the same name: what was read of it. In any doubt a file is read from its beginning:
+//! starting too early repeats, which is known mostly; starting too late would lose events.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use ordain_core::digest;
+use ordain_core::{Ordering, digest};
 use serde::{Deserialize, Serialize};
 
 use super::Position;
+use crate::probe::{PROBE, Probe};
 
-/// Bytes at either end of the read part that must be unchanged.
-const PROBE: u64 = 4 << 10;
+/// The form of what is stored.
+const FORMAT: u32 = 2;
 
 /// A position in a certain file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    device: u64,
-    inode: u64,
-    /// Digests of the first and the last bytes before the position.
-    head: u64,
-    tail: u64,
+    format: u32,
     offset: u64,
     line: u64,
+    print: Print,
 }
 
-/// A checkpoint that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("the checkpoint in the store cannot be read")]
-pub struct CheckpointError(#[from] serde_json::Error);
+/// What was read of a file up to some place, behind the position or at it. It is made from the
+/// bytes that were read, not from what the file has afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Print {
+    end: u64,
+    /// Digest of the first bytes, up to [`PROBE`].
+    head: u64,
+    /// Digest of the last bytes, and how many.
+    tail: u64,
+    tail_bytes: u64,
+}
 
-impl Checkpoint {
-    /// Describes a position in an open file.
-    pub fn new(file: &File, position: Position) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        let Position { offset, line } = position;
-        let probe = |from: u64, length: u64| -> io::Result<u64> {
-            let mut bytes = vec![0; length as usize];
-            file.read_exact_at(&mut bytes, from)?;
-            Ok(digest(&bytes))
-        };
-        let length = offset.min(PROBE);
-        Ok(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            head: probe(0, length)?,
-            tail: probe(offset - length, length)?,
-            offset,
-            line,
-        })
+/// A checkpoint that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// It is no checkpoint of this form.
+    #[error("the checkpoint in the store cannot be read")]
+    Unreadable(#[from] serde_json::Error),
+    /// It is of another version.
+    #[error("the checkpoint in the store has the form {0}, and this version reads {FORMAT}")]
+    Format(u32),
+}
+
+impl Print {
+    /// Of a file that begins with `head`, up to the end of `tail`.
+    pub(super) fn new(head: &[u8], tail: &Probe) -> Self {
+        Self {
+            end: tail.end(),
+            head: digest(&head[..head_length(tail.end()).min(head.len())]),
+            tail: tail.digest(),
+            tail_bytes: tail.bytes().len() as u64,
+        }
     }
 
-    /// Where to go on in the file: at the checkpoint's position if it is the same file and what
-    /// was read of it is still there, else `None`.
-    pub fn resume(&self, file: &File) -> Option<Position> {
+    /// Up to where it was read.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    fn fits(&self, file: &File) -> io::Result<bool> {
+        let whole = file.metadata()?.len() >= self.end && self.tail_bytes <= PROBE as u64;
+        if !whole {
+            return Ok(false);
+        }
+        let head = Probe::read(file, head_length(self.end) as u64)?;
+        let tail = Probe::read(file, self.end)?;
+        let from = tail.bytes().len().saturating_sub(self.tail_bytes as usize);
+        Ok(head.digest() == self.head && digest(&tail.bytes()[from..]) == self.tail)
+    }
+}
+
+/// Bytes of the head of a file that was read up to `end`.
+fn head_length(end: u64) -> usize {
+    end.min(PROBE as u64) as usize
+}
+
+impl Checkpoint {
+    /// A position in a file of which that was read.
+    pub fn new(position: Position, print: Print) -> Self {
+        let Position { offset, line } = position;
+        Self { format: FORMAT, offset, line, print }
+    }
+
+    /// Where to go on in the file: at the checkpoint's position if what was read of it is still
+    /// there, in this file or a copy, else `None`.
+    pub fn resume(&self, file: &File) -> io::Result<Option<Position>> {
         let position = Position { offset: self.offset, line: self.line };
-        (Self::new(file, position).ok()? == *self).then_some(position)
+        Ok(self.print.fits(file)?.then_some(position))
     }
 
     /// The name of a stream's checkpoint among the store's marks.
@@ -72,7 +108,27 @@ impl Checkpoint {
 
     /// Reads the stored form.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Form {
+            format: Option<u32>,
+        }
+        // The first form did not say which it is.
+        let format = serde_json::from_slice::<Form>(bytes)?.format.unwrap_or(1);
+        if format != FORMAT {
+            return Err(CheckpointError::Format(format));
+        }
         Ok(serde_json::from_slice(bytes)?)
+    }
+}
+
+/// What becomes of events that are read again from the beginning of a file.
+pub fn read_again(ordering: Ordering) -> &'static str {
+    match ordering {
+        Ordering::Sequenced => "what was taken before is recognised",
+        Ordering::Fifo => {
+            "what was taken before is recognised by its id among the last `id_window` events of \
+             its key, and what is older takes effect again"
+        }
     }
 }
 
@@ -80,23 +136,40 @@ impl Checkpoint {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    fn file(text: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(text).expect("written");
+        file
+    }
 
     #[test]
-    fn only_the_same_file_is_resumed() {
-        let mut file = tempfile::tempfile().expect("a file");
-        file.write_all(b"one\ntwo\nthree\n").expect("written");
-        let position = Position { offset: 8, line: 2 };
-        let checkpoint = Checkpoint::new(&file, position).expect("described");
+    fn what_was_read_must_be_there() {
+        let mut original = file(b"one\ntwo\nthree\n");
+        let position = Position { offset: 4, line: 1 };
+        let print = Print::new(b"one\ntwo\nth", &Probe::new(8, b"one\ntwo\n"));
+        let checkpoint = Checkpoint::new(position, print);
         let decoded = Checkpoint::decode(&checkpoint.encode()).expect("decoded");
-        assert_eq!(decoded.resume(&file), Some(position));
+        let resume = |file: &File| decoded.resume(file).expect("compared");
+        assert_eq!(resume(&original), Some(position));
+        assert_eq!(resume(&file(b"one\ntwo\n")), Some(position), "a copy is as good");
 
-        file.write_all(b"four\n").expect("appended");
-        assert_eq!(decoded.resume(&file), Some(position), "a file may grow");
+        original.write_all(b"four\n").expect("appended");
+        assert_eq!(resume(&original), Some(position), "a file may grow");
 
-        file.write_all_at(b"TWO", 4).expect("overwritten");
-        assert_eq!(decoded.resume(&file), None, "what was read has changed");
+        original.write_all_at(b"TWO", 4).expect("overwritten");
+        assert_eq!(resume(&original), None, "what was read has changed");
 
-        file.set_len(3).expect("truncated");
-        assert_eq!(decoded.resume(&file), None, "it is shorter than what was read");
+        original.set_len(7).expect("truncated");
+        assert_eq!(resume(&original), None, "it is shorter than what was read");
+    }
+
+    #[test]
+    fn another_form_is_named() {
+        let first = br#"{"device":1,"inode":2,"head":3,"tail":4,"offset":5,"line":6}"#;
+        let error = Checkpoint::decode(first).expect_err("the first form");
+        assert!(error.to_string().contains("has the form 1"), "{error}");
+        Checkpoint::decode(b"no JSON").expect_err("no form at all");
     }
 }

@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
+use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{Lines, Next};
-use super::{BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source};
+use super::{BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source, read_again};
 use crate::cloudevents::{DecodeError, Decoder};
+use crate::probe::{PROBE, Probe};
 
 /// How often a file that is followed is looked at for more.
 const FOLLOW: Duration = Duration::from_millis(200);
@@ -18,8 +20,8 @@ const FOLLOW: Duration = Duration::from_millis(200);
 /// What to read, and how.
 #[derive(Debug)]
 pub struct FileOptions {
-    /// The open file; `None` for standard input.
-    pub file: Option<File>,
+    /// The open file and where it was found; `None` for standard input.
+    pub file: Option<(File, PathBuf)>,
     /// How people know it, for dead letters.
     pub name: String,
     /// Where to start.
@@ -32,19 +34,11 @@ pub struct FileOptions {
 
 /// Starts reading in a thread of its own: reading and decoding block. It ends at the end of the
 /// input, or when nobody takes its deliveries any more.
-pub fn start(mut options: FileOptions) -> io::Result<Source> {
-    let input: Box<dyn Read + Send> = match options.file.take() {
-        Some(mut file) => {
-            file.seek(SeekFrom::Start(options.position.offset))?;
-            options.file = Some(file.try_clone()?);
-            Box::new(file)
-        }
-        None => Box::new(io::stdin()),
-    };
+pub fn start(options: FileOptions) -> io::Result<Source> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
     std::thread::Builder::new().name("source".into()).spawn(move || {
-        if let Err(error) = read(input, &options, &deliver) {
+        if let Err(error) = open(&options).and_then(|lines| read(lines, &options, &deliver)) {
             // Nobody listens when the process is ending: then it does not matter.
             let _ = fail.send(error);
         }
@@ -52,47 +46,37 @@ pub fn start(mut options: FileOptions) -> io::Result<Source> {
     Ok(Source { deliveries, failure })
 }
 
+type Input = Lines<Box<dyn Read + Send>>;
+
+fn open(options: &FileOptions) -> io::Result<Input> {
+    let limit = options.decoder.event_size;
+    let Some((file, _)) = &options.file else {
+        return Ok(Lines::new(Box::new(io::stdin()), limit));
+    };
+    let position = options.position;
+    let head = Probe::read(file, position.offset.min(PROBE as u64))?;
+    let tail = Probe::read(file, position.offset)?;
+    let mut input = file.try_clone()?;
+    input.seek(SeekFrom::Start(position.offset))?;
+    Ok(Lines::resume(Box::new(input), limit, position, &head, &tail))
+}
+
 fn read(
-    input: Box<dyn Read + Send>,
+    mut lines: Input,
     options: &FileOptions,
     deliver: &mpsc::Sender<Deliveries>,
 ) -> io::Result<()> {
-    let mut lines = Lines::new(input, options.position, options.decoder.event_size);
+    let mut seen = lines.tail();
     loop {
-        let mut batch = Deliveries::default();
-        let mut bytes = 0;
-        while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
-            // What is there is delivered before the source waits for more.
-            if !batch.items.is_empty() && !lines.has_line() {
-                break;
-            }
-            let (line, whole, position) = match lines.next(!options.follow)? {
-                Next::Line(line, position) => (line, line.len() as u64, position),
-                Next::TooLong(line, whole, position) => (line, whole, position),
-                Next::End => {
-                    batch.end = !options.follow;
-                    break;
-                }
-            };
-            bytes += line.len();
-            if whole == 0 {
-                // An empty line is no event, but it may be the last one before the checkpoint.
-                if let Some(last) = batch.items.last_mut() {
-                    last.1 = position;
-                }
-                continue;
-            }
-            let delivered = if whole > line.len() as u64 {
-                Err(too_long(whole, options.decoder.event_size))
-            } else {
-                options.decoder.decode(line)
-            };
-            let delivered = delivered.map_err(|error| letter(error, options, line, position));
-            batch.items.push((delivered, position));
+        let batch = gather(&mut lines, options)?;
+        // What was read before must still be there. Else the file was cut or written anew, and
+        // what was read now are the halves of other lines, or comes after lines never read.
+        if let Some((file, _)) = &options.file {
+            check_unchanged(file, lines.head(), &seen, options)?;
         }
+        seen = lines.tail();
         let (nothing, end) = (batch.items.is_empty(), batch.end);
         if nothing && !end {
-            check_not_cut(options, lines.position())?;
             std::thread::sleep(FOLLOW);
         } else {
             // Nobody takes it when the process is ending: then it does not matter.
@@ -104,19 +88,96 @@ fn read(
     }
 }
 
-/// A file that is shorter than what was read of it has other lines now, and nobody knows which of
-/// them are new. The next start recognises those that are not.
-fn check_not_cut(options: &FileOptions, read: Position) -> io::Result<()> {
-    let Some(file) = &options.file else { return Ok(()) };
-    let length = file.metadata()?.len();
-    if length >= read.offset {
-        return Ok(());
+/// Takes the lines that are there, up to a batch of them.
+fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
+    let mut batch = Deliveries::default();
+    let mut bytes = 0;
+    while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
+        // What is there is delivered before the source waits for more.
+        if !batch.items.is_empty() && !lines.has_line() {
+            break;
+        }
+        let (line, whole, position) = match lines.next()? {
+            Next::Line(line, position) => (line, line.len() as u64, position),
+            Next::TooLong(line, whole, position) => (line, whole, position),
+            Next::End => {
+                batch.end = !options.follow;
+                break;
+            }
+        };
+        bytes += line.len();
+        if whole > 0 {
+            let delivered = decode(line, whole, options);
+            let delivered = delivered.map_err(|error| letter(error, options, line, position));
+            batch.items.push((delivered, position));
+        } else if let Some(last) = batch.items.last_mut() {
+            // An empty line is no event, but it may be the last one before the checkpoint.
+            last.1 = position;
+        }
     }
+    batch.print = options.file.as_ref().map(|_| lines.print());
+    if batch.end {
+        take_rest(lines, options, &mut batch);
+    }
+    Ok(batch)
+}
+
+/// Takes a last line that has not ended. In a file it may be half written: if it is no event, it
+/// is left for the next run.
+fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries) {
+    let (line, whole, position) = match lines.rest() {
+        Next::Line(line, position) => (line, line.len() as u64, position),
+        Next::TooLong(line, whole, position) => (line, whole, position),
+        Next::End => return,
+    };
+    if whole == 0 {
+        return;
+    }
+    let delivered = match decode(line, whole, options) {
+        Err(_) if options.file.is_some() => {
+            tracing::warn!(
+                file = options.name,
+                line = position.line,
+                bytes = whole,
+                "the last line has no end and is no event: it is left for the next run, as it may \
+                 be half written; end it if it is whole"
+            );
+            return;
+        }
+        delivered => delivered.map_err(|error| letter(error, options, line, position)),
+    };
+    batch.items.push((delivered, position));
+    batch.print = options.file.as_ref().map(|_| lines.print());
+}
+
+fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, DecodeError> {
+    if whole > line.len() as u64 {
+        return Err(too_long(whole, options.decoder.event_size));
+    }
+    options.decoder.decode(line)
+}
+
+/// A file of which something else stands where it was read has other lines now, and nobody knows
+/// which of them are new.
+fn check_unchanged(
+    file: &File,
+    head: &[u8],
+    seen: &Probe,
+    options: &FileOptions,
+) -> io::Result<()> {
+    let (name, read) = (&options.name, seen.end());
+    let length = file.metadata()?.len();
+    let what = if length < read {
+        format!("was cut to {length} bytes while it was read, and {read} had been read")
+    } else if !Probe::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
+        format!("was changed within the first {read} bytes after they had been read")
+    } else {
+        return Ok(());
+    };
     Err(io::Error::other(format!(
-        "{} was cut to {length} bytes while it was read, and {} had been read; start again: it is \
-         then read from its beginning, and what was taken before is recognised. Append to a file \
-         that is followed, or put another in its place and start again",
-        options.name, read.offset
+        "{name} {what}. Start again: it is then read from its beginning, unless what is done is \
+         unchanged, and {}. Only append to a file that is followed, or put another in its place",
+        read_again(options.decoder.ordering)
     )))
 }
 

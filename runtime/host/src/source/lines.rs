@@ -2,7 +2,8 @@
 
 use std::io::{self, Read};
 
-use super::Position;
+use super::{Position, Print};
+use crate::probe::{PROBE, Probe};
 
 /// How much is read at a time.
 const CHUNK: usize = 1 << 18;
@@ -11,9 +12,14 @@ const CHUNK: usize = 1 << 18;
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// The part of `buffer` that is not yet given out.
+    /// The part of `buffer` that is not yet given out. Before it stands what was, up to [`PROBE`]
+    /// bytes.
     start: usize,
     end: usize,
+    /// From here to `end` the buffer has what the input has, without a hole.
+    joined: usize,
+    /// The first bytes of the input, up to [`PROBE`].
+    head: Vec<u8>,
     /// Up to here there is no line end.
     searched: usize,
     limit: usize,
@@ -33,37 +39,77 @@ pub(super) enum Next<'a> {
     End,
 }
 
-enum Found {
-    Line { from: usize, to: usize, dropped: u64 },
-    End,
-}
-
 impl<R: Read> Lines<R> {
-    pub(super) fn new(input: R, position: Position, limit: usize) -> Self {
-        let buffer = vec![0; CHUNK.max(2 * limit)];
-        Self { input, buffer, start: 0, end: 0, searched: 0, limit, position, dropped: 0 }
+    /// Of an input from its beginning.
+    pub(super) fn new(input: R, limit: usize) -> Self {
+        let buffer = vec![0; PROBE + CHUNK.max(2 * limit)];
+        Self {
+            input,
+            buffer,
+            start: 0,
+            end: 0,
+            joined: 0,
+            head: Vec::with_capacity(PROBE),
+            searched: 0,
+            limit,
+            position: Position::default(),
+            dropped: 0,
+        }
     }
 
-    /// Where the next line starts.
-    pub(super) fn position(&self) -> Position {
-        self.position
+    /// Of an input that goes on at a position, with what it has at its beginning and before that
+    /// position.
+    pub(super) fn resume(
+        input: R,
+        limit: usize,
+        position: Position,
+        head: &Probe,
+        tail: &Probe,
+    ) -> Self {
+        let mut lines = Self::new(input, limit);
+        let kept = tail.bytes().len();
+        lines.buffer[..kept].copy_from_slice(tail.bytes());
+        (lines.start, lines.end, lines.searched) = (kept, kept, kept);
+        lines.head.extend_from_slice(head.bytes());
+        lines.position = position;
+        lines
     }
 
-    /// The next line. With `last`, a line that the input ends without ending counts too; without
-    /// it, it is left until the rest has been written.
-    pub(super) fn next(&mut self, last: bool) -> io::Result<Next<'_>> {
-        Ok(match self.find(last)? {
-            Found::End => Next::End,
-            Found::Line { from, to, dropped } => {
-                let line = &self.buffer[from..to];
-                if dropped > 0 || line.len() > self.limit {
-                    let whole = line.len() as u64 + dropped;
-                    Next::TooLong(&line[..line.len().min(self.limit)], whole, self.position)
-                } else {
-                    Next::Line(line, self.position)
-                }
+    /// The first bytes that were read, up to [`PROBE`].
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The last bytes that were read, also of a line that has not ended.
+    pub(super) fn tail(&self) -> Probe {
+        let unended = self.dropped + (self.end - self.start) as u64;
+        Probe::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
+    }
+
+    /// What was read up to the start of the next line.
+    pub(super) fn print(&self) -> Print {
+        let given_out = &self.buffer[self.joined.min(self.start)..self.start];
+        Print::new(&self.head, &Probe::new(self.position.offset, given_out))
+    }
+
+    /// The next line that has ended.
+    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+        loop {
+            if let Some(end) = self.line_end() {
+                return Ok(self.give_out(end, 1));
             }
-        })
+            if !self.fill()? {
+                return Ok(Next::End);
+            }
+        }
+    }
+
+    /// What comes after the last line that has ended, when there will be nothing more.
+    pub(super) fn rest(&mut self) -> Next<'_> {
+        if self.end == self.start && self.dropped == 0 {
+            return Next::End;
+        }
+        self.give_out(self.end, 0)
     }
 
     /// Whether a line can be given out without reading.
@@ -78,20 +124,8 @@ impl<R: Read> Lines<R> {
         end
     }
 
-    fn find(&mut self, last: bool) -> io::Result<Found> {
-        loop {
-            if let Some(end) = self.line_end() {
-                return Ok(self.give_out(end, 1));
-            }
-            if !self.fill()? {
-                let some = self.end > self.start || self.dropped > 0;
-                return Ok(if last && some { self.give_out(self.end, 0) } else { Found::End });
-            }
-        }
-    }
-
     /// Gives out the line that ends at `to`, with an end of `end` bytes.
-    fn give_out(&mut self, to: usize, end: usize) -> Found {
+    fn give_out(&mut self, to: usize, end: usize) -> Next<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);
         self.position.offset += (to + end - from) as u64 + dropped;
@@ -99,28 +133,38 @@ impl<R: Read> Lines<R> {
         self.start = to + end;
         self.searched = self.start;
         let to = if to > from && self.buffer[to - 1] == b'\r' { to - 1 } else { to };
-        Found::Line { from, to, dropped }
+        let line = &self.buffer[from..to];
+        if dropped > 0 || line.len() > self.limit {
+            let whole = line.len() as u64 + dropped;
+            return Next::TooLong(&line[..line.len().min(self.limit)], whole, self.position);
+        }
+        Next::Line(line, self.position)
     }
 
     /// Reads more; `false` if there is nothing more now.
     fn fill(&mut self) -> io::Result<bool> {
-        if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.searched -= self.start;
-            self.start = 0;
+        let gone = self.start.saturating_sub(PROBE);
+        if gone > 0 {
+            self.buffer.copy_within(gone..self.end, 0);
+            self.start -= gone;
+            self.end -= gone;
+            self.searched -= gone;
+            self.joined = self.joined.saturating_sub(gone);
         }
         if self.end == self.buffer.len() {
             // One line fills the buffer: keep its beginning, and count the rest.
-            let keep = self.limit + 1;
+            let keep = self.start + self.limit + 1;
             self.dropped += (self.end - keep) as u64;
             self.end = keep;
             self.searched = keep;
+            self.joined = keep;
         }
         loop {
             match self.input.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Ok(false),
                 Ok(read) => {
+                    let first = read.min(PROBE - self.head.len());
+                    self.head.extend_from_slice(&self.buffer[self.end..self.end + first]);
                     self.end += read;
                     return Ok(true);
                 }
@@ -135,20 +179,25 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    fn read(text: &[u8], limit: usize, last: bool) -> Vec<(Vec<u8>, u64, u64)> {
-        let mut lines = Lines::new(text, Position::default(), limit);
+    fn read(text: &[u8], limit: usize, rest: bool) -> Vec<(Vec<u8>, u64, u64)> {
+        let mut lines = Lines::new(text, limit);
         let mut read = Vec::new();
-        loop {
-            match lines.next(last).expect("reading a slice cannot fail") {
-                Next::Line(line, position) => {
-                    read.push((line.to_vec(), line.len() as u64, position.offset));
-                }
-                Next::TooLong(line, whole, position) => {
-                    read.push((line.to_vec(), whole, position.offset));
-                }
-                Next::End => return read,
+        let mut take = |next: Next<'_>| match next {
+            Next::Line(line, position) => {
+                read.push((line.to_vec(), line.len() as u64, position.offset));
+                true
             }
+            Next::TooLong(line, whole, position) => {
+                read.push((line.to_vec(), whole, position.offset));
+                true
+            }
+            Next::End => false,
+        };
+        while take(lines.next().expect("reading a slice cannot fail")) {}
+        if rest {
+            take(lines.rest());
         }
+        read
     }
 
     #[test]
@@ -168,5 +217,30 @@ mod tests {
         let lines = read(&text, 8, true);
         assert_eq!(lines[0], (b"xxxxxxxx".to_vec(), 3 * CHUNK as u64 + 17, 3 * CHUNK as u64 + 18));
         assert_eq!(lines[1].0, b"next");
+    }
+
+    #[test]
+    fn what_was_read_is_known() {
+        let mut text = Vec::new();
+        // Lines of all lengths, also beyond the limit and the buffer, and none at the end.
+        for length in [0, 1, 7, PROBE, 40_000, 3 * CHUNK, 5, PROBE + 1, CHUNK, 2 * CHUNK, 3] {
+            text.extend((0..length).map(|at| b'a' + (at % 23) as u8));
+            text.extend_from_slice(b"\n");
+        }
+        text.extend_from_slice(b"half");
+        let has = |probe: &Probe| {
+            let end = probe.end() as usize;
+            text[end - probe.bytes().len()..end] == *probe.bytes()
+        };
+        let mut lines = Lines::new(&*text, 50_000);
+        while let Next::Line(_, position) | Next::TooLong(_, _, position) =
+            lines.next().expect("reading a slice cannot fail")
+        {
+            let tail = lines.tail();
+            assert!(has(&tail) && tail.end() >= position.offset, "{position:?}");
+            assert_eq!(lines.print().end(), position.offset);
+            assert_eq!(lines.head(), &text[..PROBE.min(tail.end() as usize)]);
+        }
+        assert_eq!(lines.tail(), Probe::new(text.len() as u64, &text));
     }
 }
