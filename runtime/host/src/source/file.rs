@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +31,17 @@ pub struct FileOptions {
     pub follow: bool,
     /// Takes the lines apart.
     pub decoder: Decoder,
+}
+
+impl FileOptions {
+    /// Whether another file is where the followed one was found. One that is renamed away is
+    /// followed until there is.
+    fn is_replaced(&self) -> io::Result<bool> {
+        let Some((file, path)) = &self.file else { return Ok(false) };
+        let Ok(there) = std::fs::metadata(path) else { return Ok(false) };
+        let here = file.metadata()?;
+        Ok((there.dev(), there.ino()) != (here.dev(), here.ino()))
+    }
 }
 
 /// Starts reading in a thread of its own: reading and decoding block. It ends at the end of the
@@ -67,6 +79,7 @@ fn read(
     deliver: &mpsc::Sender<Deliveries>,
 ) -> io::Result<()> {
     let mut seen = lines.tail();
+    let mut replaced = false;
     loop {
         let batch = gather(&mut lines, options)?;
         // What was read before must still be there. Else the file was cut or written anew, and
@@ -77,6 +90,11 @@ fn read(
         seen = lines.tail();
         let (nothing, end) = (batch.items.is_empty(), batch.end);
         if nothing && !end {
+            // Whoever writes may have the old file open a moment longer: it is read once more.
+            let before = std::mem::replace(&mut replaced, options.is_replaced()?);
+            if before && replaced {
+                return Err(end_of_replaced(&mut lines, options, deliver));
+            }
             std::thread::sleep(FOLLOW);
         } else {
             // Nobody takes it when the process is ending: then it does not matter.
@@ -117,14 +135,14 @@ fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
     }
     batch.print = options.file.as_ref().map(|_| lines.print());
     if batch.end {
-        take_rest(lines, options, &mut batch);
+        take_rest(lines, options, &mut batch, options.file.is_some());
     }
     Ok(batch)
 }
 
-/// Takes a last line that has not ended. In a file it may be half written: if it is no event, it
-/// is left for the next run.
-fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries) {
+/// Takes a last line that has not ended. If somebody may be writing it, it is taken only if it is
+/// an event, and else left for the next run.
+fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries, unfinished: bool) {
     let (line, whole, position) = match lines.rest() {
         Next::Line(line, position) => (line, line.len() as u64, position),
         Next::TooLong(line, whole, position) => (line, whole, position),
@@ -134,7 +152,7 @@ fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries) {
         return;
     }
     let delivered = match decode(line, whole, options) {
-        Err(_) if options.file.is_some() => {
+        Err(_) if unfinished => {
             tracing::warn!(
                 file = options.name,
                 line = position.line,
@@ -155,6 +173,23 @@ fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, Decod
         return Err(too_long(whole, options.decoder.event_size));
     }
     options.decoder.decode(line)
+}
+
+/// Delivers what a file that was replaced ends with: nobody will end its last line any more.
+fn end_of_replaced(
+    lines: &mut Input,
+    options: &FileOptions,
+    deliver: &mpsc::Sender<Deliveries>,
+) -> io::Error {
+    let mut last = Deliveries::default();
+    take_rest(lines, options, &mut last, false);
+    // Nobody takes it when the process is ending: then it does not matter.
+    let _ = deliver.blocking_send(last);
+    io::Error::other(format!(
+        "{} is another file by now; the one that was followed has been read to its end. Start \
+         again: the new one is then read from its beginning",
+        options.name
+    ))
 }
 
 /// A file of which something else stands where it was read has other lines now, and nobody knows
