@@ -2,17 +2,21 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::host::Home;
+use crate::host::{Home, binary};
 
 /// How long anything may take that is waited for. Only a failing test waits so long.
 const DEADLINE: Duration = Duration::from_mins(1);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Bytes beyond which no file grows where that is limited: more than any but a sink that was made
+/// so long.
+pub const FILE_LIMIT: u64 = 1 << 30;
 
 /// Waits until something is so.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -35,8 +39,21 @@ impl Service {
     /// Starts `ordain` with arguments in a home. What it prints goes to files there, of which
     /// each start begins new ones.
     pub fn start(home: &Home, args: &[&str]) -> Result<Self> {
+        Self::spawn(home, home.ordain(args)?)
+    }
+
+    /// The same where files may not grow beyond [`FILE_LIMIT`]: writes fail as on a full disk.
+    pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
+        // The signal that comes with the limit is ignored. A unit is 512 or 1,024 bytes.
+        let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 1_024);
+        let mut command = Command::new("sh");
+        command.current_dir(home.folder()).args(["-c", &limited]).arg(binary()?).args(args);
+        command.stdin(Stdio::null());
+        Self::spawn(home, command)
+    }
+
+    fn spawn(home: &Home, mut command: Command) -> Result<Self> {
         let (stdout, stderr) = (home.path("stdout"), home.path("stderr"));
-        let mut command = home.ordain(args)?;
         command.stdout(fs::File::create(&stdout)?).stderr(fs::File::create(&stderr)?);
         Ok(Self { child: command.spawn()?, stdout, stderr })
     }

@@ -39,6 +39,12 @@ fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
+fn make_pipe(home: &Home, name: &str) -> Result<()> {
+    let status = std::process::Command::new("mkfifo").arg(home.path(name)).status()?;
+    ensure!(status.success(), "no pipe was made");
+    Ok(())
+}
+
 const ONCE: &[&str] = &["--log", "warn", "run", "--once"];
 
 #[test]
@@ -106,6 +112,10 @@ fn a_handler_that_is_none() -> Result<()> {
             check(&home, args, CONFIG, &["plugins/tally.wasm: ", words])?;
         }
     }
+    std::fs::remove_file(home.path("plugins/tally.wasm"))?;
+    make_pipe(&home, "plugins/tally.wasm")?;
+    check(&home, ONCE, CONFIG, &["plugins/tally.wasm: is no regular file"])?;
+    std::fs::remove_file(home.path("plugins/tally.wasm"))?;
     // Nothing has been begun before the handlers were right.
     ensure!(!home.path("ordain-data").exists() && !home.path("out.ndjson").exists(), "a store");
     home.write("plugins/tally.wasm", guest("puppet")?)?;
@@ -177,15 +187,42 @@ fn files_that_cannot_be_used() -> Result<()> {
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
-    for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
+    make_pipe(&home, "pipe")?;
+    for (sink, what) in [
+        ("absent/out.ndjson", "cannot be written:"),
+        ("ordain.toml/out", "cannot be written:"),
+        ("plugins", "is no regular file"),
+        ("pipe", "is no regular file"),
+        ("/dev/null", "is no regular file"),
+    ] {
         home.write("ordain.toml", FINE.replace("out.ndjson", sink))?;
-        let words = ["ordain.toml:8: sinks.tally.path:", "cannot be written:", "is right"];
-        check(&home, ONCE, CONFIG, &words)?;
+        check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path:", what, "is right"])?;
     }
     home.write("ordain.toml", FINE)?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 1, "nothing was taken by the runs that could not start");
     Ok(())
+}
+
+#[test]
+fn one_file_under_two_names() -> Result<()> {
+    let second = "[sinks.other]\nkind = \"file\"\npath = \"other.ndjson\"\n";
+    let home = Home::new(&["tally"], &format!("{FINE}{second}"))?;
+    let events = in_turn(1, 1).join("\n") + "\n";
+    home.write("events.ndjson", &events)?;
+    std::os::unix::fs::symlink("events.ndjson", home.path("out.ndjson"))?;
+    let input = "is the same file as streams.cases.source.path: it would never end";
+    check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path: out.ndjson", input])?;
+    std::fs::remove_file(home.path("out.ndjson"))?;
+    std::fs::hard_link(home.path("events.ndjson"), home.path("out.ndjson"))?;
+    check(&home, ONCE, CONFIG, &[input])?;
+    std::fs::remove_file(home.path("out.ndjson"))?;
+    assert_eq!(home.read("events.ndjson"), events);
+
+    // Neither is there before the first is made.
+    std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
+    let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
+    check(&home, ONCE, CONFIG, &words)
 }
 
 #[test]

@@ -144,6 +144,20 @@ fn a_signal_ends_a_run_once_as_well() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_signal_does_not_wait_for_the_compiler() -> Result<()> {
+    let home = Home::new(&["tally"], BUSY)?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
+    let mut service = Service::start(&home, &["run", "--json"])?;
+    let told = "loading; a first compilation takes a while";
+    service.until(told, || home.read("stderr").contains(told))?;
+    service.signal("TERM")?;
+    let status = service.wait()?;
+    ensure!(status.code() == Some(0), "{status}: {}", service.stderr());
+    ensure!(!home.path("ordain-data").exists(), "it went on to the store");
+    Ok(())
+}
+
 /// The handlers are compiled, and signals are listened to.
 fn service_is_up(home: &Home) -> bool {
     home.read("stderr").contains("embedded store:")

@@ -1,7 +1,7 @@
 //! Standard input as a source, standard output as a sink, and a log that is for machines: nothing
 //! gets between the lines of any of them.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -68,6 +68,30 @@ fn a_filter_in_a_pipe() -> Result<()> {
             ensure!(log.contains(r#""duplicates":2000"#), "{log}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_reader_that_has_enough() -> Result<()> {
+    let lines = in_turn(200, 100);
+    let home = Home::new(&["tally"], &PIPED.replacen("\"-\"", "\"events.ndjson\"", 1))?;
+    home.write("events.ndjson", lines.join("\n") + "\n")?;
+    let mut command = home.ordain(&["--log", "error", "run", "--once"])?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().context("it is piped")?).read_line(&mut first)?;
+    let output = child.wait_with_output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    let told = "nobody reads standard output any more, to which the sink tally writes";
+    ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
+
+    // What was written to nobody is written again: at least once.
+    let output = home.output(&["--log", "error", "run", "--once"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rest = objects(&output.stdout)?.len();
+    ensure!((1..=lines.len()).contains(&rest), "{rest}");
+    ensure!(String::from_utf8(output.stdout)?.ends_with('\n'), "{rest}");
     Ok(())
 }
 

@@ -391,7 +391,8 @@ impl Driver {
     }
 }
 
-async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
+/// Waits until the end is asked for.
+pub async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
     if shutdown.wait_for(|stop| *stop).await.is_err() {
         // Nobody can ask any more.
         std::future::pending::<()>().await;

@@ -1,11 +1,12 @@
 //! `ordain run`: opens everything that the configuration names, drives every partition, and
 //! closes it all again. Read [`run`] from top to bottom.
 
+mod files;
 mod handlers;
+mod numbering;
 mod report;
 mod streams;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -14,12 +15,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::config::{ConfigError, Loaded, Place, Sink as SinkConfig, StoreConfig};
-use crate::driver::{Driver, DriverError, Shared};
+use crate::config::{ConfigError, Loaded, StoreConfig};
+use crate::driver::{Driver, DriverError, Shared, asked_to_stop};
 use crate::plugin::{EngineError, LoadError, Pool};
-use crate::sink::{FileSink, Publisher, PublisherError, Sink};
+use crate::sink::{Publisher, PublisherError};
 use crate::store::embedded::{Embedded, Options};
 use crate::store::{Store, StoreError};
+
+use files::Files;
 
 pub use handlers::{Handlers, handlers};
 pub use report::{Held, Report};
@@ -90,11 +93,17 @@ pub fn sum(figures: &Figures) -> Stats {
 pub async fn run(
     loaded: &Loaded,
     once: bool,
-    shutdown: watch::Receiver<bool>,
+    mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
     loaded.unsupported()?;
-    let handlers = handlers(loaded)?;
+    // Compiling takes a while, and whoever asks for the end does not wait for it.
+    let loading = loaded.clone();
+    let loading = tokio::task::spawn_blocking(move || handlers(&loading));
+    let handlers = tokio::select! {
+        handlers = loading => handlers.map_err(RunError::Panic)??,
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    };
     let store = open_store(loaded).await?;
     tracing::info!("{}", store.durability());
     tokio::select! {
@@ -113,13 +122,18 @@ async fn drive(
     shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
-    let sinks = open_sinks(loaded, &**store).await?;
+    numbering::check(loaded, &**store).await?;
+    let Files { sources, sinks } = Files::open(loaded, &**store).await?;
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
-    let mut publisher = Publisher::new(Arc::clone(store), sinks);
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
-    let mut starting = streams::Starting { loaded, once, store, pool: &pool, jobs, shutdown };
-    let partitions = starting.claim(&mut publisher).await?;
+    let mut starting =
+        streams::Starting { loaded, once, store, pool: &pool, sources, jobs, shutdown };
+    starting.check_left_overs().await?;
+    let publisher = Publisher::new(Arc::clone(store), sinks);
+    let Some((partitions, publisher)) = starting.claim(publisher).await? else {
+        return Ok(Report::default());
+    };
     let mut publishing = publisher.start(queue, Handle::current())?;
     let mut drivers = JoinSet::new();
     for partition in partitions {
@@ -164,36 +178,4 @@ pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
     options.dead_ttl = loaded.config.store.dead_ttl().0;
     let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
     Ok(Arc::new(opened.map_err(RunError::Panic)??))
-}
-
-async fn open_sinks(
-    loaded: &Loaded,
-    store: &dyn Store,
-) -> Result<BTreeMap<String, Sink>, RunError> {
-    let mut sinks = BTreeMap::new();
-    for (name, sink) in &loaded.config.sinks {
-        let SinkConfig::File(file) = sink else {
-            unreachable!("`unsupported` refuses other sinks");
-        };
-        let sink = match &file.path {
-            Place::Standard => Sink::Standard,
-            Place::File(path) => {
-                let mark = store.mark(&FileSink::mark_name(path)).await?;
-                let sink = FileSink::open(path, mark.as_deref()).map_err(|error| {
-                    let path = path.display();
-                    let message = format!(
-                        "{path} cannot be written: {error}. A file in a folder that is there, and \
-                         that the user who runs Ordain may write to, is right"
-                    );
-                    loaded.error(&format!("sinks.{name}.path"), message)
-                })?;
-                // From here on what lies beyond is known to be of a process that died.
-                store.put_marks(&[sink.mark()]).await?;
-                Sink::File(sink)
-            }
-        };
-        sinks.insert(name.to_string(), sink);
-    }
-    store.flush().await?;
-    Ok(sinks)
 }

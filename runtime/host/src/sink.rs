@@ -34,6 +34,14 @@ impl Sink {
         }
     }
 
+    /// Where it writes, for people.
+    pub fn place(&self) -> String {
+        match self {
+            Self::File(file) => file.path().display().to_string(),
+            Self::Standard => "standard output".to_owned(),
+        }
+    }
+
     /// Makes everything appended durable.
     pub fn sync(&mut self) -> io::Result<()> {
         match self {

@@ -153,6 +153,10 @@ impl Engine {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error| format!("cannot be read: {error}");
     let mut bytes = Vec::new();
+    // A pipe might never open.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is no regular file".to_owned());
+    }
     let file = File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {

@@ -10,7 +10,7 @@ use crate::store::{KeyFilter, Store, StoreError};
 const PAGE: usize = 1_000;
 
 /// What a run did and what it left.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     /// What it did.
     pub stats: Stats,

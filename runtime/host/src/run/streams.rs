@@ -1,11 +1,12 @@
 //! Brings the partitions of all streams up: claims them, publishes what was left over, and puts
 //! together what their drivers need.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
 use ordain_core::Input;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::{Handlers, RunError};
@@ -13,7 +14,7 @@ use crate::cloudevents::Decoder;
 use crate::config::{Config, Loaded, Name, Place, Share, Source as SourceConfig, Stream};
 use crate::driver::{INBOX, Note, Parts, Shared};
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Job, Publisher, Target};
+use crate::sink::{Job, Publisher, PublisherError, Target};
 use crate::source::{self, Checkpoint, FileOptions, Position};
 use crate::store::{Claimed, Partition, Store};
 
@@ -23,6 +24,8 @@ pub(super) struct Starting<'a> {
     pub(super) once: bool,
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) pool: &'a Pool,
+    /// The files of events, by stream, until their sources are started.
+    pub(super) sources: BTreeMap<String, File>,
     pub(super) jobs: mpsc::Sender<Job>,
     pub(super) shutdown: watch::Receiver<bool>,
 }
@@ -61,35 +64,72 @@ fn share(
 }
 
 impl<'a> Starting<'a> {
-    /// Claims every partition and publishes what an earlier process left in its outbox.
+    /// Refuses a store with committed messages of a stream that is no longer configured: nobody
+    /// would publish them.
+    pub(super) async fn check_left_overs(&self) -> Result<(), RunError> {
+        for stream in self.store.streams().await? {
+            if self.loaded.config.streams.keys().any(|name| **name == *stream) {
+                continue;
+            }
+            // Streams of this build have one partition.
+            let partition = Partition { stream, number: 0 };
+            for shard in 0..self.store.shards() {
+                if !self.store.outbox(&partition, shard, 0, 1).await?.is_empty() {
+                    return Err(PublisherError::UnknownStream(partition.stream).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims every partition and publishes what an earlier process left in its outbox; `None`
+    /// if the end was asked for meanwhile.
     pub(super) async fn claim(
         &mut self,
-        publisher: &mut Publisher,
-    ) -> Result<Vec<Mine<'a>>, RunError> {
+        mut publisher: Publisher,
+    ) -> Result<Option<(Vec<Mine<'a>>, Publisher)>, RunError> {
         let mut mine = Vec::new();
         for (name, stream) in &self.loaded.config.streams {
             for number in 0..stream.source.partitions() {
                 let partition = Partition { stream: name.shared(), number };
                 let claimed = self.store.claim(&partition).await?;
-                let dead_letter = stream.dead_letter.as_deref();
-                let left = publisher
-                    .publish_left_overs(&partition, dead_letter, self.store.shards())
-                    .await?;
-                if left > 0 {
-                    tracing::info!(
-                        stream = %name, messages = left,
-                        "published what an earlier process committed and did not publish"
-                    );
-                }
+                publisher = self.publish_left_overs(publisher, &partition, stream).await?;
                 mine.push(Mine { name, stream, partition, claimed });
             }
         }
-        Ok(mine)
+        Ok((!*self.shutdown.borrow()).then_some((mine, publisher)))
+    }
+
+    /// In a thread of its own: sinks block, and one that fails may do so for long.
+    async fn publish_left_overs(
+        &self,
+        mut publisher: Publisher,
+        partition: &Partition,
+        stream: &Stream,
+    ) -> Result<Publisher, RunError> {
+        let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
+        let dead_letter = stream.dead_letter.as_ref().map(Name::shared);
+        let of = partition.clone();
+        let publishing = tokio::task::spawn_blocking(move || {
+            let stop = || *shutdown.borrow();
+            let left =
+                publisher.publish_left_overs(&of, dead_letter.as_deref(), &runtime, &stop)?;
+            Ok::<_, PublisherError>((publisher, left))
+        });
+        let (publisher, left) = publishing.await.map_err(RunError::Panic)??;
+        if left > 0 {
+            tracing::info!(
+                stream = &*partition.stream,
+                messages = left,
+                "published what an earlier process committed and did not publish"
+            );
+        }
+        Ok(publisher)
     }
 
     /// Everything that a partition's driver needs.
     pub(super) async fn parts(
-        &self,
+        &mut self,
         mine: Mine<'a>,
         handlers: &Handlers,
     ) -> Result<(Parts, Arc<Shared>), RunError> {
@@ -137,7 +177,7 @@ impl<'a> Starting<'a> {
 
     /// Starts a source where its checkpoint says.
     async fn source(
-        &self,
+        &mut self,
         name: &Name,
         stream: &Stream,
     ) -> Result<(source::Source, Option<String>), RunError> {
@@ -153,7 +193,7 @@ impl<'a> Starting<'a> {
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
-        let file = open_source(path).map_err(|problem| self.unusable(name, path, &problem))?;
+        let file = self.sources.remove(&**name).expect("every file of events was opened");
         let mark = Checkpoint::mark(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
             None => None,
@@ -171,9 +211,10 @@ impl<'a> Starting<'a> {
         };
         let position = match &checkpoint {
             None => None,
-            Some(checkpoint) => checkpoint
-                .resume(&file)
-                .map_err(|error| self.unusable(name, path, &format!("cannot be read: {error}")))?,
+            Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
+                let message = format!("{} cannot be read: {error}", path.display());
+                self.loaded.error(&format!("streams.{name}.source.path"), message)
+            })?,
         };
         match (checkpoint, position) {
             (Some(_), None) => tracing::warn!(
@@ -195,19 +236,4 @@ impl<'a> Starting<'a> {
         };
         Ok((source::start(options).map_err(RunError::Thread)?, Some(mark)))
     }
-
-    fn unusable(&self, name: &Name, path: &Path, problem: &str) -> RunError {
-        let message = format!("{} {problem}", path.display());
-        self.loaded.error(&format!("streams.{name}.source.path"), message).into()
-    }
-}
-
-/// Opens a file of events. Anything but a regular one has no positions to go on from, and might
-/// never open at all.
-fn open_source(path: &Path) -> Result<File, String> {
-    let unreadable = |error| format!("cannot be read: {error}");
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is no regular file; events from a pipe come in with path = \"-\"".to_owned());
-    }
-    File::open(path).map_err(unreadable)
 }

@@ -2,25 +2,45 @@
 //!
 //! Its length is written to the store together with the removal of the messages from the outbox.
 //! At the start it is cut back to that length: what lies beyond was written by a process that
-//! died before the store knew of it, and comes again.
+//! died before the store knew of it, and comes again. Another file in its place is never cut.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use crate::probe::Probe;
 use crate::store::Mark;
+
+/// The form of the mark. The first form was the length alone.
+const FORMAT: u8 = 2;
 
 /// An open file sink.
 #[derive(Debug)]
 pub struct FileSink {
     path: PathBuf,
     file: File,
-    /// Where the next message goes.
-    length: u64,
+    inode: u64,
+    /// What was written last. The next message goes behind it.
+    tail: Probe,
     synced: bool,
+}
+
+/// What the store knows of a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Published {
+    length: u64,
+    /// What else it is known by; `None` in the first form.
+    print: Option<Print>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Print {
+    inode: u64,
+    /// Digest of the last bytes.
+    tail: u64,
 }
 
 impl FileSink {
@@ -29,25 +49,42 @@ impl FileSink {
     pub fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let present = file.metadata()?.len();
+        let metadata = file.metadata()?;
+        let (present, inode) = (metadata.len(), metadata.ino());
         let published = match mark {
-            None => present,
-            Some(mark) => mark.try_into().map(u64::from_le_bytes).map_err(|_| {
-                io::Error::new(io::ErrorKind::InvalidData, "its length in the store is no number")
-            })?,
+            None => None,
+            Some(mark) => Some(Published::decode(mark).ok_or_else(|| {
+                let message = "what the store knows of it is of no known form";
+                io::Error::new(io::ErrorKind::InvalidData, message)
+            })?),
         };
-        if present < published {
-            tracing::warn!(
-                path = %path.display(),
-                present,
-                published,
-                "the file is shorter than what has been published to it: somebody cut or removed \
-                 it; new messages are written at its end"
-            );
-        } else if present > published {
-            file.set_len(published)?;
-        }
-        Ok(Self { path: path.to_owned(), file, length: published.min(present), synced: true })
+        let length = match published {
+            None => present,
+            Some(Published { length, .. }) if present < length => {
+                warn_shorter(path, present, length);
+                present
+            }
+            Some(published) if !published.is_of(&file, inode)? => {
+                tracing::warn!(
+                    path = %path.display(), bytes = present,
+                    "another file than that of the last run, or changed: nothing of it is cut, \
+                     and new messages are written at its end"
+                );
+                present
+            }
+            Some(Published { length, .. }) => {
+                if present > length {
+                    file.set_len(length)?;
+                    tracing::info!(
+                        path = %path.display(), bytes = present - length,
+                        "cut off what was written and not yet marked as published: it comes again"
+                    );
+                }
+                length
+            }
+        };
+        let tail = Probe::read(&file, length)?;
+        Ok(Self { path: path.to_owned(), file, inode, tail, synced: true })
     }
 
     /// The name of a file's length among the store's marks.
@@ -55,10 +92,29 @@ impl FileSink {
         format!("sink/{}", path.display())
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.length)?;
-        self.length += bytes.len() as u64;
+        if self.synced {
+            self.look()?;
+        }
+        self.file.write_all_at(bytes, self.tail.end())?;
+        self.tail.extend(bytes);
         self.synced = false;
+        Ok(())
+    }
+
+    /// Before the first of some messages: writing behind the end of a file that somebody has cut
+    /// would fill what is missing with zeros.
+    fn look(&mut self) -> io::Result<()> {
+        let present = self.file.metadata()?.len();
+        if present < self.tail.end() {
+            warn_shorter(&self.path, present, self.tail.end());
+            self.tail = Probe::read(&self.file, present)?;
+        }
         Ok(())
     }
 
@@ -70,38 +126,143 @@ impl FileSink {
         Ok(())
     }
 
-    /// The length, to be kept in the store.
+    /// What is to be kept in the store.
     pub fn mark(&self) -> Mark {
-        Mark {
-            name: Self::mark_name(&self.path),
-            value: Bytes::copy_from_slice(&self.length.to_le_bytes()),
+        let print = Print { inode: self.inode, tail: self.tail.digest() };
+        let value = Published::encode(self.tail.end(), print);
+        Mark { name: Self::mark_name(&self.path), value }
+    }
+}
+
+fn warn_shorter(path: &Path, present: u64, published: u64) {
+    tracing::warn!(
+        path = %path.display(),
+        present,
+        published,
+        "the file is shorter than what has been published to it: somebody cut or removed it; new \
+         messages are written at its end"
+    );
+}
+
+impl Published {
+    /// Whether a file is the one that was written, or a copy of it: by its content, or, where
+    /// nothing was written yet, by its inode.
+    fn is_of(&self, file: &File, inode: u64) -> io::Result<bool> {
+        Ok(match &self.print {
+            None => true,
+            Some(print) if self.length == 0 => print.inode == inode,
+            Some(print) => print.tail == Probe::read(file, self.length)?.digest(),
+        })
+    }
+
+    fn encode(length: u64, Print { inode, tail }: Print) -> Bytes {
+        let numbers = [length, inode, tail].map(u64::to_le_bytes);
+        [&[FORMAT], &*numbers.concat()].concat().into()
+    }
+
+    fn decode(value: &[u8]) -> Option<Self> {
+        let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+        if let Some(length) = number(value) {
+            return Some(Self { length, print: None });
         }
+        let (&FORMAT, rest) = value.split_first()? else { return None };
+        let (length, rest) = rest.split_at_checked(8)?;
+        let (inode, tail) = rest.split_at_checked(8)?;
+        let print = Print { inode: number(inode)?, tail: number(tail)? };
+        Some(Self { length: number(length)?, print: Some(print) })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    #[test]
-    fn what_the_store_does_not_know_of_is_cut_off() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("out");
-        std::fs::write(&path, "kept\n").expect("written");
-
+    /// A file with two messages, of which the store knows one, and the mark.
+    fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
+        let path = folder.join("out");
+        fs::write(&path, before).expect("written");
         let mut sink = FileSink::open(&path, None).expect("opened");
         sink.append(b"one\n").expect("appended");
         let known = sink.mark();
         sink.append(b"two\n").expect("appended");
-        drop(sink);
+        (path, known)
+    }
 
-        let mut sink = FileSink::open(&path, Some(&known.value)).expect("opened");
-        sink.append(b"2\n").expect("appended");
-        assert_eq!(std::fs::read_to_string(&path).expect("read"), "kept\none\n2\n");
+    /// What is in the file after one more message.
+    fn after(path: &Path, mark: &[u8], message: &str) -> String {
+        let mut sink = FileSink::open(path, Some(mark)).expect("opened");
+        sink.append(message.as_bytes()).expect("appended");
+        fs::read_to_string(path).expect("read")
+    }
 
-        std::fs::remove_file(&path).expect("removed");
-        let mut sink = FileSink::open(&path, Some(&known.value)).expect("opened");
+    #[test]
+    fn what_the_store_does_not_know_of_is_cut_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, known) = written(folder.path(), "kept\n");
+        assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
+        let first_form = 9_u64.to_le_bytes();
+        assert_eq!(after(&path, &first_form, "two\n"), "kept\none\ntwo\n");
+
+        // A copy is as good.
+        fs::copy(&path, folder.path().join("copy")).expect("copied");
+        fs::rename(folder.path().join("copy"), &path).expect("renamed");
+        assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
+
+        fs::remove_file(&path).expect("removed");
+        assert_eq!(after(&path, &known.value, "three\n"), "three\n");
+    }
+
+    #[test]
+    fn another_file_is_not_cut() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, known) = written(folder.path(), "");
+        fs::write(&path, "a longer one of somebody else\n").expect("written");
+        assert_eq!(after(&path, &known.value, "2\n"), "a longer one of somebody else\n2\n");
+
+        // Nor one in the place of one to which nothing was written.
+        fs::remove_file(&path).expect("removed");
+        let sink = FileSink::open(&path, None).expect("opened");
+        let (empty, _still_there) = (sink.mark(), sink);
+        fs::write(folder.path().join("other"), "other\n").expect("written");
+        fs::rename(folder.path().join("other"), &path).expect("renamed");
+        assert_eq!(after(&path, &empty.value, "1\n"), "other\n1\n");
+    }
+
+    #[test]
+    fn no_zeros_in_a_file_that_is_cut_while_it_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        let mut sink = FileSink::open(&path, None).expect("opened");
+        for cut_to in [4, 0] {
+            sink.append(b"one\ntwo\n").expect("appended");
+            sink.sync().expect("synced");
+            fs::File::options()
+                .write(true)
+                .open(&path)
+                .expect("opened")
+                .set_len(cut_to)
+                .expect("cut");
+        }
         sink.append(b"three\n").expect("appended");
-        assert_eq!(std::fs::read_to_string(&path).expect("read"), "three\n");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "three\n");
+        let mark = sink.mark();
+        drop(sink);
+        assert_eq!(after(&path, &mark.value, "four\n"), "three\nfour\n");
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        let first = Published { length: 7, print: None };
+        assert_eq!(Published::decode(&7_u64.to_le_bytes()), Some(first));
+        let print = || Print { inode: 8, tail: 9 };
+        let whole = Published::encode(7, print());
+        let second = Published { length: 7, print: Some(print()) };
+        assert_eq!(Published::decode(&whole), Some(second));
+        let mut other = whole.to_vec();
+        other[0] = FORMAT + 1;
+        for wrong in [&whole[..24], b"", &[0; 26], &other] {
+            assert_eq!(Published::decode(wrong), None, "{wrong:?}");
+        }
     }
 }

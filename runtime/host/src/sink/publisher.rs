@@ -1,5 +1,6 @@
 //! The publisher of a process: takes committed batches of all its partitions, in order, writes
-//! their messages and forwarded dead letters to the sinks, and tells the store and the sequencer that they are done.
+//! their messages and forwarded dead letters to the sinks, and tells the store and the sequencer
+//! that they are done.
 //!
 //! It is one thread, since the length of a file that several partitions write to must be kept in
 //! the same order as its content.
@@ -76,6 +77,31 @@ pub enum PublisherError {
         /// The letter's sequence.
         sequence: u64,
     },
+    /// Messages were committed for a stream that the configuration no longer has.
+    #[error(
+        "the store has committed messages of stream {0:?}, which is not configured: add the stream \
+         again until they are published"
+    )]
+    UnknownStream(Arc<str>),
+    /// Whoever read standard output has gone.
+    #[error(
+        "nobody reads standard output any more, to which the sink {0} writes; what is committed \
+         and was not written is published at the next start"
+    )]
+    NoReader(String),
+    /// The end was asked for while a sink could not be written.
+    #[error(
+        "the sink {sink} ({place}) could not be written until the end: {error}; what is committed \
+         for it is published at the next start"
+    )]
+    GivenUp {
+        /// The sink.
+        sink: String,
+        /// Where it writes.
+        place: String,
+        /// Why it could not be written.
+        error: io::Error,
+    },
     /// The thread could not be started.
     #[error("the publisher's thread cannot be started")]
     Thread(#[from] io::Error),
@@ -104,18 +130,20 @@ impl Publisher {
     }
 
     /// Publishes what an earlier process committed and did not publish, before anything new of
-    /// the partition.
-    pub async fn publish_left_overs(
+    /// the partition. Blocks; returns before its end when `stop` says so.
+    pub fn publish_left_overs(
         &mut self,
         partition: &Partition,
         dead_letter: Option<&str>,
-        shards: u32,
+        runtime: &Handle,
+        stop: &dyn Fn() -> bool,
     ) -> Result<u64, PublisherError> {
         let mut published = 0;
-        for shard in 0..shards {
+        for shard in 0..self.store.shards() {
             let mut after = 0;
-            loop {
-                let entries = self.store.outbox(partition, shard, after, GROUP).await?;
+            while !stop() {
+                let entries =
+                    runtime.block_on(self.store.outbox(partition, shard, after, GROUP))?;
                 let Some(last) = entries.last() else { break };
                 after = last.number;
                 for OutboxEntry { messages, letters, .. } in &entries {
@@ -127,9 +155,9 @@ impl Publisher {
                         self.letter(&partition.stream, dead_letter, letter)?;
                     }
                 }
-                let marks = self.write();
-                self.sync();
-                self.store.outbox_done(partition, shard, after, &marks).await?;
+                let marks = self.write(stop)?;
+                self.sync(stop)?;
+                runtime.block_on(self.store.outbox_done(partition, shard, after, &marks))?;
             }
         }
         Ok(published)
@@ -161,6 +189,8 @@ impl Publisher {
 
     fn publish(&mut self, group: &mut Vec<Job>, runtime: &Handle) -> Result<(), PublisherError> {
         let mut runs: Vec<Run> = Vec::new();
+        // The end waits for what is committed, within its grace.
+        let never = || false;
         let mut jobs = group.drain(..).peekable();
         while let Some(Job { target, batch, applied }) = jobs.next() {
             self.encode_batch(&target, &batch, &applied)?;
@@ -168,11 +198,11 @@ impl Publisher {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
             if !same {
-                let marks = self.write();
+                let marks = self.write(&never)?;
                 runs.push(Run { target, shard: batch.shard, through: batch.number, marks });
             }
         }
-        self.sync();
+        self.sync(&never)?;
         for Run { target, shard, through, marks } in runs {
             let done = self.store.outbox_done(&target.partition, shard, through, &marks);
             runtime.block_on(done)?;
@@ -256,36 +286,54 @@ impl Publisher {
     }
 
     /// Writes what is encoded, and returns the marks that go with it.
-    fn write(&mut self) -> Vec<Mark> {
+    fn write(&mut self, stop: &dyn Fn() -> bool) -> Result<Vec<Mark>, PublisherError> {
         let mut marks = Vec::new();
         for (name, buffer) in &mut self.buffers {
             if buffer.is_empty() {
                 continue;
             }
             let sink = self.sinks.get_mut(name).expect("buffers are made for known sinks");
-            insist(name, || sink.append(buffer));
+            insist(name, sink, stop, |sink| sink.append(buffer))?;
             buffer.clear();
             marks.extend(sink.mark());
         }
-        marks
+        Ok(marks)
     }
 
-    fn sync(&mut self) {
+    fn sync(&mut self, stop: &dyn Fn() -> bool) -> Result<(), PublisherError> {
         for (name, sink) in &mut self.sinks {
-            insist(name, || sink.sync());
+            insist(name, sink, stop, Sink::sync)?;
         }
+        Ok(())
     }
 }
 
-/// Tries until it works: what is committed must be published. Meanwhile the outbox fills and the
-/// streams pause.
-fn insist(sink: &str, mut action: impl FnMut() -> io::Result<()>) {
+/// Tries until it works or `stop` says so: what is committed must be published. Meanwhile the
+/// outbox fills and the streams pause.
+fn insist(
+    name: &str,
+    sink: &mut Sink,
+    stop: &dyn Fn() -> bool,
+    mut action: impl FnMut(&mut Sink) -> io::Result<()>,
+) -> Result<(), PublisherError> {
     let mut tries = 0_u32;
-    while let Err(error) = action() {
+    while let Err(error) = action(sink) {
+        if matches!(sink, Sink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
+            return Err(PublisherError::NoReader(name.to_owned()));
+        }
+        if stop() {
+            let (sink, place) = (name.to_owned(), sink.place());
+            return Err(PublisherError::GivenUp { sink, place, error });
+        }
         if tries.is_power_of_two() || tries == 0 {
-            tracing::error!(sink, %error, tries, "the sink cannot be written; trying again");
+            tracing::error!(
+                sink = name, path = sink.place(), %error, tries,
+                "the sink cannot be written; what is committed for it is kept and tried again: \
+                 free space, or make the file writable"
+            );
         }
         tries = tries.saturating_add(1);
         std::thread::sleep(RETRY);
     }
+    Ok(())
 }
