@@ -33,24 +33,27 @@ impl Files {
             read.entry(identity).or_insert(setting);
         }
         let mut written = BTreeMap::new();
+        let mut places = Vec::new();
         for (name, sink) in &loaded.config.sinks {
             let SinkConfig::File(file) = sink else {
                 unreachable!("`unsupported` refuses other sinks");
             };
-            let sink = match &file.path {
-                Place::Standard => Sink::Standard,
+            match &file.path {
+                Place::Standard => drop(files.sinks.insert(name.to_string(), Sink::Standard)),
                 Place::File(path) => {
-                    let at = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
-                    at.check(&read, &written)?;
-                    let sink = at.open(store).await?;
-                    // The next sink may be another name of a file that was only made now.
-                    let metadata =
-                        std::fs::metadata(path).map_err(|error| at.unwritable(&error))?;
-                    written.insert(identity(&metadata), at.setting);
-                    Sink::File(sink)
+                    let place = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
+                    place.check(&read, &mut written)?;
+                    places.push((name.to_string(), place));
                 }
-            };
-            files.sinks.insert(name.to_string(), sink);
+            }
+        }
+        for (name, place) in places {
+            let sink = place.open(store).await?;
+            // Two names of a file that was only made now.
+            let metadata =
+                std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
+            place.note(&metadata, &mut written)?;
+            files.sinks.insert(name, Sink::File(sink));
         }
         store.flush().await?;
         Ok(files)
@@ -106,24 +109,32 @@ impl SinkPlace<'_> {
     fn check(
         &self,
         read: &BTreeMap<Identity, String>,
-        written: &BTreeMap<Identity, String>,
+        written: &mut BTreeMap<Identity, String>,
     ) -> Result<(), ConfigError> {
         // One that is not there is made; of any other error, opening tells more.
         let Ok(metadata) = std::fs::metadata(self.path) else { return Ok(()) };
-        let identity = identity(&metadata);
         if !metadata.is_file() {
             return Err(self.error(
                 "is no regular file: a regular file, or \"-\" for standard output, is right",
             ));
         }
-        if let Some(input) = read.get(&identity) {
+        if let Some(input) = read.get(&identity(&metadata)) {
             return Err(self.error(&format!("is the same file as {input}: it would never end")));
         }
-        if let Some(other) = written.get(&identity) {
-            let message = format!("is the same file as {other}: each sink needs its own");
-            return Err(self.error(&message));
+        self.note(&metadata, written)
+    }
+
+    /// Notes its file, which must be no other sink's.
+    fn note(
+        &self,
+        metadata: &Metadata,
+        written: &mut BTreeMap<Identity, String>,
+    ) -> Result<(), ConfigError> {
+        let setting = written.entry(identity(metadata)).or_insert_with(|| self.setting.clone());
+        if *setting == self.setting {
+            return Ok(());
         }
-        Ok(())
+        Err(self.error(&format!("is the same file as {setting}: each sink needs its own")))
     }
 
     async fn open(&self, store: &dyn Store) -> Result<FileSink, RunError> {

@@ -64,8 +64,9 @@ pub(super) async fn check(loaded: &Loaded, store: &dyn Store) -> Result<(), RunE
             if has_data && let Some((setting, value)) = then.difference(&now) {
                 let message = format!(
                     "the store has data of stream {name} that was written with {setting} = \
-                     {value}, and its events would take effect twice: set it back, or give the \
-                     stream another name or the store another folder"
+                     {value}; its events would be taken for others, and take effect twice or \
+                     never: set it back, or give the stream another name or the store another \
+                     folder"
                 );
                 return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
             }

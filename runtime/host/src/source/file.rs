@@ -210,8 +210,8 @@ fn check_unchanged(
         return Ok(());
     };
     Err(io::Error::other(format!(
-        "{name} {what}. Start again: it is then read from its beginning, unless what is done is \
-         unchanged, and {}. Only append to a file that is followed, or put another in its place",
+        "{name} {what}. Start again: if what is done has changed, the file is read from its \
+         beginning, and {}. Only append to a file that is followed, or put another in its place",
         read_again(options.decoder.ordering)
     )))
 }
