@@ -4,19 +4,21 @@
 mod parked;
 mod perform;
 mod progress;
+mod taken;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordain_core::{Delivery, Effect, Input, Sequencer, Settings, Stats, Stop, Turn, TurnDone};
+use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn, TurnDone};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::Turns;
 use crate::sink::{Job, Target};
-use crate::source::{Checkpoint, Delivered, Deliveries, Position, Print, Source};
-use crate::store::{Claim, Claimed, Mark, Partition, Store, StoreError};
+use crate::source::{Delivered, Deliveries, Position, Source};
+use crate::store::{Claim, Claimed, Partition, Store, StoreError};
 use parked::Parked;
+use taken::Taken;
 
 pub use progress::Shared;
 
@@ -26,8 +28,6 @@ pub const INBOX: usize = 1_024;
 const TAKE: usize = 128;
 /// Between two warnings that a stream stands still.
 const TELL_EVERY: Duration = Duration::from_mins(1);
-/// A checkpoint is written at least this often while there is something new.
-const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 
 /// A completion on its way to the sequencer.
 #[derive(Debug)]
@@ -131,19 +131,10 @@ pub struct Driver {
     /// Taken from the source, and not yet by the sequencer.
     waiting: VecDeque<(Delivered, Position)>,
     source_ended: bool,
-    delivered: Delivery,
-    /// Where each delivery that is not acknowledged ended.
-    positions: VecDeque<(Delivery, Position)>,
-    acknowledged: Option<Position>,
-    /// What was read of the source with each batch that is not behind the last checkpoint.
-    prints: VecDeque<Print>,
+    taken: Taken,
     /// Why the source ended before its end.
     source_failed: Option<DriverError>,
-    /// Acknowledgements since the last checkpoint.
-    unsaved: usize,
-    saved_at: Instant,
     told_at: Option<Instant>,
-    checkpoint: Option<String>,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
@@ -167,15 +158,9 @@ impl Driver {
             loads: Vec::new(),
             waiting: VecDeque::new(),
             source_ended: false,
-            delivered: 0,
-            positions: VecDeque::new(),
-            acknowledged: None,
-            prints: VecDeque::new(),
+            taken: Taken::new(parts.checkpoint),
             source_failed: None,
-            unsaved: 0,
-            saved_at: Instant::now(),
             told_at: None,
-            checkpoint: parts.checkpoint,
             failed: None,
             progress: parts.progress,
         };
@@ -260,7 +245,7 @@ impl Driver {
 
     fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
         self.waiting.extend(deliveries.items);
-        self.prints.extend(deliveries.print);
+        self.taken.read(deliveries.print);
         self.source_ended = deliveries.end;
         if deliveries.end && !once {
             tracing::info!(
@@ -278,9 +263,7 @@ impl Driver {
         let now = self.now();
         while self.sequencer.credit() > 0 {
             let Some((delivered, position)) = self.waiting.pop_front() else { break };
-            self.delivered += 1;
-            let delivery = self.delivered;
-            self.positions.push_back((delivery, position));
+            let delivery = self.taken.add(position);
             let input = match delivered {
                 Ok(event) => Input::Arrived { delivery, event: Arc::new(event) },
                 Err(letter) => Input::Unreadable { delivery, letter },
@@ -297,9 +280,8 @@ impl Driver {
     fn wake(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
-        let checkpoint = (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY);
         let never = Instant::now() + Duration::from_hours(1);
-        [timeout, checkpoint].into_iter().flatten().min().unwrap_or(never)
+        [timeout, self.taken.save_at()].into_iter().flatten().min().unwrap_or(never)
     }
 
     fn is_over(&self, once: bool, draining: bool) -> bool {
@@ -307,7 +289,7 @@ impl Driver {
             return self.sequencer.drained();
         }
         if self.source_failed.is_some() {
-            return self.waiting.is_empty() && self.positions.is_empty();
+            return self.waiting.is_empty() && self.taken.is_empty();
         }
         once && self.progress.ended() && self.sequencer.quiescent()
     }
@@ -330,27 +312,11 @@ impl Driver {
         self.source_failed = Some(DriverError::Source(error));
     }
 
-    /// Notes how far the source is acknowledged.
-    fn acknowledge(&mut self, through: Delivery) {
-        while let Some((_, position)) =
-            self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
-        {
-            self.acknowledged = Some(position);
-            self.unsaved += 1;
-        }
-    }
-
     async fn save_checkpoint(&mut self) -> Result<(), DriverError> {
-        self.saved_at = Instant::now();
-        self.unsaved = 0;
-        let (Some(name), Some(position)) = (&self.checkpoint, self.acknowledged) else {
-            return Ok(());
-        };
-        while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
-        let Some(print) = self.prints.front() else { return Ok(()) };
-        let checkpoint = Checkpoint::new(position, *print);
-        let mark = Mark { name: name.clone(), value: checkpoint.encode().into() };
-        Ok(self.store.put_marks(&[mark]).await?)
+        if let Some(mark) = self.taken.checkpoint() {
+            self.store.put_marks(&[mark]).await?;
+        }
+        Ok(())
     }
 
     async fn perform_all(&mut self) -> Result<(), DriverError> {
@@ -361,8 +327,7 @@ impl Driver {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let late = self.saved_at.elapsed() >= CHECKPOINT_EVERY;
-        if self.unsaved >= crate::config::CHECKPOINT_EVENTS || (self.unsaved > 0 && late) {
+        if self.taken.is_due() {
             self.save_checkpoint().await?;
         }
         Ok(())
@@ -373,7 +338,7 @@ impl Driver {
             Effect::Run(turn) => self.bunch.push(turn),
             Effect::Load { token, key } => self.loads.push((token, key)),
             Effect::Commit(batch) => self.commit(batch),
-            Effect::Ack { through } => self.acknowledge(through),
+            Effect::Ack { through } => self.taken.acknowledge(through),
             Effect::Publish { batch, applied } => self.publish(batch, applied),
             Effect::ReadSpill { token, key, from, limit, bytes } => {
                 self.read_spill(token, key, from, limit, bytes);

@@ -51,7 +51,7 @@ pub enum CheckpointError {
 
 impl Print {
     /// Of a file that begins with `head`, up to the end of `tail`.
-    pub(super) fn new(head: &[u8], tail: &Probe) -> Self {
+    pub fn new(head: &[u8], tail: &Probe) -> Self {
         Self {
             end: tail.end(),
             head: digest(&head[..head_length(tail.end()).min(head.len())]),

@@ -1,0 +1,134 @@
+//! What was taken of the source and is not acknowledged, and the checkpoint of what is.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ordain_core::Delivery;
+
+use crate::config::CHECKPOINT_EVENTS;
+use crate::source::{Checkpoint, Position, Print};
+use crate::store::Mark;
+
+/// A checkpoint is written at least this often while there is something new.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
+
+/// The deliveries of a source, from the first that is not acknowledged on.
+pub(super) struct Taken {
+    /// The name of the checkpoint, if the source can resume.
+    name: Option<String>,
+    delivered: Delivery,
+    /// Where each delivery ended.
+    positions: VecDeque<(Delivery, Position)>,
+    acknowledged: Option<Position>,
+    /// What was read of the source with each batch that is not behind the last checkpoint.
+    prints: VecDeque<Print>,
+    /// Acknowledgements since the last checkpoint.
+    unsaved: usize,
+    saved_at: Instant,
+}
+
+impl Taken {
+    pub(super) fn new(name: Option<String>) -> Self {
+        Self {
+            name,
+            delivered: 0,
+            positions: VecDeque::new(),
+            acknowledged: None,
+            prints: VecDeque::new(),
+            unsaved: 0,
+            saved_at: Instant::now(),
+        }
+    }
+
+    /// Notes what had been read up to the end of a batch, before its deliveries are added.
+    pub(super) fn read(&mut self, print: Option<Print>) {
+        self.prints.extend(print);
+    }
+
+    /// The number of the next delivery, which ended there.
+    pub(super) fn add(&mut self, position: Position) -> Delivery {
+        self.delivered += 1;
+        self.positions.push_back((self.delivered, position));
+        self.delivered
+    }
+
+    /// Notes how far the source is acknowledged.
+    pub(super) fn acknowledge(&mut self, through: Delivery) {
+        while let Some((_, position)) =
+            self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
+        {
+            self.acknowledged = Some(position);
+            self.unsaved += 1;
+        }
+    }
+
+    /// Whether everything is acknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// When the next checkpoint is to be written, whatever comes until then.
+    pub(super) fn save_at(&self) -> Option<Instant> {
+        (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY)
+    }
+
+    /// Whether a checkpoint is to be written now.
+    pub(super) fn is_due(&self) -> bool {
+        self.unsaved >= CHECKPOINT_EVENTS || self.save_at().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// The checkpoint of what is acknowledged, as it is kept.
+    pub(super) fn checkpoint(&mut self) -> Option<Mark> {
+        self.saved_at = Instant::now();
+        self.unsaved = 0;
+        let (name, position) = (self.name.as_ref()?, self.acknowledged?);
+        while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
+        let checkpoint = Checkpoint::new(position, *self.prints.front()?);
+        Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Probe;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn file(text: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(text).expect("written");
+        file
+    }
+
+    /// Where a file with this text is gone on with.
+    fn resume(taken: &mut Taken, text: &[u8]) -> Option<u64> {
+        let mark = taken.checkpoint().expect("a checkpoint");
+        let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
+        checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
+    }
+
+    #[test]
+    fn a_checkpoint_within_a_batch_is_of_all_that_was_read_with_it() {
+        let text = b"one\ntwo\nthree\nfour\n";
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()));
+        for ends in [&[4, 8, 14][..], &[19]] {
+            let read = &text[..ends[ends.len() - 1]];
+            taken.read(Some(Print::new(text, &Probe::new(read.len() as u64, read))));
+            for (line, offset) in (1..).zip(ends) {
+                taken.add(Position { offset: *offset as u64, line });
+            }
+        }
+        assert!(taken.checkpoint().is_none(), "nothing is acknowledged");
+
+        taken.acknowledge(1);
+        assert_eq!(resume(&mut taken, &text[..14]), Some(4));
+        assert_eq!(resume(&mut taken, b"one\ntwo\nTHREE\n"), None, "another line was taken");
+        taken.acknowledge(3);
+        assert_eq!(resume(&mut taken, &text[..14]), Some(14), "of the second batch nothing is");
+        taken.acknowledge(4);
+        assert_eq!(resume(&mut taken, text), Some(19));
+        assert_eq!(resume(&mut taken, text), Some(19), "the last one can be saved again");
+        assert!(taken.is_empty() && !taken.is_due());
+    }
+}
