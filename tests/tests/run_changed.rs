@@ -57,10 +57,10 @@ fn numbering_stays_as_it_was_begun() -> Result<()> {
     home.write("events.ndjson", in_turn(3, 3).join("\n"))?;
     assert_eq!(home.run_once()?["settled"], 9);
     let back = "set it back, or give the stream another name or the store another folder";
-    let first = ["ordain.toml:9: streams.cases.first:", "written with first = 1,", back];
+    let first = ["ordain.toml:9: streams.cases.first:", "written with first = 1;", back];
     refused(&home, &zero, 78, &first)?;
     let ordering =
-        ["ordain.toml:8: streams.cases.ordering:", "written with ordering = \"sequenced\",", back];
+        ["ordain.toml:8: streams.cases.ordering:", "written with ordering = \"sequenced\";", back];
     refused(&home, &fifo, 78, &ordering)?;
     assert_eq!(home.lines("out.ndjson"), 9);
     // Another stream has its own.
