@@ -122,6 +122,7 @@ async fn drive(
     shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
+    streams::check_left_overs(loaded, &**store).await?;
     numbering::check(loaded, &**store).await?;
     let Files { sources, sinks } = Files::open(loaded, &**store).await?;
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
@@ -129,7 +130,6 @@ async fn drive(
 
     let mut starting =
         streams::Starting { loaded, once, store, pool: &pool, sources, jobs, shutdown };
-    starting.check_left_overs().await?;
     let publisher = Publisher::new(Arc::clone(store), sinks);
     let Some((partitions, publisher)) = starting.claim(publisher).await? else {
         return Ok(Report::default());

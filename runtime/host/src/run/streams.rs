@@ -63,25 +63,25 @@ fn share(
     }
 }
 
-impl<'a> Starting<'a> {
-    /// Refuses a store with committed messages of a stream that is no longer configured: nobody
-    /// would publish them.
-    pub(super) async fn check_left_overs(&self) -> Result<(), RunError> {
-        for stream in self.store.streams().await? {
-            if self.loaded.config.streams.keys().any(|name| **name == *stream) {
-                continue;
-            }
-            // Streams of this build have one partition.
-            let partition = Partition { stream, number: 0 };
-            for shard in 0..self.store.shards() {
-                if !self.store.outbox(&partition, shard, 0, 1).await?.is_empty() {
-                    return Err(PublisherError::UnknownStream(partition.stream).into());
-                }
+/// Refuses a store with committed messages of a stream that is no longer configured: nobody would
+/// publish them.
+pub(super) async fn check_left_overs(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
+    for stream in store.streams().await? {
+        if loaded.config.streams.keys().any(|name| **name == *stream) {
+            continue;
+        }
+        // Streams of this build have one partition.
+        let partition = Partition { stream, number: 0 };
+        for shard in 0..store.shards() {
+            if !store.outbox(&partition, shard, 0, 1).await?.is_empty() {
+                return Err(PublisherError::UnknownStream(partition.stream).into());
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
+impl<'a> Starting<'a> {
     /// Claims every partition and publishes what an earlier process left in its outbox; `None`
     /// if the end was asked for meanwhile.
     pub(super) async fn claim(
