@@ -186,8 +186,8 @@ fn end_of_replaced(
     // Nobody takes it when the process is ending: then it does not matter.
     let _ = deliver.blocking_send(last);
     io::Error::other(format!(
-        "{} is another file by now, and the one that was followed has been read to its end; \
-         start again to read the new one",
+        "{} is another file by now, and the one that was followed has been read to its end. \
+         Start again to read the new one",
         options.name
     ))
 }
