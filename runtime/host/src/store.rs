@@ -251,7 +251,7 @@ pub trait Store: Send + Sync + 'static {
     /// Makes everything written so far durable.
     async fn flush(&self) -> Result<(), StoreError>;
 
-    /// The streams of which it holds anything.
+    /// The streams of which it holds anything: a job, a dead letter, or what is to be published.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer

@@ -33,7 +33,7 @@ const LETTER_CURSOR: &str = "d1:";
 pub(super) fn streams(shared: &Shared) -> Result<Vec<Arc<str>>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let mut names = BTreeSet::new();
-    for table in [&shared.tables.jobs, &shared.tables.letters] {
+    for table in [&shared.tables.jobs, &shared.tables.letters, &shared.tables.outbox] {
         let mut from = Vec::new();
         while let Some(place) = first_from(&snapshot, table, from)? {
             let Some((name, _)) = keys::split_stream(&place) else { break };
