@@ -1,4 +1,5 @@
 //! The host of Ordain: everything round the sequencer that touches the outside world.
+#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
 
 pub mod cli;
 pub mod cloudevents;
@@ -11,3 +12,4 @@ pub mod run;
 pub mod sink;
 pub mod source;
 pub mod store;
+pub mod text;

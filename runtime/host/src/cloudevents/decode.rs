@@ -9,8 +9,10 @@ use ordain_core::{Cause, Event, EventParts, Ordering};
 
 use super::envelope::{Envelope, Member};
 use super::{HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON, MORE_HEADERS};
-use attribute::{attribute, end, key, shown, text, time};
+use attribute::{SHOWN, attribute, end, key, shown, text, time};
 use data::{data, value};
+
+use crate::text::cut;
 
 /// Why a line is no event for its stream. It becomes a dead letter with the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,9 @@ pub struct DecodeError {
     /// The event's sequence, where one could be read.
     pub sequence: Option<u64>,
 }
+
+/// Bytes of an error that the JSON reader words: it may repeat a piece of the line.
+const ERROR_LIMIT: usize = 4 << 10;
 
 /// What some editors put before the first line of a file. It says nothing.
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -73,12 +78,13 @@ impl Decoder {
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
             // It is the line of a file whose number the letter tells.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
-            unreadable(format!("not a CloudEvent in JSON: {error}"))
+            unreadable(cut(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
     }
 
     fn event(&self, envelope: &Envelope<'_>) -> Read<Event> {
         if let Some(name) = &envelope.twice {
+            let name = cut(name.to_string(), SHOWN);
             return unreadable(format!("`{name}` stands twice: once is right"));
         }
         match envelope.raw(Member::SpecVersion) {

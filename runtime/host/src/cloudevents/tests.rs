@@ -31,6 +31,17 @@ fn refused(decoder: Decoder, line: &str, cause: Cause, message: &str) -> DecodeE
 }
 
 #[test]
+fn an_error_repeats_little_of_a_line() {
+    let name = "x".repeat(500_000);
+    let twice = line(&format!(r#","{name}":1,"{name}":2"#));
+    let error = refused(SEQUENCED, &twice, Cause::Unreadable, "xxx…` stands twice");
+    assert!(error.message.len() < 100, "{} bytes", error.message.len());
+    let error =
+        refused(SEQUENCED, &format!("\"{name}\""), Cause::Unreadable, "invalid type: string");
+    assert!(error.message.len() < 5_000, "{} bytes", error.message.len());
+}
+
+#[test]
 fn an_event_is_read() {
     let event = decode(
         r#","sequence":"17","time":"2010-10-02T07:20:39.266999+02:00","endofsequence":true,

@@ -67,7 +67,17 @@ impl Drop for Pool {
 fn run(worker: Worker) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
     if result.is_err() {
+        // Also if the log panics.
+        let _end = Abort;
         tracing::error!("a worker thread panicked, which is a bug of the host; ending the process");
+    }
+}
+
+/// Ends the process when it is dropped.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
         std::process::abort();
     }
 }

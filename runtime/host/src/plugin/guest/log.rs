@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::wire::Level;
 use super::EventName;
+use crate::text::clean;
 
 /// What a line costs beside its text, so that empty lines are bounded too.
 const LINE_COST: usize = 16;
@@ -39,7 +40,7 @@ pub struct LogLine<'a> {
     pub origin: Origin,
     /// How important it is.
     pub level: tracing::Level,
-    /// The line, without its end.
+    /// The line, without its end, and without anything that is not seen as itself.
     pub text: &'a str,
 }
 
@@ -177,7 +178,7 @@ fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
         sequence: event.sequence,
         origin,
         level,
-        text: &String::from_utf8_lossy(line),
+        text: &clean(&String::from_utf8_lossy(line)),
     });
 }
 
