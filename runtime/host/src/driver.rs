@@ -1,6 +1,7 @@
 //! The driver of one partition: gives the sequencer what happens and performs what it asks for.
 //! It decides nothing about events.
 
+mod alarms;
 mod parked;
 mod perform;
 mod progress;
@@ -297,6 +298,7 @@ impl Driver {
     async fn end(mut self) -> Result<Stats, DriverError> {
         self.save_checkpoint().await?;
         self.store.flush().await?;
+        alarms::flush();
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 

@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::{Applied, Batch, Input, Key, Token};
+use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::{Driver, DriverError, Note};
+use super::{Driver, DriverError, Note, alarms};
 use crate::sink::Job;
 use crate::store::StoreError;
 
@@ -46,8 +46,12 @@ impl Driver {
         let (store, partition, claim) =
             (Arc::clone(&self.store), self.partition.clone(), self.claim);
         let (shard, number) = (batch.shard, batch.number);
+        let telling = alarms::of(&batch);
         self.answer(async move {
             let reply = store.commit(&partition, claim, batch).await;
+            if let (Some(batch), CommitReply::Applied(applied)) = (telling, &reply) {
+                alarms::tell(&partition.stream, &batch, applied);
+            }
             Input::Committed { shard, number, reply }
         });
     }
