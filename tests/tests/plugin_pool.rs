@@ -179,7 +179,7 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
 #[test]
 fn a_handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
-    assert_eq!(&*workers.command(OK).version, "faulty");
+    assert!(workers.command(OK).version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;

@@ -61,7 +61,12 @@ fn a_wrong_call() -> Result<()> {
         USAGE,
         &["one of active, waiting"],
     )?;
-    check(&home, &["dead", "show", "cases", "odd"], USAGE, &["like 17-0", "ordain dead list"])?;
+    check(
+        &home,
+        &["dead", "show", "cases", "odd"],
+        USAGE,
+        &["like 3-b05cb4f9ec0b9b83", "ordain dead list"],
+    )?;
     check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
 }
@@ -69,7 +74,12 @@ fn a_wrong_call() -> Result<()> {
 #[test]
 fn a_bad_configuration_tells_everything_at_once() -> Result<()> {
     let home = Home::new(&[], FINE)?;
-    check(&home, &["run", "absent.toml"], CONFIG, &["absent.toml: cannot be read: No such file"])?;
+    check(
+        &home,
+        &["run", "absent.toml"],
+        CONFIG,
+        &["absent.toml: cannot be read: No such file", "name it: --config FILE"],
+    )?;
     check(&home, &["run", "plugins"], CONFIG, &["plugins: is no file"])?;
     let bad = r#"
 [runtime]

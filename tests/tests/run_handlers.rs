@@ -110,7 +110,7 @@ fn a_failing_key_stops_alone_and_says_why() -> Result<()> {
         rejected[0]["event"]["data"]["do"] == "reject",
         "the whole event is kept: {rejected:?}"
     );
-    ensure!(rejected[0]["version"] == "faulty", "{rejected:?}");
+    ensure!(rejected[0]["version"].to_string().contains("faulty+"), "{rejected:?}");
     // Nothing changes by starting again.
     let again = home.run_once()?;
     assert_eq!(again["held"], report["held"]);

@@ -80,3 +80,17 @@ fn keys_parked_by_failures_try_again() -> Result<()> {
     assert_eq!(home.rows(&["dead", "list", "cases", "--json"])?.len(), 1);
     Ok(())
 }
+
+#[test]
+fn a_file_replaced_under_its_name_is_another_version() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    home.write("events.ndjson", events()?)?;
+    home.run_once()?;
+    home.run_once()?;
+    assert_eq!(parked(&home)?.len(), FAILING.len() + 1, "the same file fails again");
+    fs::copy(plugin("tally")?, home.path("plugins/faulty.wasm"))?;
+    home.run_once()?;
+    assert_eq!(parked(&home)?, ["gap"]);
+    assert_eq!(home.lines("out.ndjson"), 2 * FAILING.len());
+    Ok(())
+}

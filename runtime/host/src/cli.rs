@@ -8,6 +8,7 @@ mod plugins;
 mod run;
 mod show;
 mod status;
+mod totals;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
 use crate::run::{RunError, open_store};
 use crate::store::{Store, StoreError};
+use crate::text::say;
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
@@ -69,23 +71,43 @@ impl ConfigArg {
 
     /// The store, for a look at a stream that is configured or that the store still has.
     async fn open(&self, stream: &str) -> Result<Arc<dyn Store>, Failure> {
-        let loaded = self.load()?;
-        loaded.unsupported()?;
-        let store = open_store(&loaded).await?;
-        let mut known: Vec<String> =
-            loaded.config.streams.keys().map(ToString::to_string).collect();
-        known.extend(store.streams().await?.iter().map(ToString::to_string));
-        if known.iter().any(|known| known == stream) {
-            return Ok(store);
-        }
-        known.sort();
-        known.dedup();
-        Err(Failure::Failed(anyhow::anyhow!(
-            "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
-            self.config.display(),
-            known.join(", ")
-        )))
+        open(&self.load()?, stream).await
     }
+}
+
+/// The configuration that is run or checked: named, or as other commands have it.
+#[derive(Debug, Args)]
+struct FileArg {
+    /// The configuration.
+    #[arg(default_value = DEFAULT_FILE, conflicts_with = "option")]
+    config: PathBuf,
+    /// The same, as other commands have it.
+    #[arg(long = "config", value_name = "FILE")]
+    option: Option<PathBuf>,
+}
+
+impl FileArg {
+    fn load(&self) -> Result<Loaded, Failure> {
+        Ok(Loaded::load(self.option.as_ref().unwrap_or(&self.config))?)
+    }
+}
+
+/// See [`ConfigArg::open`].
+async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+    loaded.unsupported()?;
+    let store = open_store(loaded).await?;
+    let mut known: Vec<String> = loaded.config.streams.keys().map(ToString::to_string).collect();
+    known.extend(store.streams().await?.iter().map(ToString::to_string));
+    if known.iter().any(|known| known == stream) {
+        return Ok(store);
+    }
+    known.sort();
+    known.dedup();
+    Err(Failure::Failed(anyhow::anyhow!(
+        "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
+        loaded.file.display(),
+        known.join(", ")
+    )))
 }
 
 /// How a command failed, by what a shell or a service manager should do about it.
@@ -108,7 +130,7 @@ impl Cli {
     /// Does what is asked.
     pub fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
-            eprintln!("error: {error}");
+            say(&format!("error: {error}"));
             return ExitCode::from(2);
         }
         let result = match self.command {

@@ -27,6 +27,7 @@ mod units;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use explain::explain;
@@ -59,7 +60,7 @@ section! {
     pub struct Config {
         /// What the process may use.
         runtime: Runtime = {};
-        /// Where operators are served; not yet in this build.
+        /// Where operators are served.
         admin: Option<Admin>;
         /// Where events are taken over HTTP. Left out: at its default if a stream's source is
         /// `http`, else not at all.
@@ -144,7 +145,12 @@ pub fn reference() -> &'static [Row] {
 }
 
 fn read(file: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(file).map_err(|error| format!("cannot be read: {error}"))?;
+    let metadata = std::fs::metadata(file).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("cannot be read: {error}. Go to its folder, or name it: --config FILE")
+        }
+        _ => format!("cannot be read: {error}"),
+    })?;
     if !metadata.is_file() {
         return Err("is no file".to_owned());
     }

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::text::say;
+
 pub use manifest::{At, Counts, Entry, KeyEntry};
 pub use options::{Arrivals, KeyChoice, Load, Payload, Probability, Shape};
 pub use run::{Observer, generate_to};
@@ -74,7 +76,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     match done {
         Ok(counts) => {
             if !standard {
-                eprintln!("{counts}");
+                say(&counts.to_string());
             }
             Ok(())
         }

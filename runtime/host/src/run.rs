@@ -24,7 +24,7 @@ use crate::store::{Store, StoreError};
 
 use files::Files;
 
-pub use handlers::{Handlers, handlers};
+pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
 
 /// Why a run could not start, or ended before its time.

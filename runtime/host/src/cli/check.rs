@@ -1,19 +1,19 @@
 //! `ordain check`.
 
-use std::path::PathBuf;
+mod files;
+
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Failure;
-use crate::config::{DEFAULT_FILE, Loaded, explain};
+use super::{Failure, FileArg};
+use crate::config::explain;
 use crate::run::handlers;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// The configuration.
-    #[arg(default_value = DEFAULT_FILE)]
-    config: PathBuf,
+    #[command(flatten)]
+    config: FileArg,
     /// Print every setting with its meaning, default and reason instead.
     #[arg(long)]
     explain: bool,
@@ -28,8 +28,9 @@ impl CheckArgs {
             super::show::text(&explain())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let loaded = Loaded::load(&self.config)?;
+        let loaded = self.config.load()?;
         loaded.unsupported()?;
+        files::check(&loaded)?;
         let handlers = handlers(&loaded)?;
         let streams = loaded.config.streams.iter().map(|(name, stream)| {
             let handler = &handlers.active[&*stream.handler];
@@ -41,12 +42,12 @@ impl CheckArgs {
                     serde_json::json!({ "stream": stream, "handler": handler, "digest": digest })
                 })
                 .collect();
-            super::show::text(&format!("{}\n", serde_json::json!({ "streams": streams })))?;
+            super::show::json(&serde_json::json!({ "streams": streams }), true)?;
         } else {
             for (stream, handler, _) in streams {
                 super::show::text(&format!("stream {stream}: handler {handler}\n"))?;
             }
-            super::show::text(&format!("{} can be run\n", self.config.display()))?;
+            super::show::text(&format!("{} can be run\n", loaded.file.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }

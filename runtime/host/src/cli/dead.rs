@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
 use crate::store::StoredLetter;
+use crate::text::{clean, say};
 
 /// Rows that are read at a time.
 const PAGE: usize = 200;
@@ -76,12 +77,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            if args.json {
-                text.push_str(&show::letter(row).to_string());
-            } else {
-                text.push_str(&line(row));
-            }
-            text.push('\n');
+            text += &if args.json { show::json_line(&show::letter(row)) } else { line(row) };
         }
         show::text(&text)?;
         cursor = page.cursor;
@@ -97,13 +93,13 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 
 fn line(row: &StoredLetter) -> String {
     let letter = &row.letter;
-    let origin = letter.origin.as_ref().map(|origin| format!(" ({})", show::clean(origin)));
+    let origin = letter.origin.as_ref().map(|origin| format!(" ({})", clean(origin)));
     format!(
-        "{:<24} {:<24} {:<12} {}{}",
-        show::clean(&letter.id.key),
+        "{:<24} {:<24} {:<12} {}{}\n",
+        clean(&letter.id.key),
         show::letter_id(&letter.id),
         letter.cause.name(),
-        show::clean(&letter.error),
+        clean(&letter.error),
         origin.unwrap_or_default()
     )
 }
@@ -111,22 +107,21 @@ fn line(row: &StoredLetter) -> String {
 async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
     let store = args.config.open(&args.stream).await?;
     let Some(id) = show::parse_letter_id(&args.key, &args.id) else {
-        eprintln!(
-            "{:?} is no id of a dead letter: they look like 17-0, see `ordain dead list`",
+        say(&format!(
+            "{:?} is no id of a dead letter: they look like 3-b05cb4f9ec0b9b83, see `ordain dead \
+             list`",
             args.id
-        );
+        ));
         return Ok(ExitCode::from(2));
     };
     let Some(letter) = store.letter(&args.stream, &id).await? else {
-        eprintln!(
+        say(&format!(
             "stream {} has no dead letter {} of key {:?}: see `ordain dead list {}`, and give \
              --key",
             args.stream, args.id, args.key, args.stream
-        );
+        ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
-    let value = show::letter(&letter);
-    let text = if args.json { value.to_string() } else { format!("{value:#}") };
-    show::text(&format!("{text}\n"))?;
+    show::json(&show::letter(&letter), args.json)?;
     Ok(ExitCode::SUCCESS)
 }

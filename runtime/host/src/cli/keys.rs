@@ -1,12 +1,15 @@
 //! `ordain keys`.
 
+mod why;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use ordain_core::{Cause, Job, Status};
+use ordain_core::Status;
 
-use super::{ConfigArg, EXIT_FAILED, Failure, show};
-use crate::store::{KeyFilter, KeyRow, Store};
+use super::{ConfigArg, EXIT_FAILED, Failure, open, show};
+use crate::store::{KeyFilter, KeyRow};
+use crate::text::{clean, say};
 
 /// Rows that are read at a time.
 const PAGE: usize = 500;
@@ -16,6 +19,14 @@ pub(super) enum KeysCommand {
     /// List the keys of a stream.
     List(ListArgs),
     /// Show everything about a key, its state included.
+    ///
+    /// `next` is the sequence to settle next: everything below it is settled. `held` are later
+    /// events in the store, with bounds of their sequences. `attempts` are failed tries of event
+    /// `next`, `gap_rounds` how often it was asked for, `skipped` the ranges of sequences that were
+    /// given up unseen. `trouble` is why it stands still. `version` is the handler version of the
+    /// last event that took effect. `due_at` is when it is looked at again. `incarnation` (the time
+    /// of the key's first commit) is part of its messages' ids; `park_generation` counts how often
+    /// it was parked, and `partition` is its owner.
     Show(KeyArgs),
     /// Say in words where a key stands, why, and what helps.
     Why(KeyArgs),
@@ -94,12 +105,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            if args.json {
-                text.push_str(&show::key(row, None).to_string());
-            } else {
-                text.push_str(&line(row));
-            }
-            text.push('\n');
+            text += &if args.json { show::json_line(&show::key(row, None)) } else { line(row) };
         }
         show::text(&text)?;
         filter.cursor = page.cursor;
@@ -114,18 +120,18 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 fn line(row: &KeyRow) -> String {
-    let key = show::clean(&row.key);
+    let key = clean(&row.key);
     match &row.job {
         Err(error) => {
-            format!("{key:<32} {:<9} {:>12} {:>9}  {}", "corrupt", "", "", show::clean(error))
+            format!("{key:<32} {:<9} {:>12} {:>9}  {}\n", "corrupt", "", "", clean(error))
         }
         Ok(job) => {
             let why = job
                 .trouble
                 .as_ref()
-                .map(|trouble| format!("{}: {}", trouble.cause, show::clean(&trouble.error)));
+                .map(|trouble| format!("{}: {}", trouble.cause, clean(&trouble.error)));
             format!(
-                "{key:<32} {:<9} {:>12} {:>9}  {}",
+                "{key:<32} {:<9} {:>12} {:>9}  {}\n",
                 show::status(job.status),
                 job.next,
                 job.spilled.count,
@@ -136,104 +142,19 @@ fn line(row: &KeyRow) -> String {
 }
 
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
-    let store = args.config.open(&args.stream).await?;
+    let loaded = args.config.load()?;
+    let store = open(&loaded, &args.stream).await?;
     let KeyArgs { stream, key, .. } = &args;
     let Some((row, state)) = store.key(stream, key).await? else {
-        eprintln!(
+        say(&format!(
             "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
-        );
+        ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
     if args.json || !why {
-        let value = show::key(&row, state.as_ref());
-        let text = if args.json { value.to_string() } else { format!("{value:#}") };
-        show::text(&format!("{text}\n"))?;
+        show::json(&show::key(&row, state.as_ref()), args.json)?;
     } else {
-        show::text(&explain(&row, &*store, &args.stream).await?)?;
+        show::text(&why::explain(&row, &*store, stream, &loaded).await?)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn explain(row: &KeyRow, store: &dyn Store, stream: &str) -> Result<String, Failure> {
-    let key = show::clean(&row.key);
-    let job = match &row.job {
-        Ok(job) => job,
-        Err(error) => {
-            return Ok(format!(
-                "key {key}: its record cannot be read: {}\nIts events are dead-lettered with the \
-                 cause `corrupt`.\n",
-                show::clean(error)
-            ));
-        }
-    };
-    let mut text = format!("key {key}: {}\n", standing(job));
-    if let Some(trouble) = &job.trouble {
-        text += &format!("why: {} ({})", show::clean(&trouble.error), trouble.cause);
-        text += &format!(", since {}", show::time(trouble.since));
-        if let Some(version) = &trouble.version {
-            text += &format!(", under {version}");
-        }
-        text.push('\n');
-    }
-    if job.spilled.count > 0 {
-        let spilled = &job.spilled;
-        text += &format!(
-            "held in the store: {} events between {} and {}\n",
-            spilled.count, spilled.first, spilled.last
-        );
-    }
-    if let Some(at) = row.due_at {
-        text += &format!("looked at again: {}\n", show::time(at));
-    }
-    let letters = store.letters(stream, Some(&row.key), None, PAGE).await?;
-    if !letters.rows.is_empty() {
-        let more = if letters.cursor.is_some() { " or more" } else { "" };
-        text += &format!(
-            "dead letters: {}{more}; see `ordain dead list {stream} --key {key}`\n",
-            letters.rows.len()
-        );
-    }
-    text += next_step(job);
-    Ok(text)
-}
-
-fn standing(job: &Job) -> String {
-    let next = job.next;
-    match job.status {
-        Status::Active => format!("everything before event {next} is settled; nothing is wrong"),
-        Status::Waiting => format!("waits for event {next}, which has not come"),
-        Status::Retrying => {
-            format!("event {next} failed {} times and is tried again", job.attempts)
-        }
-        Status::Parked if job.trouble.as_ref().is_some_and(|it| was_tried_again(it.cause)) => {
-            let last = job.attempts;
-            format!(
-                "parked at event {next} after try {last}, the last that `retry.attempts` allows"
-            )
-        }
-        Status::Parked => format!("parked at event {next}"),
-        Status::Completed => format!("ended with event {}", next.saturating_sub(1)),
-    }
-}
-
-/// Whether an event that failed so is tried as often as the stream's setting says.
-fn was_tried_again(cause: Cause) -> bool {
-    matches!(cause, Cause::Retry | Cause::Timeout)
-}
-
-fn next_step(job: &Job) -> &'static str {
-    match job.status {
-        Status::Waiting => {
-            "The missing event ends this at any time: let its producer send it again.\n"
-        }
-        Status::Parked
-            if job.attempts == 0 && job.trouble.as_ref().is_some_and(|t| t.version.is_none()) =>
-        {
-            "The missing event ends this at any time: let its producer send it again.\n"
-        }
-        Status::Parked => {
-            "A new version of the handler in the folder of plugins tries it again at the next start.\n"
-        }
-        Status::Active | Status::Retrying | Status::Completed => "",
-    }
 }

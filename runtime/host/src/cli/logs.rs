@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use indicatif::ProgressBar;
 use tracing_subscriber::EnvFilter;
 
+use crate::text::{clean, clean_lines, say};
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -31,7 +33,11 @@ const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regal
 pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))
         .map_err(|error| format!("--log {filter:?} is no filter: {error}; try `--log info`"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| Stderr)
+        // It would tell of its errors on standard error, and panic where that cannot be written.
+        .log_internal_errors(false);
     match format {
         Format::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
         Format::Json => builder.json().flatten_event(true).init(),
@@ -42,13 +48,13 @@ pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
 /// Why the process ends. Whatever is filtered out of the log, this is not.
 pub(super) fn last_words(format: Format, error: &str) {
     match format {
-        Format::Text => eprintln!("error: {error}"),
+        Format::Text => say(&format!("error: {}", clean_lines(error))),
         Format::Json => {
             let timestamp = jiff::Timestamp::now().to_string();
             let line = serde_json::json!({
                 "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
             });
-            eprintln!("{line}");
+            say(&clean(&line.to_string()));
         }
     }
 }
@@ -58,17 +64,18 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
+/// Standard error for a log that nothing depends on: what cannot be written is lost, and whoever
+/// logs goes on.
 struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match STATUS_LINE.get() {
-            Some(status) => status.suspend(|| io::stderr().write(line)),
-            None => io::stderr().write(line),
-        }
+        let write = || io::stderr().write_all(line);
+        let _ = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }

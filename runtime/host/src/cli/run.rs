@@ -1,6 +1,5 @@
 //! `ordain run`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +9,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::logs::Format;
-use super::{EXIT_FAILED, Failure, status};
-use crate::config::{DEFAULT_FILE, Loaded};
+use super::{EXIT_FAILED, Failure, FileArg, status, totals};
+use crate::config::Loaded;
 use crate::run::{Figures, Report, run};
+use crate::text::say;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The configuration.
-    #[arg(default_value = DEFAULT_FILE)]
-    config: PathBuf,
+    #[command(flatten)]
+    config: FileArg,
     /// End when every source has ended and every event is settled or held.
     #[arg(long)]
     once: bool,
@@ -32,7 +31,7 @@ pub(super) struct RunArgs {
 
 impl RunArgs {
     pub(super) fn run(self, log: Format) -> Result<ExitCode, Failure> {
-        let loaded = Loaded::load(&self.config)?;
+        let loaded = self.config.load()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.until_the_end(&loaded));
         // What a signal cut short must not hold up the end.
@@ -46,11 +45,14 @@ impl RunArgs {
     /// Prints the report where it disturbs neither messages on standard output nor a log in JSON.
     fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
         if self.json && !loaded.config.writes_standard_output() {
-            super::show::text(&format!("{}\n", report.json()))?;
+            super::show::json(&report.json(), true)?;
         } else if self.json || (self.once && log == Format::Json) {
-            eprintln!("{}", report.json());
+            say(&report.json().to_string());
         } else if self.once {
-            eprintln!("{report}");
+            say(report.text(&loaded.file).trim_end());
+        }
+        if !self.once {
+            totals::log("ended", &report.stats);
         }
         Ok(())
     }
@@ -64,6 +66,8 @@ impl RunArgs {
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let shown = Arc::clone(&figures);
         let status = tokio::spawn(async move { status::show(&shown).await });
+        let counted = Arc::clone(&figures);
+        let totals = tokio::spawn(async move { totals::tell(&counted).await });
         let grace = loaded.config.runtime.shutdown_grace.duration();
         let result = tokio::select! {
             result = &mut run => result.map(Some).map_err(Failure::from),
@@ -71,6 +75,7 @@ impl RunArgs {
             _ = interrupt.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
         };
         status.abort();
+        totals.abort();
         result
     }
 }

@@ -8,6 +8,7 @@ use ordain_core::{DeadLetter, Event, Job, LetterContent, Status};
 use serde_json::{Value, json};
 
 use crate::store::{KeyRow, StoredLetter};
+use crate::text::{clean, clean_lines};
 
 /// Prints to standard output.
 pub(super) fn text(text: &str) -> io::Result<()> {
@@ -16,15 +17,15 @@ pub(super) fn text(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A text without control characters.
-pub(super) fn clean(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let escaped = c.is_control().then(|| c.escape_default());
-            let plain = escaped.is_none().then_some(c);
-            escaped.into_iter().flatten().chain(plain)
-        })
-        .collect()
+/// Prints JSON, on one line or over several.
+pub(super) fn json(value: &Value, one_line: bool) -> io::Result<()> {
+    let json = if one_line { value.to_string() } else { format!("{value:#}") };
+    text(&format!("{}\n", clean_lines(&json)))
+}
+
+/// A value of JSON as a line.
+pub(super) fn json_line(value: &Value) -> String {
+    format!("{}\n", clean(&value.to_string()))
 }
 
 /// A time of the store.

@@ -1,5 +1,6 @@
 //! What concerns several settings at once.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use ordain_core::Ordering;
@@ -211,32 +212,29 @@ impl Checks<'_> {
 
     /// Each file has one writer and is not its own input; standard input has one reader.
     fn files(&mut self) {
-        let mut read: Vec<(&Place, String)> = Vec::new();
+        let mut read: HashMap<&Place, String> = HashMap::new();
         for (name, stream) in &self.config.streams {
-            if let Source::File(source) = &stream.source {
-                let at = format!("streams.{name}.source.path");
-                let other = read.iter().find(|(place, _)| **place == source.path);
-                if let (Place::Standard, Some((_, other))) = (&source.path, other) {
-                    let message = format!("standard input is read by {other} already");
-                    self.note(&at, message);
-                }
-                read.push((&source.path, at));
+            let Source::File(source) = &stream.source else { continue };
+            let at = format!("streams.{name}.source.path");
+            if let (Place::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
+                self.note(&at, format!("standard input is read by {other} already"));
             }
+            read.entry(&source.path).or_insert(at);
         }
-        let mut written: Vec<(&Place, String)> = Vec::new();
+        let mut written: HashMap<&Place, String> = HashMap::new();
         for (name, sink) in &self.config.sinks {
             let Sink::File(sink) = sink else { continue };
+            if sink.path == Place::Standard {
+                continue;
+            }
             let at = format!("sinks.{name}.path");
-            let same = |(place, _): &&(&Place, String)| {
-                **place == sink.path && sink.path != Place::Standard
-            };
-            if let Some((_, other)) = written.iter().find(same) {
+            if let Some(other) = written.get(&sink.path) {
                 self.note(&at, format!("is written by {other} already: each sink needs its own"));
             }
-            if let Some((_, other)) = read.iter().find(same) {
+            if let Some(other) = read.get(&sink.path) {
                 self.note(&at, format!("is the input {other}: it would never end"));
             }
-            written.push((&sink.path, at));
+            written.entry(&sink.path).or_insert(at);
         }
     }
 }

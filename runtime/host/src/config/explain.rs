@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::later::not_yet;
 use super::section::Row;
 
 /// Every setting with its meaning, form, bounds, default and reason, in the order of the file.
@@ -12,12 +13,14 @@ pub fn explain() -> String {
             "streams" | "sinks" => format!("[{}.NAME]", row.name),
             name => format!("[{name}]"),
         };
-        block(&mut out, &table, row, 0);
+        block(&mut out, &table, row.name, row, 0);
     }
     out
 }
 
-fn block(out: &mut String, title: &str, row: &Row, depth: usize) {
+/// `place` is the row's place in the reference: the names of the tables round it, and kinds by what
+/// they are called.
+fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");
     for line in row.meaning.lines() {
@@ -29,8 +32,12 @@ fn block(out: &mut String, title: &str, row: &Row, depth: usize) {
     if let Some(because) = row.because {
         let _ = writeln!(out, "{indent}    Why: {because}.");
     }
+    if let Some(what) = not_yet(place) {
+        let _ = writeln!(out, "{indent}    Not yet in this build: {what}.");
+    }
     for inside in row.rows {
-        block(out, inside.name, inside, depth + 1);
+        let name = inside.name.strip_prefix("kind = ").unwrap_or(inside.name).trim_matches('"');
+        block(out, inside.name, &format!("{place}.{name}"), inside, depth + 1);
     }
 }
 

@@ -4,40 +4,75 @@
 use super::problem::{Lines, Problem};
 use super::{Config, Replay, Sink, Source, StoreConfig, Stream};
 
-/// What it is, and the settings of a configuration that ask for it.
-type NotYet = (&'static str, fn(&Config, &Lines) -> Vec<String>);
+/// What it is, its places in the reference, and the settings of a configuration that ask for it.
+type NotYet = (&'static str, &'static [&'static str], fn(&Config, &Lines) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("the operators' listener", |it, _| given(it.admin.is_some(), "admin")),
-    ("events over HTTP", |it, _| given(it.ingress.is_some(), "ingress")),
-    ("a broker", |it, _| given(it.broker.is_some(), "broker")),
-    ("a store in Redis", |it, _| given(matches!(it.store, StoreConfig::Redis(_)), "store")),
-    ("alerts", |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a source of kind \"amqp\"", |it, _| sources(it, |it| matches!(it, Source::Amqp(_)))),
-    ("a source of kind \"http\"", |it, _| sources(it, |it| matches!(it, Source::Http(_)))),
-    ("a source of kind \"stream\"", |it, _| sources(it, |it| matches!(it, Source::Stream(_)))),
-    ("a sink of kind \"amqp\"", |it, _| sinks(it, |it| matches!(it, Sink::Amqp(_)), "")),
-    ("a sink of kind \"stream\"", |it, _| sinks(it, |it| matches!(it, Sink::Stream(_)), "")),
-    ("a sequenced sink", |it, _| sinks(it, Sink::sequenced, ".sequenced")),
-    ("replay over HTTP", |it, _| streams(it, asks_http, "gap.replay")),
-    ("a file in several partitions", |it, _| sources(it, is_split_file)),
-    ("a log of events that can be replayed", |it, lines| {
-        let fields = ["retain", "retain_events"];
-        let settings = it
-            .streams
-            .keys()
-            .flat_map(|name| fields.iter().map(move |field| format!("streams.{name}.{field}")));
-        settings.filter(|setting| lines.has(setting)).collect()
+    ("the operators' listener", &["admin"], |it, _| given(it.admin.is_some(), "admin")),
+    ("events over HTTP", &["ingress"], |it, _| given(it.ingress.is_some(), "ingress")),
+    ("a broker", &["broker"], |it, _| given(it.broker.is_some(), "broker")),
+    ("a store in Redis", &["store.redis"], |it, _| {
+        given(matches!(it.store, StoreConfig::Redis(_)), "store")
     }),
-    ("leases between instances", |_, lines| given(lines.has("runtime.lease"), "runtime.lease")),
-    ("a canary", |it, _| streams(it, |it| it.canary.is_some(), "canary")),
+    ("alerts", &["runtime.alerts"], |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
+    ("a source of kind \"amqp\"", &["streams.source.amqp"], |it, _| {
+        sources(it, |it| matches!(it, Source::Amqp(_)))
+    }),
+    ("a source of kind \"http\"", &["streams.source.http"], |it, _| {
+        sources(it, |it| matches!(it, Source::Http(_)))
+    }),
+    ("a source of kind \"stream\"", &["streams.source.stream"], |it, _| {
+        sources(it, |it| matches!(it, Source::Stream(_)))
+    }),
+    ("a sink of kind \"amqp\"", &["sinks.amqp"], |it, _| {
+        sinks(it, |it| matches!(it, Sink::Amqp(_)), "")
+    }),
+    ("a sink of kind \"stream\"", &["sinks.stream"], |it, _| {
+        sinks(it, |it| matches!(it, Sink::Stream(_)), "")
+    }),
+    ("a sequenced sink", &["sinks.file.sequenced"], |it, _| {
+        sinks(it, Sink::sequenced, ".sequenced")
+    }),
+    ("replay over HTTP", &["streams.gap.replay"], |it, _| streams(it, asks_http, "gap.replay")),
+    ("a file in several partitions", &["streams.source.file.partitions"], |it, _| {
+        sources(it, is_split_file)
+    }),
+    (
+        "a log of events that can be replayed",
+        &["streams.retain", "streams.retain_events"],
+        |it, lines| {
+            let fields = ["retain", "retain_events"];
+            let settings = it
+                .streams
+                .keys()
+                .flat_map(|name| fields.iter().map(move |field| format!("streams.{name}.{field}")));
+            settings.filter(|setting| lines.has(setting)).collect()
+        },
+    ),
+    ("leases between instances", &["runtime.lease"], |_, lines| {
+        given(lines.has("runtime.lease"), "runtime.lease")
+    }),
+    ("a canary", &["streams.canary", "streams.bake"], |it, _| {
+        streams(it, |it| it.canary.is_some(), "canary")
+    }),
 ];
+
+/// What of a setting, by its place in the reference, this build cannot do.
+pub(super) fn not_yet(place: &str) -> Option<&'static str> {
+    NOT_YET.iter().find(|(_, places, _)| places.contains(&place)).map(|(what, ..)| *what)
+}
+
+/// Every place in the reference that is marked.
+#[cfg(test)]
+pub(super) fn places() -> impl Iterator<Item = &'static str> {
+    NOT_YET.iter().flat_map(|(_, places, _)| places.iter().copied())
+}
 
 /// What the configuration asks for and this build cannot do, by line.
 pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems: Vec<Problem> = NOT_YET
         .iter()
-        .flat_map(|(what, find)| {
+        .flat_map(|(what, _, find)| {
             find(config, lines).into_iter().map(move |setting| (what, setting))
         })
         .map(|(what, setting)| Problem {

@@ -158,6 +158,8 @@ fn every_setting_is_documented_and_every_default_is_right() {
     check(text, &[]);
     let explained = explain();
     assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
+    let marks = explained.matches("Not yet in this build: ").count();
+    assert_eq!(marks, super::later::places().count(), "{explained}");
 }
 
 #[test]

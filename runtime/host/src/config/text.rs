@@ -137,7 +137,7 @@ impl Setting for FilePath {
 }
 
 /// Where lines come from or go to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// `-`: standard input or output.
     Standard,

@@ -2,11 +2,14 @@
 //! what is in a file is `load`'s part.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ordain_core::Version;
+
+use super::load::Digest;
 
 const EXTENSION: &str = ".wasm";
 
@@ -91,14 +94,28 @@ impl HandlerFile {
         Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
     }
 
-    /// How the version is named wherever it is recorded: `name@semver`, or only the name.
-    pub fn version(&self) -> Version {
+    /// How the version is named wherever it is recorded: `name@semver`; without a semver the name
+    /// and the beginning of the file's digest, so that another content is another version.
+    pub fn version(&self, digest: Digest) -> Version {
         match &self.semver {
-            Some(semver) => Arc::from(format!("{}@{semver}", self.name)),
-            None => Arc::from(self.name.as_str()),
+            Some(_) => Arc::from(self.to_string()),
+            None => Arc::from(format!("{self}+{digest:.DIGITS$}")),
         }
     }
 }
+
+/// As its file's name has it.
+impl fmt::Display for HandlerFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.semver {
+            Some(semver) => write!(f, "{}@{semver}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Digits of a digest that stand for it: two builds of a handler do not meet in 48 bits.
+const DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {
     semver::Version::parse(text).map_err(|error| {
@@ -143,11 +160,12 @@ mod tests {
         std::fs::remove_dir_all(&dir)?;
 
         let versions = |name| {
-            folder.handlers[name].iter().map(|file| file.version().to_string()).collect::<Vec<_>>()
+            let version = |file: &HandlerFile| file.version(Digest([0xab; 32])).to_string();
+            folder.handlers[name].iter().map(version).collect::<Vec<_>>()
         };
         assert_eq!(
             versions("orders"),
-            ["orders", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
+            ["orders+abababababab", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
         );
         assert_eq!(versions("tally"), ["tally@0.1.0"]);
         assert_eq!(folder.active("orders"), folder.handlers["orders"].last());

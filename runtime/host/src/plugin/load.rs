@@ -56,9 +56,12 @@ pub struct Handler {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
+/// In hexadecimal digits; a precision says how many of them.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let mut digits = String::new();
+        self.0.iter().for_each(|byte| digits += &format!("{byte:02x}"));
+        f.pad(&digits)
     }
 }
 
@@ -134,11 +137,12 @@ impl Engine {
             .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
+        let digest = Digest(sha2::Sha256::digest(&bytes).into());
         let handler = Arc::new(Handler {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            version: file.version(),
+            version: file.version(digest),
             file: file.clone(),
-            digest: Digest(sha2::Sha256::digest(&bytes).into()),
+            digest,
             migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
             pre,
             handle,
@@ -207,7 +211,9 @@ fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
         let names: Vec<_> =
             ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
         let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-        return Err(format!("does not export `{HANDLER}`, but {has}"));
+        return Err(format!(
+            "does not export `{HANDLER}`, but {has}; in Rust: `ordain_sdk::handler!(handle);`"
+        ));
     };
     let ComponentItem::ComponentInstance(interface) = interface.ty else {
         return Err(no_handler());

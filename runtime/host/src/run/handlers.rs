@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::config::{Instance, Loaded};
-use crate::plugin::{Engine, Folder, Handler, InstancePolicy, Limits, Settings};
+use crate::plugin::{Engine, Folder, Handler, HandlerFile, InstancePolicy, Limits, Settings};
+use crate::text::clean;
 
 use super::RunError;
+
+/// Loading that takes longer is told.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
 
 /// The engine and the active version of each handler that some stream names.
 pub struct Handlers {
@@ -17,20 +22,32 @@ pub struct Handlers {
     pub active: BTreeMap<String, Arc<Handler>>,
 }
 
-/// Finds and compiles what the streams name.
-pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
-    let plugins = &loaded.config.plugins;
-    let folder = Folder::scan(&plugins.dir).map_err(|error| {
-        let dir = plugins.dir.display();
+/// Looks into the folder of handlers.
+pub fn folder(loaded: &Loaded) -> Result<Folder, RunError> {
+    let dir = &loaded.config.plugins.dir;
+    let folder = Folder::scan(dir).map_err(|error| {
+        let dir = dir.display();
         loaded.error(
             "plugins.dir",
             format!("the folder {dir} cannot be read: {error}. Make it, and put the handlers in"),
         )
-    })?;
+    });
+    Ok(folder?)
+}
+
+/// Makes the engine that a configuration asks for.
+pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, RunError> {
+    Ok(Engine::new(settings(loaded))?)
+}
+
+/// Finds and compiles what the streams name.
+pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
+    let folder = folder(loaded)?;
     for refused in &folder.refused {
-        tracing::warn!(path = %refused.path.display(), reason = refused.reason, "not a handler");
+        let path = refused.path.display().to_string();
+        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
     }
-    let engine = Engine::new(settings(loaded))?;
+    let engine = engine(loaded)?;
     let mut active = BTreeMap::new();
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
@@ -41,19 +58,15 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
                 &format!("streams.{name}.handler"),
                 format!(
                     "there is no {handler}.wasm or {handler}@<version>.wasm in {}; it has {known}",
-                    plugins.dir.display()
+                    loaded.config.plugins.dir.display()
                 ),
             )));
         };
         if let Entry::Vacant(place) = active.entry(handler) {
-            tracing::info!(
-                handler = &*file.version(),
-                "loading; a first compilation takes a while"
-            );
-            let handler = place.insert(engine.load(file)?);
+            let handler = place.insert(load(&engine, file)?);
             if handler.migrates() {
                 tracing::warn!(
-                    handler = &*file.version(),
+                    handler = &**handler.version(),
                     "exports `migrate`, which this build does not call yet: `handle` must read \
                      the states of older versions"
                 );
@@ -61,6 +74,19 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
         }
     }
     Ok(Handlers { engine, active })
+}
+
+/// Loads a handler. A first compilation takes some seconds, which is told: a later start finds the
+/// result beside the handlers.
+fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, RunError> {
+    tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
+    let began = Instant::now();
+    let handler = engine.load(file)?;
+    let took = began.elapsed();
+    if took > WORTH_TELLING {
+        tracing::info!(handler = &**handler.version(), ?took, "compiled");
+    }
+    Ok(handler)
 }
 
 fn settings(loaded: &Loaded) -> Settings {

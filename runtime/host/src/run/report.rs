@@ -1,13 +1,20 @@
 //! What a run did, for people and for scripts.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use ordain_core::{Cause, Stats, Status};
 
+use crate::config::DEFAULT_FILE;
 use crate::store::{KeyFilter, Store, StoreError};
+use crate::text::{count, quoted};
 
 /// Keys read at a time while what is held is counted.
 const PAGE: usize = 1_000;
+
+/// Streams that are named for each way to stand still.
+const STREAMS: usize = 10;
 
 /// What a run did and what it left.
 #[derive(Debug, Clone, Default)]
@@ -19,17 +26,20 @@ pub struct Report {
 }
 
 /// Keys that stand still, and what is held of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Keys that wait for a missing event.
-    pub waiting_keys: u64,
-    /// Keys that wait for their next try.
-    pub retrying_keys: u64,
-    /// Keys that are parked.
-    pub parked_keys: u64,
     /// Events of all keys that are held in the store.
     pub events: u64,
+    /// The keys, by their place in [`STANDING`] and by stream.
+    keys: BTreeMap<(usize, Arc<str>), u64>,
 }
+
+/// Ways to stand still: the status as commands know it, and what people read.
+const STANDING: [(Status, &str, &str); 3] = [
+    (Status::Waiting, "waiting", "waiting for an event"),
+    (Status::Retrying, "retrying", "waiting to retry"),
+    (Status::Parked, "parked", "parked"),
+];
 
 impl Held {
     /// Counts what a store holds: reads the record of every key.
@@ -41,11 +51,8 @@ impl Held {
                 let page = store.keys(&stream, &filter).await?;
                 for job in page.rows.into_iter().filter_map(|row| row.job.ok()) {
                     held.events += job.spilled.count;
-                    match job.status {
-                        Status::Waiting => held.waiting_keys += 1,
-                        Status::Retrying => held.retrying_keys += 1,
-                        Status::Parked => held.parked_keys += 1,
-                        Status::Active | Status::Completed => {}
+                    if let Some(way) = STANDING.iter().position(|it| it.0 == job.status) {
+                        *held.keys.entry((way, Arc::clone(&stream))).or_default() += 1;
                     }
                 }
                 filter.cursor = page.cursor;
@@ -57,15 +64,21 @@ impl Held {
         Ok(held)
     }
 
-    fn is_any(self) -> bool {
-        self != Self::default()
+    fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Streams with keys that stand still in this way, and how many.
+    fn streams(&self, way: usize) -> impl Iterator<Item = (&str, u64)> {
+        let these = self.keys.iter().filter(move |((it, _), _)| *it == way);
+        these.map(|((_, stream), keys)| (&**stream, *keys))
     }
 }
 
 impl Report {
     /// Whether anything is not settled with effect: what `--strict` fails for.
     pub fn has_problems(&self) -> bool {
-        self.stats.dead_total() > 0 || self.held.is_some_and(Held::is_any)
+        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(Held::is_any)
     }
 
     /// As one JSON object.
@@ -82,12 +95,14 @@ impl Report {
             "lanes_peak": stats.lanes_peak,
             "dead": dead,
             "dead_total": stats.dead_total(),
-            "held": held.map(|held| serde_json::json!({
-                "events": held.events,
-                "waiting_keys": held.waiting_keys,
-                "retrying_keys": held.retrying_keys,
-                "parked_keys": held.parked_keys,
-            })),
+            "held": held.as_ref().map(|held| {
+                let mut json = serde_json::json!({ "events": held.events });
+                for (way, (_, name, _)) in STANDING.iter().enumerate() {
+                    let keys: u64 = held.streams(way).map(|(_, keys)| keys).sum();
+                    json[format!("{name}_keys")] = keys.into();
+                }
+                json
+            }),
         })
     }
 }
@@ -97,28 +112,39 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
     all.filter(|(_, count)| *count > 0)
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Report {
+    /// For people, with commands that go on from there, under the configuration of the run.
+    pub fn text(&self, config: &Path) -> String {
         let Self { stats, held } = self;
-        writeln!(f, "delivered            {:>12}", stats.delivered)?;
-        writeln!(f, "settled with effect  {:>12}", stats.settled)?;
-        writeln!(f, "duplicates           {:>12}", stats.duplicates)?;
-        writeln!(f, "dead letters         {:>12}", stats.dead_total())?;
-        for (cause, count) in causes(stats) {
-            writeln!(f, "  {:<18} {count:>12}", cause.name())?;
-        }
-        write!(f, "messages             {:>12}", stats.messages)?;
-        let Some(held) = held else { return Ok(()) };
-        write!(f, "\nheld in the store    {:>12}", held.events)?;
-        for (what, keys) in [
-            ("waiting for an event", held.waiting_keys),
-            ("waiting to retry", held.retrying_keys),
-            ("parked", held.parked_keys),
-        ] {
-            if keys > 0 {
-                write!(f, "\n  {keys} keys {what}: see `ordain keys list`")?;
+        let mut text = String::new();
+        let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");
+        line("delivered", stats.delivered);
+        line("settled with effect", stats.settled);
+        line("duplicates", stats.duplicates);
+        line("dead letters", stats.dead_total());
+        causes(stats).for_each(|(cause, number)| line(&format!("  {cause}"), number));
+        line("messages", stats.messages);
+        let Some(held) = held else { return text };
+        line("held in the store", held.events);
+        let config = match config.to_str() {
+            Some(DEFAULT_FILE) => String::new(),
+            _ => format!(" --config {}", quoted(&config.display().to_string())),
+        };
+        for (way, (_, status, what)) in STANDING.iter().enumerate() {
+            let all = held.streams(way).count();
+            for (stream, keys) in held.streams(way).take(STREAMS) {
+                let keys = count(keys, "key");
+                text += &format!(
+                    "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"
+                );
+            }
+            if all > STREAMS {
+                text += &format!(
+                    "  and keys {what} in {}\n",
+                    count((all - STREAMS) as u64, "more stream")
+                );
             }
         }
-        Ok(())
+        text
     }
 }

@@ -160,8 +160,8 @@ fn lock(path: &Path) -> Result<File, StoreError> {
                 id => format!("process {id}"),
             };
             Err(StoreError::InUse(format!(
-                "{holder} has the store in {} open; stop it first, or speak to it through its \
-                 admin address, or give this one a folder of its own",
+                "{holder} has the store in {} open; stop it first, or give this one a \
+                 folder of its own",
                 path.display()
             )))
         }

@@ -1,0 +1,96 @@
+//! `ordain check` finds what a start would refuse, and `ordain plugins list` what it would not run.
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// What both say; they must end with 78.
+fn refusals(home: &Home) -> Result<[String; 2]> {
+    let told = |args: &[&str]| -> Result<String> {
+        let output = home.output(args)?;
+        let told = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(78), "{args:?}: {}: {told}", output.status);
+        Ok(told)
+    };
+    Ok([told(&["check"])?, told(&["--log", "warn", "run", "--once"])?])
+}
+
+#[test]
+fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let [check, run] = refusals(&home)?;
+    ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
+    std::fs::create_dir(home.path("events.ndjson"))?;
+    let [check, run] = refusals(&home)?;
+    ensure!(check == run && check.contains("is no regular file"), "{check}\n{run}");
+
+    std::fs::remove_dir(home.path("events.ndjson"))?;
+    home.write("events.ndjson", "")?;
+    for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
+        home.write("ordain.toml", CONFIG.replace("out.ndjson", sink))?;
+        for told in refusals(&home)? {
+            ensure!(told.contains("sinks.tally.path: "), "{told}");
+            ensure!(told.contains(&format!("{sink} cannot be written: ")), "{told}");
+        }
+    }
+    // All of them at once, and nothing is made.
+    std::fs::remove_file(home.path("events.ndjson"))?;
+    home.write("ordain.toml", CONFIG.replace("out.ndjson", "absent/out.ndjson"))?;
+    let [check, _] = refusals(&home)?;
+    assert_eq!(check.lines().count(), 2, "{check}");
+    home.write("events.ndjson", "")?;
+    home.write("ordain.toml", CONFIG.replace("out.ndjson", "new.ndjson"))?;
+    ensure!(home.output(&["check"])?.status.success(), "it can be run");
+    ensure!(!home.path("new.ndjson").exists(), "check made a file");
+    Ok(())
+}
+
+#[test]
+fn the_configuration_is_named_in_either_way() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    home.write("events.ndjson", "")?;
+    std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
+    for command in [&["check"][..], &["run", "--once"]] {
+        for (named, code) in [(&[][..], 78), (&["other.toml"], 0), (&["--config", "other.toml"], 0)]
+        {
+            let output = home.output(&[command, named].concat())?;
+            let told = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.code() == Some(code), "{command:?} {named:?}: {told}");
+        }
+        let both = [command, &["other.toml", "--config", "other.toml"]].concat();
+        assert_eq!(home.output(&both)?.status.code(), Some(2));
+    }
+    Ok(())
+}
+
+#[test]
+fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
+    let home = Home::new(&["tally", "faulty"], CONFIG)?;
+    let whole = std::fs::read(home.path("plugins/tally.wasm"))?;
+    home.write("plugins/tally@1.0.0.wasm", &whole)?;
+    home.write("plugins/tally@2.0.0.wasm", &whole[..whole.len() / 2])?;
+    home.write("plugins/empty.wasm", "")?;
+    let rows = home.rows(&["plugins", "list", "--json"])?;
+    let handlers = rows[0]["handlers"].as_array().cloned().unwrap_or_default();
+    let told = |part: &str| -> Vec<String> {
+        handlers.iter().map(|it| it[part].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(told("state"), ["broken", "active", "older", "older", "broken"], "{rows:?}");
+    let names = told("handler");
+    ensure!(names[0] == "empty" && names[3..] == ["tally@1.0.0", "tally@2.0.0"], "{names:?}");
+    ensure!(names[1].starts_with("faulty+") && names[2].starts_with("tally+"), "{names:?}");
+    let reasons = told("reason");
+    ensure!(reasons[0].contains("is empty") && reasons[4].contains("truncated"), "{reasons:?}");
+    let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
+    ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! What people read of a key that stands still: why, and what helps. Commands that are printed can
+//! be run as they are.
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[plugins]
+timeout = "100ms"
+messages = 10
+
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+gap = { timeout = "1ms", attempts = 1 }
+retry = { attempts = 2, backoff = "1ms..5ms" }
+
+[sinks.faulty]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// A key, its first event's command, and what helps.
+const STUCK: [(&str, &str, &str); 6] = [
+    ("trap", r#"{ "do": "trap" }"#, "mend the handler; then start with another version"),
+    ("loop", r#"{ "do": "loop" }"#, "raise `plugins.timeout`, or mend the handler; then"),
+    ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages`, or mend the"),
+    ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or mend its name in the"),
+    ("again", r#"{ "do": "retry" }"#, "see to it that what the handler asks for is there"),
+    ("gap", "", "its producer sends event 1 again, which ends this at any time"),
+];
+
+fn home() -> Result<Home> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    let mut lines = Vec::new();
+    for (key, command, _) in STUCK {
+        if !command.is_empty() {
+            lines.push(line(key, 1, &serde_json::from_str::<Value>(command)?));
+        }
+        lines.push(line(key, 2, &json!({ "do": "emit" })));
+    }
+    home.write("events.ndjson", lines.join("\n"))?;
+    Ok(home)
+}
+
+#[test]
+fn the_remedy_fits_the_cause() -> Result<()> {
+    let home = home()?;
+    home.run_once()?;
+    for (key, _, helps) in STUCK {
+        let output = home.output(&["keys", "why", "cases", key])?;
+        let text = String::from_utf8(output.stdout)?;
+        ensure!(text.contains(&format!("what helps: {helps}")), "{key}: {text}");
+        let version = text.contains("under a higher version, such as faulty@1.0.0.wasm");
+        ensure!(version == (key != "gap"), "{key}: {text}");
+        let held = if key == "gap" { "event 2\n" } else { "2 events between 1 and 2\n" };
+        ensure!(text.contains(&format!("held in the store: {held}")), "{key}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_report_names_commands_that_can_be_run() -> Result<()> {
+    let home = home()?;
+    std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
+    let output = home.output(&["--log", "warn", "run", "--once", "--config", "other.toml"])?;
+    let report = String::from_utf8(output.stderr)?;
+    let (_, rest) = report.split_once("6 keys parked: see `ordain ").context(report.clone())?;
+    let (command, _) = rest.split_once('`').context("the end of the command")?;
+    assert_eq!(command, "keys list cases --status parked --config other.toml");
+    let output = home.output(&command.split(' ').collect::<Vec<_>>())?;
+    assert_eq!(String::from_utf8(output.stdout)?.matches("parked").count(), STUCK.len());
+    Ok(())
+}

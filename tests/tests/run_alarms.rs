@@ -1,0 +1,63 @@
+//! What a running process says by itself: keys that are parked, dead letters, and what it has done
+//! at its end; bounded, however much goes wrong.
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::service::Service;
+use serde_json::json;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.faulty]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+#[test]
+fn trouble_is_told_and_the_end_too() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    let events = [
+        line("a key", 1, &json!({ "do": "trap" })),
+        line("a key", 2, &json!({ "do": "emit" })),
+        line("refused", 1, &json!({ "do": "reject", "reason": "not\r\u{202e}this" })),
+        "no JSON".to_owned(),
+        line("fine", 1, &json!({ "do": "emit" })),
+    ];
+    home.write("events.ndjson", events.join("\n") + "\n")?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("a message", || home.lines("out.ndjson") == 1)?;
+    let told = |word: &str| home.read("stderr").lines().filter(|it| it.contains(word)).count();
+    service.until("all three", || told("WARN") == 3)?;
+    ensure!(told("see `ordain keys why cases 'a key'`") == 1, "{}", service.stderr());
+    ensure!(told("event=1 cause=\"trap\" error=trap: ") == 1, "{}", service.stderr());
+    ensure!(told("cause=\"rejected\" error=not\\r\\u202ethis") == 1, "{}", service.stderr());
+    ensure!(told("cause=\"unreadable\"") == 1, "{}", service.stderr());
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let end = home.read("stderr").lines().last().unwrap_or_default().to_owned();
+    for word in ["ended", "delivered=5", "settled=1", "dead=2", "messages=1"] {
+        ensure!(end.contains(word), "{word} is not in {end}");
+    }
+
+    // What was told is not told again.
+    let output = home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !log.contains("WARN"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_flood_is_told_by_its_number() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    let event = |key: usize| line(&format!("k{key}"), 1, &json!({ "do": "trap" }));
+    home.write("events.ndjson", (0..100).map(event).collect::<Vec<_>>().join("\n"))?;
+    let output = home.output(&["run", "--once", "--json"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(log.matches("parked: see `ordain keys why cases k").count() == 20, "{log}");
+    ensure!(log.contains("… and 80 more: see `ordain keys list"), "{log}");
+    Ok(())
+}

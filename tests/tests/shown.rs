@@ -1,0 +1,79 @@
+//! Nothing that others wrote steers the terminal of whoever looks at it, or hides from them.
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use serde_json::json;
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.faulty]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// One of each sort: a control character, two that some terminals obey, one without width, and two
+/// that turn the direction.
+const UNSEEN: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
+const ESCAPED: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
+
+fn is_clean(text: &[u8]) -> Result<bool> {
+    Ok(!std::str::from_utf8(text)?.contains(|c| UNSEEN.contains(c) || c == '\r'))
+}
+
+#[test]
+fn of_events_and_handlers() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    let key = format!("key{UNSEEN}");
+    let lines = [
+        line(&key, 1, &json!({ "do": "reject", "reason": UNSEEN })),
+        line(&key, 2, &json!({ "do": "print", "out": format!("over\r{UNSEEN}"), "err": "" })),
+        line(&key, 3, &json!({ "do": "panic", "text": UNSEEN })),
+    ];
+    home.write("events.ndjson", lines.join("\n"))?;
+    let run = home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&run.stderr);
+    ensure!(is_clean(&run.stderr)?, "{log:?}");
+    ensure!(log.contains(&format!(r"over\r{ESCAPED}")), "{log}");
+    let dead = home.rows(&["dead", "list", "cases", "--json"])?;
+    let id = dead[0]["id"].as_str().unwrap_or_default();
+    assert_eq!(dead[0]["key"], *key, "an escape of JSON stands for the character");
+    for args in [
+        &["dead", "list", "cases"][..],
+        &["dead", "list", "cases", "--json"],
+        &["dead", "show", "cases", id, "--key", &key],
+        &["keys", "list", "cases"],
+        &["keys", "list", "cases", "--json"],
+        &["keys", "show", "cases", &key],
+        &["keys", "why", "cases", &key],
+    ] {
+        let output = home.output(args)?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success() && is_clean(&output.stdout)?, "{args:?}: {text:?}");
+        ensure!(text.contains(ESCAPED), "{args:?}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn of_configurations_and_file_names() -> Result<()> {
+    let home = Home::new(&[], &CONFIG.replace("\"faulty\"", "\"\\u001b[2J\\u202e\""))?;
+    let output = home.output(&["check"])?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(78) && is_clean(&output.stderr)?, "{error:?}");
+
+    home.write("ordain.toml", CONFIG)?;
+    home.write("events.ndjson", "")?;
+    home.write("plugins/faulty.wasm", "")?;
+    home.write(&format!("plugins/{UNSEEN}.wasm"), "")?;
+    for args in [&["plugins", "list"][..], &["plugins", "list", "--json"], &["check"]] {
+        let output = home.output(args)?;
+        let text = [output.stdout, output.stderr].concat();
+        let shown = String::from_utf8_lossy(&text);
+        ensure!(is_clean(&text)? && shown.contains(ESCAPED), "{args:?}: {shown:?}");
+    }
+    Ok(())
+}
