@@ -18,13 +18,17 @@ use crate::setup::{host, plugins, run, say, target_dir};
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Events to make.
-    #[arg(long, default_value_t = 300_000)]
+    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     events: u64,
     /// Seed of the events.
     #[arg(long, default_value_t = 7)]
     seed: u64,
 }
 
+/// Orders that are open at a time, and how many later events may come before one: as many, so that
+/// a good part of the events meets a later one of its own order.
+const OPEN_ORDERS: u64 = 2_000;
+const REORDER: u64 = 2_000;
 /// Receipts that must have been written before the process is killed.
 const KILL_AFTER: u64 = 2 << 20;
 /// The longest that anything of this may take: a demo that hangs says so.
@@ -94,12 +98,13 @@ fn prepare(plugins: &Path) -> Result<Files> {
 
 fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
     say(&format!(
-        "making {} events of orders: 2 % repeated, reordered within 50, 1 % impossible steps",
+        "making {} events of orders: 2 % repeated, reordered within {REORDER}, 1 % impossible steps",
         args.events
     ));
     let (events, seed) = (args.events.to_string(), args.seed.to_string());
-    let options = ["--events", &events, "--seed", &seed, "--keys", "20000", "--duplicates", "0.02"];
-    let more = ["--reorder", "50", "--impossible", "0.01", "--end-of-sequence"];
+    let (keys, reorder) = (OPEN_ORDERS.to_string(), REORDER.to_string());
+    let options = ["--events", &events, "--seed", &seed, "--keys", &keys, "--duplicates", "0.02"];
+    let more = ["--reorder", &reorder, "--impossible", "0.01", "--end-of-sequence"];
     let mut command = Command::new(ordain);
     command.arg("generate").args(options).args(more);
     command.arg("--out").arg(&files.events).arg("--manifest").arg(&files.manifest);
@@ -108,7 +113,8 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    command.args(["--log", "warn", "run", "--once", "--json"]).arg(&files.config);
+    // The dead letters are what was asked for.
+    command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }
 

@@ -1,9 +1,12 @@
 //! `cargo xtask test`.
 
-use anyhow::Result;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{cargo, host, plugins, run, say};
+use crate::setup::{cargo, host, plugins, say, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -26,13 +29,56 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     say("the sequencer under simulation, with and without deliberate faults");
     let mut simulation = cargo("test");
     simulation.args(["--release", "--package", "ordain-sim", "--features", "faults"]);
-    run(simulation.args(&filter))?;
+    let mut passed = counted(simulation.args(&filter))?;
 
     say("everything else");
     let mut others = cargo("test");
     others.args(["--release", "--workspace", "--exclude", "ordain-sim"]);
-    run(others.args(&filter))?;
+    passed += counted(others.args(&filter))?;
 
-    say("all tests passed");
+    if let Some(filter) = &args.filter {
+        ensure!(passed > 0, "no test's name contains {filter:?}");
+    }
+    say(&format!("all {passed} tests passed"));
+    Ok(())
+}
+
+/// Runs `cargo test`, shows what it prints, and adds up the tests that passed.
+fn counted(command: &mut Command) -> Result<u64> {
+    let shown = show(command);
+    let started = command.stdout(Stdio::piped()).spawn();
+    let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
+    let output = child.stdout.take().context("it is piped")?;
+    let passed = add_up(output)?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("failed ({status}): {shown}");
+    }
+    Ok(passed)
+}
+
+/// Passes lines on and adds up those of the form `test result: ok. 3 passed; …`.
+fn add_up(output: impl Read) -> Result<u64> {
+    let mut passed = 0;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        passed += passed_in(&line).unwrap_or(0);
+    }
+    Ok(passed)
+}
+
+fn passed_in(line: &str) -> Option<u64> {
+    let (_, result) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    result.split_once(" passed")?.0.parse().ok()
+}
+
+#[test]
+fn passed_tests_are_added_up() -> Result<()> {
+    let output = "running 2 tests\ntest a ... ok\n\n\
+                  test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n\
+                  test result: FAILED. 3 passed; 1 failed; 0 ignored; finished in 0.00s\n";
+    assert_eq!(add_up(output.as_bytes())?, 5);
+    assert_eq!(add_up(&b"running 0 tests\n"[..])?, 0);
     Ok(())
 }
