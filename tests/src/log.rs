@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ordain::generate::{Load, Probability, Shape, generate_to};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -34,6 +34,8 @@ pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG) {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
+        fits(&lines_of(&text))
+            .with_context(|| format!("{REAL_LOG} names {}, which {RIGHT}", path.display()))?;
         println!("with the real log {}", path.display());
         text
     } else {
@@ -51,7 +53,31 @@ pub fn real_or_generated() -> Result<Vec<String>> {
         generate_to(&load, &mut out, None, &mut ())?;
         String::from_utf8(out)?
     };
-    Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    Ok(lines_of(&text))
+}
+
+fn lines_of(text: &str) -> Vec<String> {
+    text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// What a real log must be for the tests to know what must come of it.
+const RIGHT: &str = "must be CloudEvents in JSON, one a line, each with a `subject`; in each subject \
+                     the `sequence`s 1, 2, 3 and so on, each once and without holes; the last one \
+                     and no other with `endofsequence`: true";
+
+/// Whether the lines are a log of that kind.
+fn fits(lines: &[String]) -> Result<()> {
+    let keys = by_key(lines)?;
+    let events: usize = keys.values().map(BTreeMap::len).sum();
+    ensure!(events == lines.len(), "lines that are repeats: {}", lines.len() - events);
+    for (key, events) in &keys {
+        for (right, (sequence, event)) in (1..).zip(events) {
+            ensure!(*sequence == right, "subject {key:?} lacks sequence {right}");
+            let last = *sequence == events.len() as u64;
+            ensure!(event.end == last, "subject {key:?}, sequence {sequence}: the mark of the end");
+        }
+    }
+    Ok(())
 }
 
 /// The same lines shuffled within windows of `window`, every `nth` one repeated somewhere in the
@@ -108,7 +134,7 @@ pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>>
     }
     let mut keys: BTreeMap<String, BTreeMap<u64, Line>> = BTreeMap::new();
     for line in lines {
-        let event: Envelope<'_> = serde_json::from_str(line)?;
+        let event: Envelope<'_> = serde_json::from_str(line).with_context(|| line.clone())?;
         let sequence = match &event.sequence {
             serde_json::Value::String(text) => text.parse()?,
             other => other.as_u64().context("a sequence")?,
@@ -140,4 +166,27 @@ fn without_space(json: &str) -> String {
         out.push(c);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_does_not_fit_is_refused() {
+        let event = |key: &str, sequence: u64, end: bool| {
+            let line = line(key, sequence, &json!({}));
+            line.replacen('{', &format!("{{\"endofsequence\":{end},"), 1)
+        };
+        let log = |lines: &[String]| fits(lines).map_err(|error| error.to_string());
+        assert_eq!(log(&[event("a", 2, true), event("a", 1, false), event("b", 1, true)]), Ok(()));
+        for (lines, problem) in [
+            (vec![event("a", 1, false)], "subject \"a\", sequence 1: the mark of the end"),
+            (vec![event("a", 2, true)], "subject \"a\" lacks sequence 1"),
+            (vec![event("a", 1, true), event("a", 1, true)], "lines that are repeats: 1"),
+            (vec!["{}".to_owned()], "{}"),
+        ] {
+            assert_eq!(log(&lines), Err(problem.to_owned()));
+        }
+    }
 }

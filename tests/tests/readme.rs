@@ -1,0 +1,76 @@
+//! What the README tells a newcomer to do works as it is written there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::binary;
+use ordain_tests::plugins::{root, target_dir};
+use serde_json::Value;
+
+/// The fenced blocks of the section on an own handler: files by their names, commands in order.
+fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let (_, section) = readme.split_once("## Your own handler").context("the section")?;
+    let (section, _) = section.split_once("\n## ").context("the next section")?;
+    let (mut files, mut commands) = (BTreeMap::new(), Vec::new());
+    let parts: Vec<&str> = section.split("```").collect();
+    for pair in parts.chunks_exact(2) {
+        let (language, block) = pair[1].split_once('\n').context("a block")?;
+        if language == "sh" {
+            commands.push(block.to_owned());
+            continue;
+        }
+        // The paragraph before it begins with its name.
+        let paragraph = pair[0].trim_end().rsplit("\n\n").next().unwrap_or_default();
+        let name = paragraph.trim_start().split('`').nth(1).context("a file's name")?;
+        files.insert(name.to_owned(), block.to_owned());
+    }
+    Ok((files, commands))
+}
+
+/// Runs the commands with the built host; their standard output.
+fn shell(folder: &Path, commands: &str) -> Result<String> {
+    let host = binary()?;
+    let host = host.parent().context("the host's folder")?.display();
+    let path = format!("{host}:{}", std::env::var("PATH")?);
+    let mut shell = Command::new("sh");
+    shell.current_dir(folder).args(["-e", "-c", commands]).env("PATH", path);
+    let output = shell.env_remove("CARGO_TARGET_DIR").output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{commands}: {log}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn a_handler_of_ones_own() -> Result<()> {
+    let (files, commands) = blocks()?;
+    let names: Vec<&str> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["Cargo.toml", "events.ndjson", "ordain.toml", "src/lib.rs"]);
+    let [_new, build, _host, run] = &commands[..] else { panic!("{commands:?}") };
+
+    let home = tempfile::tempdir()?;
+    fs::create_dir(home.path().join("src"))?;
+    for (name, text) in &files {
+        let sdk = root().join("sdk/rust").display().to_string();
+        fs::write(home.path().join(name), text.replace("../ordain/sdk/rust", &sdk))?;
+    }
+    // The versions of this repository, and what an earlier run of this test has built.
+    fs::copy(root().join("Cargo.lock"), home.path().join("Cargo.lock"))?;
+    let cache = target_dir()?.join("readme");
+    fs::create_dir_all(&cache)?;
+    std::os::unix::fs::symlink(&cache, home.path().join("target"))?;
+
+    // The target is there, or no test with a handler could run.
+    let build = build.replace("rustup target add wasm32-wasip2\n", "");
+    let tested = shell(home.path(), &build)?;
+    ensure!(tested.contains("test a_visit_is_counted ... ok"), "{tested}");
+    let printed = shell(home.path(), run)?;
+    ensure!(printed.contains("ordain.toml can be run"), "{printed}");
+    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of_anna = messages.filter(|it| it["subject"] == "anna").map(|it| it["data"].to_string());
+    assert_eq!(of_anna.collect::<Vec<_>>(), [r#"["/",1]"#, r#"["/cart",2]"#], "{printed}");
+    Ok(())
+}
