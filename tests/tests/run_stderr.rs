@@ -34,12 +34,15 @@ fn home() -> Result<Home> {
 #[test]
 fn a_full_disk_behind_it() -> Result<()> {
     let home = home()?;
-    for args in [&["run", "--once"][..], &["keys", "why", "cases", "absent"], &["run", "absent"]] {
+    for args in
+        [&["run", "--once"][..], &["keys", "why", "cases", "absent"], &["run", "absent"], &["odd"]]
+    {
         let mut command = home.ordain(args)?;
         let status = command.stderr(File::options().write(true).open("/dev/full")?).status()?;
         let right = match args {
             ["run", "--once"] => 0,
             ["keys", ..] => 1,
+            ["odd"] => 2,
             _ => 78,
         };
         ensure!(status.code() == Some(right), "{args:?}: {status}");

@@ -38,6 +38,9 @@ fn of_events_and_handlers() -> Result<()> {
     let log = String::from_utf8_lossy(&run.stderr);
     ensure!(is_clean(&run.stderr)?, "{log:?}");
     ensure!(log.contains(&format!(r"over\r{ESCAPED}")), "{log}");
+    std::fs::remove_dir_all(home.path("ordain-data"))?;
+    let run = home.output(&["run", "--once", "--log-format", "json"])?;
+    ensure!(is_clean(&run.stderr)?, "{:?}", String::from_utf8_lossy(&run.stderr));
     let dead = home.rows(&["dead", "list", "cases", "--json"])?;
     let id = dead[0]["id"].as_str().unwrap_or_default();
     assert_eq!(dead[0]["key"], *key, "an escape of JSON stands for the character");

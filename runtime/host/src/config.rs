@@ -49,6 +49,8 @@ pub use units::{Millis, Off, Percent, Size};
 use reader::Reader;
 use section::{Setting, section};
 
+use crate::text::quoted;
+
 /// The file that every command takes when it is given none.
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
@@ -129,6 +131,14 @@ impl Loaded {
             return Ok(());
         }
         Err(ConfigError { file: self.file.clone(), problems })
+    }
+
+    /// How a command is told to take this configuration: nothing for the default one.
+    pub fn option(&self) -> String {
+        match self.file.to_str() {
+            Some(DEFAULT_FILE) => String::new(),
+            _ => format!(" --config {}", quoted(&self.file.display().to_string())),
+        }
     }
 
     /// An error about a setting that only shows later, for example when a handler is not found.

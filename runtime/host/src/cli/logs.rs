@@ -35,7 +35,7 @@ pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {
         .map_err(|error| format!("--log {filter:?} is no filter: {error}; try `--log info`"))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| Stderr)
+        .with_writer(move || Stderr { json: format == Format::Json })
         // It would tell of its errors on standard error, and panic where that cannot be written.
         .log_internal_errors(false);
     match format {
@@ -66,11 +66,16 @@ fn is_terminal() -> bool {
 
 /// Standard error for a log that nothing depends on: what cannot be written is lost, and whoever
 /// logs goes on.
-struct Stderr;
+struct Stderr {
+    /// JSON escapes less of what is not seen than the other form does.
+    json: bool,
+}
 
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let write = || io::stderr().write_all(line);
+        let text = String::from_utf8_lossy(line);
+        let shown = if self.json { clean_lines(&text) } else { text };
+        let write = || io::stderr().write_all(shown.as_bytes());
         let _ = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
         Ok(line.len())
     }

@@ -49,7 +49,7 @@ impl RunArgs {
         } else if self.json || (self.once && log == Format::Json) {
             say(&report.json().to_string());
         } else if self.once {
-            say(report.text(&loaded.file).trim_end());
+            say(report.text(loaded).trim_end());
         }
         if !self.once {
             totals::log("ended", &report.stats);

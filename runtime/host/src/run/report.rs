@@ -1,14 +1,13 @@
 //! What a run did, for people and for scripts.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use ordain_core::{Cause, Stats, Status};
 
-use crate::config::DEFAULT_FILE;
+use crate::config::Loaded;
 use crate::store::{KeyFilter, Store, StoreError};
-use crate::text::{count, quoted};
+use crate::text::count;
 
 /// Keys read at a time while what is held is counted.
 const PAGE: usize = 1_000;
@@ -113,8 +112,8 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
 }
 
 impl Report {
-    /// For people, with commands that go on from there, under the configuration of the run.
-    pub fn text(&self, config: &Path) -> String {
+    /// For people, with commands that go on from there under the configuration of the run.
+    pub fn text(&self, config: &Loaded) -> String {
         let Self { stats, held } = self;
         let mut text = String::new();
         let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");
@@ -126,10 +125,7 @@ impl Report {
         line("messages", stats.messages);
         let Some(held) = held else { return text };
         line("held in the store", held.events);
-        let config = match config.to_str() {
-            Some(DEFAULT_FILE) => String::new(),
-            _ => format!(" --config {}", quoted(&config.display().to_string())),
-        };
+        let config = config.option();
         for (way, (_, status, what)) in STANDING.iter().enumerate() {
             let all = held.streams(way).count();
             for (stream, keys) in held.streams(way).take(STREAMS) {

@@ -47,9 +47,10 @@ pub(super) async fn explain(
     if !letters.rows.is_empty() {
         let more = if letters.cursor.is_some() { " or more" } else { "" };
         text += &format!(
-            "dead letters: {}{more}; see `ordain dead list {stream} --key {}`\n",
+            "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`\n",
             letters.rows.len(),
-            quoted(&row.key)
+            quoted(&row.key),
+            loaded.option()
         );
     }
     let tries_again = loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version);
