@@ -24,6 +24,7 @@ use crate::store::{Store, StoreError};
 
 use files::Files;
 
+pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
 

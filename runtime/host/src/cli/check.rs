@@ -1,14 +1,12 @@
 //! `ordain check`.
 
-mod files;
-
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::{Failure, FileArg};
 use crate::config::explain;
-use crate::run::handlers;
+use crate::run::{check_files, handlers};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -30,7 +28,7 @@ impl CheckArgs {
         }
         let loaded = self.config.load()?;
         loaded.unsupported()?;
-        files::check(&loaded)?;
+        check_files(&loaded)?;
         let handlers = handlers(&loaded)?;
         let streams = loaded.config.streams.iter().map(|(name, stream)| {
             let handler = &handlers.active[&*stream.handler];

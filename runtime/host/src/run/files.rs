@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -23,31 +24,13 @@ pub(super) struct Files {
 impl Files {
     /// Opens them. What can be refused is, before any sink is made or cut.
     pub(super) async fn open(loaded: &Loaded, store: &dyn Store) -> Result<Self, RunError> {
-        let mut files = Self { sources: BTreeMap::new(), sinks: BTreeMap::new() };
-        let mut read = BTreeMap::new();
-        for (name, path) in source_paths(loaded) {
-            let setting = format!("streams.{name}.source.path");
-            let (file, identity) = open_source(path)
-                .map_err(|what| loaded.error(&setting, format!("{} {what}", path.display())))?;
-            files.sources.insert(name.to_owned(), file);
-            read.entry(identity).or_insert(setting);
-        }
-        let mut written = BTreeMap::new();
-        let mut places = Vec::new();
-        for (name, sink) in &loaded.config.sinks {
-            let SinkConfig::File(file) = sink else {
-                unreachable!("`unsupported` refuses other sinks");
-            };
-            match &file.path {
-                Place::Standard => drop(files.sinks.insert(name.to_string(), Sink::Standard)),
-                Place::File(path) => {
-                    let place = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
-                    place.check(&read, &mut written)?;
-                    places.push((name.to_string(), place));
-                }
-            }
-        }
+        let Checked { sources, places, mut written } = check(loaded)?;
+        let mut files = Self { sources, sinks: BTreeMap::new() };
         for (name, place) in places {
+            let Some(place) = place else {
+                files.sinks.insert(name, Sink::Standard);
+                continue;
+            };
             let sink = place.open(store).await?;
             // Two names of a file that was only made now.
             let metadata =
@@ -58,6 +41,46 @@ impl Files {
         store.flush().await?;
         Ok(files)
     }
+}
+
+/// Refuses what a start would refuse, without making anything.
+pub fn check_files(loaded: &Loaded) -> Result<(), RunError> {
+    Ok(check(loaded).map(drop)?)
+}
+
+/// Sources that are open, and sinks that can be opened; `None` for standard output.
+struct Checked<'a> {
+    sources: BTreeMap<String, File>,
+    places: Vec<(String, Option<SinkPlace<'a>>)>,
+    written: BTreeMap<Identity, String>,
+}
+
+fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
+    let mut checked =
+        Checked { sources: BTreeMap::new(), places: Vec::new(), written: BTreeMap::new() };
+    let mut read = BTreeMap::new();
+    for (name, path) in source_paths(loaded) {
+        let setting = format!("streams.{name}.source.path");
+        let (file, identity) = open_source(path)
+            .map_err(|what| loaded.error(&setting, format!("{} {what}", path.display())))?;
+        checked.sources.insert(name.to_owned(), file);
+        read.entry(identity).or_insert(setting);
+    }
+    for (name, sink) in &loaded.config.sinks {
+        let SinkConfig::File(file) = sink else {
+            unreachable!("`unsupported` refuses other sinks");
+        };
+        let place = match &file.path {
+            Place::Standard => None,
+            Place::File(path) => {
+                let place = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
+                place.check(&read, &mut checked.written)?;
+                Some(place)
+            }
+        };
+        checked.places.push((name.to_string(), place));
+    }
+    Ok(checked)
 }
 
 fn source_paths(loaded: &Loaded) -> impl Iterator<Item = (&str, &Path)> {
@@ -105,14 +128,23 @@ impl SinkPlace<'_> {
         ))
     }
 
-    /// Refuses what is no file of its own, without opening it: a pipe might never open.
+    /// Refuses what is no file of its own before it is opened, since a pipe might never open, and
+    /// what cannot be written.
     fn check(
         &self,
         read: &BTreeMap<Identity, String>,
         written: &mut BTreeMap<Identity, String>,
     ) -> Result<(), ConfigError> {
-        // One that is not there is made; of any other error, opening tells more.
-        let Ok(metadata) = std::fs::metadata(self.path) else { return Ok(()) };
+        let metadata = match std::fs::metadata(self.path) {
+            Ok(metadata) => metadata,
+            // One that is not there is made, in a folder that is.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+                let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+                return folder.map(drop).map_err(|error| self.unwritable(&error));
+            }
+            Err(error) => return Err(self.unwritable(&error)),
+        };
         if !metadata.is_file() {
             return Err(self.error(
                 "is no regular file: a regular file, or \"-\" for standard output, is right",
@@ -121,6 +153,8 @@ impl SinkPlace<'_> {
         if let Some(input) = read.get(&identity(&metadata)) {
             return Err(self.error(&format!("is the same file as {input}: it would never end")));
         }
+        let opened = File::options().write(true).open(self.path);
+        opened.map_err(|error| self.unwritable(&error))?;
         self.note(&metadata, written)
     }
 
