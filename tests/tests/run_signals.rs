@@ -149,7 +149,7 @@ fn a_signal_does_not_wait_for_the_compiler() -> Result<()> {
     let home = Home::new(&["tally"], BUSY)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
-    let told = "loading; a first compilation takes a while";
+    let told = "loading a handler";
     service.until(told, || home.read("stderr").contains(told))?;
     service.signal("TERM")?;
     let status = service.wait()?;
