@@ -56,6 +56,11 @@ impl Sequencer {
         self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
         let lane = &mut self.lanes[index];
+        if lane.ended && !lane.over() {
+            // They are buried once the end is durable, and read again for that.
+            self.settle(index);
+            return;
+        }
         // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.rest.count.saturating_sub(read as u64);
@@ -258,6 +263,8 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.gap = None;
         lane.spill_all = false;
+        // A read under way knows nothing of what comes back among the spilled here.
+        lane.page = None;
         if let Some(ids) = &mut lane.ids {
             // They end without a number, so that a repeat of one must not pass for settled.
             ids.forget_from(lane.done);
