@@ -95,7 +95,6 @@ pub(super) struct Lane {
     pub(super) restless: bool,
     /// As counted: memory apart from its events.
     pub(super) charged: usize,
-    pub(super) link: super::lanes::Link,
 }
 
 /// The part of a stored record, beside its `next`, by which it shows that another owner has been
@@ -190,7 +189,6 @@ impl Lane {
             class: LaneState::Loading,
             restless: false,
             charged: 0,
-            link: super::lanes::Link::default(),
         }
     }
 

@@ -12,6 +12,9 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct Lanes {
     slab: Slab<Lane>,
+    /// By place, apart from the lanes: moving one in a list touches its neighbours, and whole
+    /// lanes would have to be fetched for that.
+    links: Vec<Link>,
     by_key: HashTable<u32>,
     hasher: FixedState,
     ends: [Ends; 2],
@@ -37,7 +40,7 @@ struct Ends {
 
 /// A lane's place in its list.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Link {
+struct Link {
     list: Option<List>,
     before: u32,
     after: u32,
@@ -54,6 +57,7 @@ impl Lanes {
         let ends = Ends { first: NIL, last: NIL, count: 0 };
         Self {
             slab: Slab::new(),
+            links: Vec::new(),
             by_key: HashTable::new(),
             hasher: FixedState::default(),
             ends: [ends; 2],
@@ -76,6 +80,9 @@ impl Lanes {
     pub(super) fn insert(&mut self, lane: Lane) -> u32 {
         let hash = self.hasher.hash_one(&*lane.key);
         let index = self.slab.insert(lane) as u32;
+        if index as usize == self.links.len() {
+            self.links.push(Link::default());
+        }
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.by_key
             .insert_unique(hash, index, |&other| hasher.hash_one(&*slab[other as usize].key));
@@ -109,18 +116,22 @@ impl Lanes {
     /// Puts the lane at the end of a list, or in none. In the list it stands in it moves to the
     /// end, as the one used last.
     pub(super) fn list(&mut self, index: u32, list: Option<List>) {
-        let link = self.slab[index as usize].link;
+        let link = self.links[index as usize];
+        let stays = link.list == list;
+        if stays && list.is_none_or(|list| self.ends[list as usize].last == index) {
+            return;
+        }
         if let Some(old) = link.list {
             let ends = &mut self.ends[old as usize];
             ends.count -= 1;
             match link.before {
                 NIL => ends.first = link.after,
-                before => self.slab[before as usize].link.after = link.after,
+                before => self.links[before as usize].after = link.after,
             }
             let ends = &mut self.ends[old as usize];
             match link.after {
                 NIL => ends.last = link.before,
-                after => self.slab[after as usize].link.before = link.before,
+                after => self.links[after as usize].before = link.before,
             }
         }
         let mut link = Link::default();
@@ -130,10 +141,10 @@ impl Lanes {
             link = Link { list, before: ends.last, after: NIL };
             match std::mem::replace(&mut ends.last, index) {
                 NIL => ends.first = index,
-                before => self.slab[before as usize].link.after = index,
+                before => self.links[before as usize].after = index,
             }
         }
-        self.slab[index as usize].link = link;
+        self.links[index as usize] = link;
     }
 }
 

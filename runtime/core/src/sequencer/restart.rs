@@ -81,7 +81,6 @@ impl Sequencer {
         lane.class = old.class;
         lane.restless = old.restless;
         lane.charged = old.charged;
-        lane.link = old.link;
         if fault!(self, KeepRefusedState) {
             self.lanes[index].state = old.state;
         }

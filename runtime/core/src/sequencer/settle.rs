@@ -35,10 +35,10 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let gap = lane.gap_clock();
         let tail = lane.tail_at.filter(|_| lane.class == LaneState::Idle);
-        let Some(at) = [lane.retry_at, lane.reload_at, tail, gap].into_iter().flatten().min()
-        else {
-            return;
-        };
+        let mut at = u64::MAX;
+        for deadline in [lane.retry_at, lane.reload_at, tail, gap] {
+            at = at.min(deadline.unwrap_or(u64::MAX));
+        }
         if at < lane.timer {
             lane.timer = at;
             self.timers.set(at, index, lane.birth);

@@ -58,7 +58,9 @@ pub(super) fn headers<'a>(
         }
     }
     if !others.is_empty() {
-        member(out, MORE_HEADERS, &json(&others));
+        let mut list = Vec::new();
+        json(&mut list, &others);
+        member(out, MORE_HEADERS, &String::from_utf8_lossy(&list));
     }
 }
 
@@ -94,9 +96,9 @@ pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
-    out.extend_from_slice(json(value).as_bytes());
+    json(out, value);
 }
 
-fn json(value: impl serde::Serialize) -> String {
-    serde_json::to_string(&value).expect("texts and lists of them are always JSON")
+fn json(out: &mut Vec<u8>, value: impl serde::Serialize) {
+    serde_json::to_writer(out, &value).expect("texts and lists of them are always JSON");
 }
