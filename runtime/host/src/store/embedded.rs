@@ -23,6 +23,7 @@ mod journal;
 mod keys;
 mod list;
 mod read;
+mod recent;
 mod record;
 mod shared;
 mod sweep;

@@ -10,6 +10,7 @@ use fjall::{OwnedWriteBatch, Slice};
 use ordain_core::{Batch, Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
 
 use super::keys;
+use super::recent::Recent;
 use super::record::{self, Envelope, INLINE_STATE, Record, State};
 use super::shared::Shared;
 use super::tables::{Tables, is_damage};
@@ -28,6 +29,7 @@ pub(super) struct Changes<'a> {
     pub(super) present: Vec<Present>,
     pub(super) earliest: Earliest,
     tables: &'a Tables,
+    recent: &'a mut Recent,
     partition: &'a Partition,
     now: u64,
     scratch: Vec<u8>,
@@ -36,6 +38,7 @@ pub(super) struct Changes<'a> {
 impl<'a> Changes<'a> {
     pub(super) fn new(
         tables: &'a Tables,
+        recent: &'a mut Recent,
         partition: &'a Partition,
         now: u64,
         writes: usize,
@@ -48,6 +51,7 @@ impl<'a> Changes<'a> {
             present: Vec::new(),
             earliest: Earliest::default(),
             tables,
+            recent,
             partition,
             now,
             scratch: Vec::new(),
@@ -95,7 +99,7 @@ impl<'a> Changes<'a> {
     fn write_sound(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
         let tables = self.tables;
         let place = Slice::from(keys::job(&self.partition.stream, &write.key));
-        let stored = tables.jobs.get(&place)?;
+        let stored = self.recent.get(tables, &place)?;
         let old = match stored.as_deref().map(Record::parse).transpose() {
             Ok(old) => old,
             Err(error) => return Ok(Some(Refusal::Corrupt(error.to_string()))),
@@ -110,7 +114,7 @@ impl<'a> Changes<'a> {
         {
             // By itself, so that the batch names no place twice. Nobody sees an expired job.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
-            remove_job(tables, &mut leftover, &place, old)?;
+            remove_job(tables, self.recent, &mut leftover, &place, old)?;
             leftover.commit()?;
         }
         let found = self.look(write, live)?;
@@ -182,7 +186,9 @@ impl<'a> Changes<'a> {
         let envelope = self.expiry(&place, envelope);
         self.scratch.clear();
         record::encode(&envelope, state, &write.job, self.now, &mut self.scratch);
-        self.batch.insert(&self.tables.jobs, place, self.scratch.as_slice());
+        let job = Slice::from(self.scratch.as_slice());
+        self.recent.put(&place, job.clone());
+        self.batch.insert(&self.tables.jobs, place, job);
 
         for id in &write.consumed {
             let place = keys::letter(&self.partition.stream, id);
@@ -342,12 +348,14 @@ pub(super) fn too_long(key: &str) -> Option<String> {
 /// Removes all there is of a job, except its dead letters. Answers how many entries that is.
 pub(super) fn remove_job(
     tables: &Tables,
+    recent: &mut Recent,
     batch: &mut OwnedWriteBatch,
     place: &[u8],
     record: &Record<'_>,
 ) -> fjall::Result<usize> {
     let before = batch.len();
     batch.remove(&tables.jobs, place);
+    recent.forget(place);
     if matches!(record.state, State::Beside(_)) {
         batch.remove(&tables.states, place);
     }

@@ -6,6 +6,7 @@ use fjall::OwnedWriteBatch;
 
 use super::changes::{Earliest, remove_job};
 use super::keys;
+use super::recent::Recent;
 use super::record::{Envelope, Record};
 use super::shared::Shared;
 use super::tables::is_damage;
@@ -37,7 +38,13 @@ impl Sweep {
     }
 
     /// Removes about `limit` entries that have expired.
-    pub(super) fn run(&mut self, shared: &Shared, now: u64, limit: usize) -> fjall::Result<()> {
+    pub(super) fn run(
+        &mut self,
+        shared: &Shared,
+        recent: &mut Recent,
+        now: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
         let tables = &shared.tables;
         let before = now.saturating_sub(shared.dead_ttl);
         if self.stopped || (self.jobs_from > now && self.letters_from > before) {
@@ -45,7 +52,7 @@ impl Sweep {
         }
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 64);
         let looked = self
-            .jobs(shared, &mut batch, now, limit)
+            .jobs(shared, recent, &mut batch, now, limit)
             .and_then(|()| self.letters(shared, &mut batch, before, limit));
         match looked {
             Err(error) if is_damage(&error) => {
@@ -63,6 +70,7 @@ impl Sweep {
     fn jobs(
         &mut self,
         shared: &Shared,
+        recent: &mut Recent,
         batch: &mut OwnedWriteBatch,
         now: u64,
         limit: usize,
@@ -78,7 +86,7 @@ impl Sweep {
                 self.jobs_from = at.min(moved_to);
                 return Ok(());
             }
-            let (removed, moved) = job(shared, batch, &entry, place, at, now)?;
+            let (removed, moved) = job(shared, recent, batch, &entry, (place, at), now)?;
             work += removed;
             moved_to = moved_to.min(moved);
         }
@@ -118,10 +126,10 @@ impl Sweep {
 /// One expiry entry. Answers how much work it was, and the time of the entry it was moved to.
 fn job(
     shared: &Shared,
+    recent: &mut Recent,
     batch: &mut OwnedWriteBatch,
     entry: &fjall::Slice,
-    place: &[u8],
-    at: u64,
+    (place, at): (&[u8], u64),
     now: u64,
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
@@ -131,13 +139,14 @@ fn job(
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),
         Some(record) if record.envelope.expired(now) => {
-            return Ok((remove_job(tables, batch, place, &record)?, u64::MAX));
+            return Ok((remove_job(tables, recent, batch, place, &record)?, u64::MAX));
         }
         Some(record) => {
             let expire_at = record.envelope.expire_at;
             let envelope = Envelope { expiry_entry: expire_at, ..record.envelope };
             batch.remove(&tables.times, entry.clone());
             batch.insert(&tables.jobs, place, record.with_envelope(&envelope));
+            recent.forget(place);
             if expire_at != 0 {
                 batch.insert(&tables.times, keys::expiry(expire_at, place), b"");
                 return Ok((1, expire_at));

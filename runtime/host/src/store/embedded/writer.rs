@@ -18,6 +18,7 @@ use super::answered::Answered;
 use super::changes::Changes;
 use super::fences::{Fences, Verdict};
 use super::keys;
+use super::recent::Recent;
 use super::record::Record;
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
@@ -93,6 +94,7 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     fences: Fences,
     sweep: Sweep,
+    recent: Recent,
     answered: Answered,
     /// Commits ever made.
     commits: u64,
@@ -109,8 +111,8 @@ impl Writer {
         answered: Answered,
         commits: u64,
     ) -> Self {
-        let sweep = Sweep::default();
-        Self { shared, fences, sweep, answered, commits, must_sync: false, written: 0 }
+        let (sweep, recent) = (Sweep::default(), Recent::default());
+        Self { shared, fences, sweep, recent, answered, commits, must_sync: false, written: 0 }
     }
 
     /// Works until nobody can ask any more, or until a write fails.
@@ -126,7 +128,7 @@ impl Writer {
 
     fn work(&mut self, requests: &mut mpsc::Receiver<Request>) -> fjall::Result<()> {
         let now = self.shared.clock.now();
-        self.sweep.run(&self.shared, now, sweep::AT_OPENING)?;
+        self.sweep.run(&self.shared, &mut self.recent, now, sweep::AT_OPENING)?;
         while let Some(first) = requests.blocking_recv() {
             let more = std::iter::from_fn(|| requests.try_recv().ok());
             self.group(std::iter::once(first).chain(more).take(GROUP))?;
@@ -150,7 +152,8 @@ impl Writer {
             answer.send();
         }
         let now = self.shared.clock.now();
-        self.sweep.run(&self.shared, now, sweep::with_group(self.written))
+        let limit = sweep::with_group(self.written);
+        self.sweep.run(&self.shared, &mut self.recent, now, limit)
     }
 
     fn perform(&mut self, request: Request) -> fjall::Result<Ready> {
@@ -172,7 +175,9 @@ impl Writer {
                 Ready::Unit(answer)
             }
             Request::Overwrite { stream, key, bytes, answer } => {
-                self.shared.tables.jobs.insert(keys::job(&stream, &key), bytes)?;
+                let place = keys::job(&stream, &key);
+                self.recent.forget(&place);
+                self.shared.tables.jobs.insert(place, bytes)?;
                 Ready::Unit(answer)
             }
         })
@@ -198,7 +203,8 @@ impl Writer {
     ) -> fjall::Result<Applied> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
-        let mut changes = Changes::new(tables, partition, now, batch.writes.len());
+        let mut changes =
+            Changes::new(tables, &mut self.recent, partition, now, batch.writes.len());
         let refused = changes.writes(&batch.writes)?;
         let known = changes.free_letters(batch, &self.shared)?;
         let Changes { batch: mut writes, mut outbox, present, earliest, .. } = changes;
@@ -261,6 +267,7 @@ impl Writer {
             if record.job.partition == partition.number || record.envelope.expired(now) {
                 continue;
             }
+            self.recent.forget(&place);
             batch.insert(&tables.jobs, place, record.with_partition(partition.number));
             let due_at = record.envelope.due_at;
             if due_at != 0 {
