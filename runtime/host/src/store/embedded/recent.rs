@@ -52,3 +52,41 @@ impl Recent {
         self.old.remove(place);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(recent: &Recent, place: &Slice) -> Option<Slice> {
+        recent.young.get(place).or_else(|| recent.old.get(place)).cloned()
+    }
+
+    #[test]
+    fn it_is_bounded_and_forgets() {
+        let mut recent = Recent::default();
+        let place = |number: u32| Slice::from(number.to_be_bytes());
+        let value = |byte: u8| Slice::from(vec![byte; 1 << 10]);
+        let many = (HALF >> 10) as u32;
+        for number in 0..5 * many / 2 {
+            recent.put(&place(number), value(1));
+            // Written again and again, it takes its room once.
+            recent.put(&place(number), value(2));
+        }
+        assert!(recent.bytes <= HALF);
+        assert!(recent.young.len() + recent.old.len() <= 2 * many as usize);
+        assert_eq!(held(&recent, &place(0)), None, "it was written long ago");
+
+        let last = place(5 * many / 2 - 1);
+        let of_old = recent.old.keys().next().cloned().expect("there is an old half");
+        for place in [last, of_old] {
+            assert_eq!(held(&recent, &place), Some(value(2)));
+            // What is newer hides what is older, until both are forgotten.
+            recent.put(&place, value(3));
+            assert_eq!(held(&recent, &place), Some(value(3)));
+            recent.forget(&place);
+            assert_eq!(held(&recent, &place), None);
+        }
+        let bytes: usize = recent.young.iter().map(|(place, job)| place.len() + job.len()).sum();
+        assert_eq!(recent.bytes, bytes);
+    }
+}
