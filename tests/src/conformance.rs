@@ -6,6 +6,7 @@
 pub mod due;
 pub mod expiry;
 pub mod fence;
+pub mod history;
 pub mod ids;
 pub mod jobs;
 pub mod keys;
@@ -68,6 +69,7 @@ macro_rules! conformance_suite {
             expiry: a_tombstone_ends, an_ended_key_is_born_again, writing_puts_expiry_off,
                 nothing_of_an_expired_key_is_left;
             takeover: loading_takes_a_job_over, a_due_entry_moves_along;
+            history: a_store_is_what_was_written;
             ids: ids_are_remembered_from_the_window_on;
             keys: streams_do_not_meet, partitions_do_not_meet;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;

@@ -29,6 +29,11 @@ pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
 }
 
+/// Lines as a file has them.
+pub fn text(lines: &[String]) -> String {
+    lines.join("\n") + "\n"
+}
+
 /// The lines of the real log, or generated ones. Says which.
 pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG) {

@@ -7,6 +7,17 @@ use serde_json::Value;
 
 use crate::log::Line;
 
+/// From one file through the handler into another.
+pub const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
 /// The hash that `plugins/tally` documents.
 fn hash(mut hash: u64, line: &Line) -> u64 {
     let mut take = |bytes: &[u8]| {

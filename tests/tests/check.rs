@@ -2,16 +2,7 @@
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
+use ordain_tests::tally;
 
 /// What both say; they must end with 78.
 fn refusals(home: &Home) -> Result<[String; 2]> {
@@ -26,7 +17,7 @@ fn refusals(home: &Home) -> Result<[String; 2]> {
 
 #[test]
 fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     let [check, run] = refusals(&home)?;
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
     std::fs::create_dir(home.path("events.ndjson"))?;
@@ -36,13 +27,13 @@ fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
     for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
-        home.write("ordain.toml", CONFIG.replace("out.ndjson", sink))?;
+        home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
         let [check, run] = refusals(&home)?;
         ensure!(check == run, "{check}\n{run}");
         ensure!(check.contains(&format!("sinks.tally.path: {sink} ")), "{check}");
         ensure!(check.contains("is right"), "{check}");
     }
-    home.write("ordain.toml", CONFIG.replace("out.ndjson", "new.ndjson"))?;
+    home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
     ensure!(home.output(&["check"])?.status.success(), "it can be run");
     ensure!(!home.path("new.ndjson").exists(), "check made a file");
     Ok(())
@@ -50,7 +41,7 @@ fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
 
 #[test]
 fn the_configuration_is_named_in_either_way() -> Result<()> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
     for command in [&["check"][..], &["run", "--once"]] {
@@ -68,7 +59,7 @@ fn the_configuration_is_named_in_either_way() -> Result<()> {
 
 #[test]
 fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
-    let home = Home::new(&["tally", "faulty"], CONFIG)?;
+    let home = Home::new(&["tally", "faulty"], tally::CONFIG)?;
     let whole = std::fs::read(home.path("plugins/tally.wasm"))?;
     home.write("plugins/tally@1.0.0.wasm", &whole)?;
     home.write("plugins/tally@2.0.0.wasm", &whole[..whole.len() / 2])?;

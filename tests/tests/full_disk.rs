@@ -9,16 +9,6 @@ use ordain_tests::host::{Home, binary};
 use ordain_tests::log::{by_key, real_or_generated};
 use ordain_tests::tally;
 
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 /// How far any file may be written, in units of 512 bytes: less than all commits need.
 const LIMIT: u64 = 1_024;
 /// The store looks after five seconds whether a write that does not come back ever will.
@@ -53,7 +43,7 @@ fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
 #[test]
 fn a_full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
     let lines = real_or_generated()?;
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     // The store is made, and the handler compiled, while there is room.
     home.write("events.ndjson", lines[..10].join("\n") + "\n")?;
     home.run_once()?;

@@ -10,18 +10,8 @@ use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 fn home(lines: &[String]) -> Result<Home> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
     Ok(home)
 }

@@ -3,20 +3,10 @@
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::log::{by_key, in_turn, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
-
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
 
 /// Ends a service; its report.
 fn end(mut service: Service) -> Result<Value> {
@@ -26,14 +16,10 @@ fn end(mut service: Service) -> Result<Value> {
     Ok(serde_json::from_str(&service.stdout())?)
 }
 
-fn text(lines: &[String]) -> String {
-    lines.join("\n") + "\n"
-}
-
 #[test]
 fn a_file_that_grows_is_followed() -> Result<()> {
     let lines = in_turn(10, 30);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..100]))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
     service.until("what is there", || home.lines("out.ndjson") == 100)?;
@@ -59,7 +45,7 @@ fn a_file_that_grows_is_followed() -> Result<()> {
 #[test]
 fn another_file_is_read_from_its_beginning() -> Result<()> {
     let lines = in_turn(10, 30);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..200]))?;
     assert_eq!(home.run_once()?["delivered"], 200);
     // A longer one that begins with other bytes.
@@ -84,7 +70,7 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
 #[test]
 fn a_killed_run_goes_on_near_its_end() -> Result<()> {
     let lines = in_turn(10, 3_000);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
@@ -102,7 +88,7 @@ fn a_killed_run_goes_on_near_its_end() -> Result<()> {
 #[test]
 fn two_streams_read_one_file_by_themselves() -> Result<()> {
     let lines = in_turn(5, 20);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines))?;
     assert_eq!(home.run_once()?["delivered"], 100);
     let second = r#"
@@ -110,7 +96,7 @@ fn two_streams_read_one_file_by_themselves() -> Result<()> {
 handler = "tally"
 source = { kind = "file", path = "events.ndjson" }
 "#;
-    home.write("ordain.toml", second.to_owned() + CONFIG)?;
+    home.write("ordain.toml", second.to_owned() + tally::CONFIG)?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(100), Some(0)));
     let output = home.read("out.ndjson");

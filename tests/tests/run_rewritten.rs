@@ -7,27 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 /// Longer than the source waits between two looks.
 const LOOKED: Duration = Duration::from_millis(500);
-
-fn text(lines: &[String]) -> String {
-    lines.join("\n") + "\n"
-}
 
 /// The followed file is `before`, then `change` is done to it: the service ends and says how the
 /// file was changed, and the next start takes what is new.
@@ -37,7 +23,7 @@ fn followed(
     after: &[String],
     change: impl FnOnce(&Home) -> Result<()>,
 ) -> Result<()> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(before))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("what is there", || home.lines("out.ndjson") == before.len())?;
@@ -113,7 +99,7 @@ fn another_file_in_its_place() -> Result<()> {
 fn what_waits_is_kept() -> Result<()> {
     let lines = in_turn(1, 10);
     let config =
-        CONFIG.replace("[sinks", "gap = { timeout = \"1h\" }\nspill_after = \"1s\"\n[sinks");
+        tally::CONFIG.replace("[sinks", "gap = { timeout = \"1h\" }\nspill_after = \"1s\"\n[sinks");
     let home = Home::new(&["tally"], &config)?;
     home.write("events.ndjson", text(&[&lines[..4], &lines[5..]].concat()))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -129,7 +115,7 @@ fn what_waits_is_kept() -> Result<()> {
 #[test]
 fn between_two_runs() -> Result<()> {
     let lines = in_turn(10, 30);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..100]))?;
     home.run_once()?;
     home.write("events.ndjson", text(&lines[100..]))?;
@@ -140,7 +126,7 @@ fn between_two_runs() -> Result<()> {
 #[test]
 fn a_half_written_last_line_is_for_the_next_run() -> Result<()> {
     let lines = in_turn(1, 4);
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     let (half, rest) = lines[1].split_at(40);
     home.write("events.ndjson", format!("{}\n{half}", lines[0]))?;
     let output = home.output(&["run", "--once"])?;

@@ -1,0 +1,149 @@
+//! Many commits, loads, ends and reopenings in any order, beside a model of a few lines: what a
+//! store keeps at hand of what it has written must never be seen.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ordain::store::Store;
+use ordain_core::{Change, Expect, Job, JobWrite, Key, Refusal};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Fixture, Owner, fresh};
+
+/// More than anything would keep at hand, with states of a KiB.
+const KEYS: usize = 20_000;
+const BATCH: usize = 250;
+/// Steps after every key has been written once.
+const STEPS: usize = 150;
+/// Jobs that end have this long.
+const LIFE: u64 = 1_000;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Kept {
+    next: u64,
+    partition: u32,
+    state: Option<Bytes>,
+    ends: bool,
+}
+
+type Model = BTreeMap<Key, Kept>;
+
+fn state(rng: &mut ChaCha8Rng) -> Change {
+    match rng.random_range(0..10) {
+        0 => Change::Keep,
+        1 => Change::Delete,
+        // Longer than what stands in a record, and shorter.
+        2 => Change::Put(vec![rng.random(); 3_000].into()),
+        _ => Change::Put(vec![rng.random(); 1_000].into()),
+    }
+}
+
+/// A write that is mostly right for what the model has.
+fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> JobWrite {
+    let next = model.get(key).map_or(1, |kept| kept.next);
+    let expect = match rng.random_range(0..20) {
+        0 => Expect::Absent,
+        1 => Expect::Next(next + 1),
+        _ if model.contains_key(key) => Expect::Next(next),
+        _ => Expect::Absent,
+    };
+    let mut write = fresh(key, expect, Job::new(next + 1, partition));
+    write.state = state(rng);
+    write.expire_in = rng.random_ratio(1, 5).then_some(LIFE);
+    write
+}
+
+/// What the write does to the model, or why it is refused.
+fn apply(model: &mut Model, write: &JobWrite) -> Option<Refusal> {
+    let before = model.get(&write.key);
+    match (write.expect, before) {
+        (Expect::Absent, None) => {}
+        (Expect::Next(_), None) => return Some(Refusal::Next(None)),
+        (_, Some(kept)) if kept.partition != write.job.partition => {
+            return Some(Refusal::Partition(kept.next));
+        }
+        (Expect::Next(next), Some(kept)) if next == kept.next => {}
+        (_, Some(kept)) => return Some(Refusal::Next(Some(kept.next))),
+    }
+    let state = match &write.state {
+        Change::Keep => before.and_then(|kept| kept.state.clone()),
+        Change::Put(state) => Some(state.clone()),
+        Change::Delete => None,
+    };
+    let kept = Kept {
+        next: write.job.next,
+        partition: write.job.partition,
+        state,
+        ends: write.expire_in.is_some(),
+    };
+    model.insert(write.key.clone(), kept);
+    None
+}
+
+async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes: Vec<JobWrite>) {
+    let mut by_shard: BTreeMap<u32, Vec<JobWrite>> = BTreeMap::new();
+    for write in writes {
+        by_shard.entry(owner.shard(&write.key)).or_default().push(write);
+    }
+    for writes in by_shard.into_values() {
+        let expected: Vec<_> = writes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, write)| Some((at, apply(model, write)?)))
+            .collect();
+        assert_eq!(owner.commit(store, writes).await.refused, expected);
+    }
+}
+
+/// Loads keys, which takes them over, and compares all of them.
+async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
+    let loaded = store.load(&owner.partition, keys).await.expect("a load");
+    for (key, loaded) in keys.iter().zip(loaded) {
+        let kept = model.get_mut(key).map(|kept| {
+            kept.partition = owner.partition.number;
+            (kept.next, kept.partition, kept.state.clone())
+        });
+        let loaded = loaded.expect("a job that can be read");
+        let loaded = loaded.map(|it| (it.job.next, it.job.partition, it.state));
+        assert_eq!(loaded, kept, "{key}");
+    }
+}
+
+/// Two partitions, twenty thousand keys.
+pub async fn a_store_is_what_was_written(fixture: &mut impl Fixture) {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut model = Model::new();
+    let mut owners = Vec::new();
+    for partition in [0, 1] {
+        owners.push(Owner::claim(fixture.store(), "s", partition).await);
+    }
+    let keys: Vec<Key> = (0..KEYS).map(|number| format!("key-{number}").into()).collect();
+    for chunk in keys.chunks(BATCH) {
+        let writes = chunk.iter().map(|key| write(&mut rng, &model, key, 0)).collect();
+        commit(fixture.store(), &mut owners[0], &mut model, writes).await;
+    }
+    for step in 0..STEPS {
+        let owner = &mut owners[rng.random_range(0..2)];
+        // Often the same keys again, or what is at hand would never be asked for.
+        let from = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
+        let chunk = &keys[from..from + BATCH];
+        match rng.random_range(0..10) {
+            0 => load(fixture.store(), owner, &mut model, chunk).await,
+            1 if step % 3 == 0 => {
+                fixture.pass(2 * LIFE).await;
+                model.retain(|_, kept| !kept.ends);
+            }
+            2 if step % 3 == 0 => fixture.reopen().await,
+            _ => {
+                let partition = owner.partition.number;
+                let writes = chunk.iter().map(|key| write(&mut rng, &model, key, partition));
+                let writes = writes.collect();
+                commit(fixture.store(), owner, &mut model, writes).await;
+            }
+        }
+    }
+    for chunk in keys.chunks(BATCH) {
+        load(fixture.store(), &owners[0], &mut model, chunk).await;
+    }
+}

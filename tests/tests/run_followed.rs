@@ -1,0 +1,57 @@
+//! A file that somebody writes in pieces while the process that follows it is killed again and
+//! again: lines are cut anywhere, and nothing is lost, repeated or glued together.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, disturb, in_turn, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The longest piece, in bytes: some lines, or a part of one.
+const PIECE: usize = 2_000;
+/// Kills on the way.
+const KILLS: usize = 8;
+
+#[test]
+fn written_in_pieces_and_killed() -> Result<()> {
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the pieces and moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let lines = in_turn(60, 60);
+    let disturbed = disturb(&lines, 50, 10, seed);
+    let content = text(&disturbed).into_bytes();
+
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let args = ["--log", "warn", "run"];
+    let mut service = Service::start(&home, &args)?;
+    let mut file = std::fs::File::options().append(true).open(home.path("events.ndjson"))?;
+    let (mut written, mut kills) = (0, 0);
+    while written < content.len() {
+        let piece = rng.random_range(1..=PIECE).min(content.len() - written);
+        file.write_all(&content[written..written + piece])?;
+        written += piece;
+        if rng.random_ratio(1, 20) {
+            std::thread::sleep(Duration::from_millis(rng.random_range(0..250)));
+        }
+        if written * (KILLS + 1) / content.len() > kills {
+            kills += 1;
+            service.kill()?;
+            service = Service::start(&home, &args)?;
+        }
+    }
+    service.until("all messages", || home.lines("out.ndjson") >= lines.len())?;
+    service.kill()?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["dead_total"]), (&0.into(), &0.into()), "{report}");
+    assert!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}

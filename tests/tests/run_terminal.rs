@@ -1,0 +1,35 @@
+//! What a person sees of a run on a terminal: a line that lives, and the log above it.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use ordain_tests::host::{Home, binary};
+use ordain_tests::log::{in_turn, text};
+use ordain_tests::service::wait_until;
+use ordain_tests::tally;
+
+#[test]
+fn the_line_shows_what_is_done() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let lines = in_turn(7, 6);
+    home.write("events.ndjson", text(&lines) + &lines[0] + "\nno event\n")?;
+    // A terminal of its own, from a tool that every Linux has.
+    let run = format!("stty cols 160; exec {} run", binary()?.display());
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--flush", "--command", &run, "seen"])
+        .current_dir(home.folder())
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("`script` of util-linux is needed for a terminal")?;
+    let wanted = ["settled 42", "duplicates 1", "dead 1", "idle 7"];
+    let shown = wait_until("the live line", || {
+        let seen = home.read("seen");
+        Ok(seen.split('\r').any(|line| wanted.iter().all(|words| line.contains(words))))
+    });
+    // Its end is the end of the terminal, which ends what runs in it.
+    terminal.kill()?;
+    terminal.wait()?;
+    shown.with_context(|| home.read("seen"))
+}
