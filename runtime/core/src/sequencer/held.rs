@@ -166,6 +166,10 @@ impl HeldEvents {
     /// names.
     pub(super) fn extract(&mut self, skip: usize, which: impl Fn(&Held) -> bool) -> Vec<Held> {
         let keep = (self.ran + skip).min(self.queue.len());
+        // Mostly there is none: then nothing is moved.
+        if !self.queue.range(keep..).any(&which) {
+            return Vec::new();
+        }
         let (out, rest): (Vec<_>, Vec<_>) = self.queue.drain(keep..).partition(|held| which(held));
         self.queue.extend(rest);
         for held in &out {
