@@ -37,6 +37,7 @@ mod lane;
 mod lanes;
 mod letters;
 mod load;
+mod rare;
 mod repeat;
 mod restart;
 mod retry;
@@ -192,7 +193,7 @@ impl Sequencer {
             return None;
         }
         let lane = self.lanes.get(self.window.head()?.lane)?;
-        let for_ever = lane.parked() || lane.gap.as_ref().is_some_and(|gap| gap.for_ever());
+        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(|gap| gap.for_ever());
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
@@ -269,8 +270,8 @@ impl Sequencer {
             self.relieve();
             self.look();
             self.start_loads();
-            self.dispatch();
             self.close_batches();
+            self.dispatch();
             self.read_due();
             if let Some(through) = self.window.acknowledge() {
                 self.effects.push_back(Effect::Ack { through });

@@ -115,7 +115,7 @@ impl Sequencer {
     /// Lets an event wait until its lane can decide about it.
     pub(super) fn wait(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
         self.memory += event.memory();
-        self.lanes[index].arrivals.push_back((delivery, event));
+        self.lanes[index].arrivals.push((delivery, event));
     }
 
     /// Decides about the events that waited.
@@ -140,13 +140,13 @@ impl Sequencer {
             self.repeat_of_settled(index, sequence, delivery, event);
         } else if lane.ended {
             self.after_end(index, sequence, delivery, &event);
-        } else if lane.rest.spans(sequence) {
-            if !lane.rest.contiguous() && self.overflows(index) {
+        } else if lane.rare.rest.spans(sequence) {
+            if !lane.rare.rest.contiguous() && self.overflows(index) {
                 self.overflow(index, sequence, delivery, &event);
                 return;
             }
             self.memory += event.memory();
-            self.lanes[index].checks.push(Check { sequence, event, delivery });
+            self.lanes[index].rare.checks.push(Check { sequence, event, delivery });
         } else {
             self.hold(index, sequence, delivery, event);
         }
@@ -239,7 +239,7 @@ impl Sequencer {
     fn overflows(&self, index: u32) -> bool {
         let lane = &self.lanes[index];
         self.settings.overflow == Overflow::DeadLetter
-            && lane.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
+            && lane.rare.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
             && lane.blocked()
     }
 }

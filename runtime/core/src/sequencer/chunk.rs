@@ -49,15 +49,15 @@ impl Chunk {
 impl Lane {
     /// The chunk that a result of this version at `done` belongs to.
     pub(super) fn chunk(&mut self, version: Option<Version>, settings: &Settings) -> &mut Chunk {
-        let fits = self.pending.back().is_some_and(|chunk| {
+        let fits = self.pending.last().is_some_and(|chunk| {
             chunk.events < settings.batch_events
                 && chunk.bytes < settings.batch_bytes
                 && (chunk.version.is_none() || version.is_none() || chunk.version == version)
         });
         if !fits {
-            self.pending.push_back(Box::new(Chunk::new(self.done, version.clone())));
+            self.pending.push(Box::new(Chunk::new(self.done, version.clone())));
         }
-        let chunk = self.pending.back_mut().expect("one was just pushed if there was none");
+        let chunk = self.pending.last_mut().expect("one was just pushed if there was none");
         if chunk.version.is_none() {
             chunk.version = version;
         }

@@ -25,7 +25,12 @@ impl Sequencer {
             if again || self.lanes[index].runnable(&self.settings) {
                 self.start_turn(index);
             }
-            self.settle(index);
+            if self.lanes[index].rare.is_some() {
+                self.settle(index);
+            } else {
+                // That it runs now is all that has changed.
+                self.count(index);
+            }
         }
     }
 
@@ -55,7 +60,7 @@ impl Sequencer {
             limit = limit.min(self.settings.run_ahead - self.ahead);
         }
         let lane = &mut self.lanes[index];
-        if lane.again == Some(lane.done) {
+        if lane.rare.again == Some(lane.done) {
             limit = 1;
         }
         let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
@@ -68,7 +73,7 @@ impl Sequencer {
         if events.is_empty() {
             return;
         }
-        lane.turn = Some(InTurn { serial, events: events.len(), stale: false });
+        lane.turn = Some(InTurn { serial, events: events.len() as u32, stale: false });
         self.turns += 1;
         self.ahead += events.len();
         self.effects.push_back(Effect::Run(Turn {
@@ -76,7 +81,7 @@ impl Sequencer {
             key: lane.key.clone(),
             state: lane.state.clone(),
             events,
-            fresh: lane.again == Some(lane.done),
+            fresh: lane.rare.again == Some(lane.done),
         }));
     }
 
@@ -90,7 +95,7 @@ impl Sequencer {
         };
         self.lanes[index].turn = None;
         self.turns -= 1;
-        self.ahead -= turn.events;
+        self.ahead -= turn.events as usize;
         if turn.stale && !careless {
             self.stats.stale += 1;
         } else {
@@ -101,7 +106,10 @@ impl Sequencer {
 
     fn take_result(&mut self, index: u32, turn: InTurn, done: TurnDone) {
         let TurnDone { version, verdicts, state, failure, .. } = done;
-        assert!(verdicts.len() <= turn.events, "a worker settles no more than it was given");
+        assert!(
+            verdicts.len() <= turn.events as usize,
+            "a worker settles no more than it was given"
+        );
         if !verdicts.is_empty() {
             self.take_verdicts(index, &version, verdicts, state);
         }
@@ -130,7 +138,7 @@ impl Sequencer {
         let mut finished = Vec::new();
         // Taken out, so that the lane's events can be looked at while it is filled.
         lane.chunk(Some(version.clone()), &self.settings);
-        let mut chunk = lane.pending.pop_back().expect("there is one now");
+        let mut chunk = lane.pending.pop().expect("there is one now");
         let before = chunk.bytes;
         for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
             ended = held.event.end();
@@ -187,7 +195,7 @@ impl Sequencer {
         chunk.bytes += bytes;
         self.memory = self.memory + chunk.bytes - before;
         self.outcome = bytes.max(self.outcome - self.outcome / 8);
-        lane.pending.push_back(chunk);
+        lane.pending.push(chunk);
         lane.done = done;
         lane.ended = ended;
         lane.job.attempts = 0;

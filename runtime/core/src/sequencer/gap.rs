@@ -89,13 +89,13 @@ impl Sequencer {
                     lane.ended || lane.parked() || closed(gap)
                 }
             };
-            if lane.gap.as_deref().is_some_and(over) {
-                lane.gap = None;
-                lane.replay = None;
+            if lane.rare.gap.as_deref().is_some_and(over) {
+                lane.rare.gap = None;
+                lane.rare.replay = None;
             }
             return;
         }
-        if lane.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
+        if lane.rare.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
             let front = lane.front;
             if skip
                 && front == lane.done
@@ -110,19 +110,20 @@ impl Sequencer {
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
             let round = if front == lane.done { lane.job.rounds } else { 0 };
-            let until = match lane.gap_due.take() {
+            let until = match lane.rare.gap_due.take() {
                 // What the last owner had not acknowledged comes again: it gets the time for that.
                 Some(due) if !ended => due.max(self.born.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
             };
             let stage = Stage::Clock(until.max(now));
-            lane.replay = None;
-            lane.gap = Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));
+            lane.rare.replay = None;
+            lane.rare.gap =
+                Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));
             if ended || until <= now {
                 self.gap_round(index);
             }
-        } else if lane.gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
+        } else if lane.rare.gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
             // It ran out while the gap stood still.
             self.gap_round(index);
         }
@@ -132,7 +133,7 @@ impl Sequencer {
     /// The clock has run out.
     pub(super) fn gap_round(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.gap else { return };
+        let Some(gap) = &mut lane.rare.gap else { return };
         if gap.round >= self.settings.gap.attempts {
             gap.stage = Stage::Exhausted;
             return;
@@ -168,7 +169,7 @@ impl Sequencer {
         let moved = match loaded {
             Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.known
+                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.rare.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };
@@ -176,7 +177,7 @@ impl Sequencer {
             self.load_again(index);
             return;
         }
-        if lane.gap.as_ref().is_some_and(|gap| gap.reloading()) {
+        if lane.rare.gap.as_ref().is_some_and(|gap| gap.reloading()) {
             self.ask_source(index, 0);
         }
     }
@@ -189,9 +190,9 @@ impl Sequencer {
         let serial = self.next_serial();
         let missing = self.missing(index);
         let lane = &mut self.lanes[index];
-        let Some(gap) = &lane.gap else { return };
+        let Some(gap) = &lane.rare.gap else { return };
         let certain = lane.misses(gap.at);
-        let Some(gap) = &mut lane.gap else { return };
+        let Some(gap) = &mut lane.rare.gap else { return };
         if !certain || missing.is_empty() {
             // It may be among what only the store has, and then the round is made when that is
             // known; or nothing later is held any more, and then it is no gap.
@@ -199,7 +200,7 @@ impl Sequencer {
             return;
         }
         gap.stage = Stage::Asking(source);
-        lane.replay = Some(serial);
+        lane.rare.replay = Some(serial);
         self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         let (key, within) = (lane.key.clone(), self.settings.complete_ttl);
@@ -209,7 +210,7 @@ impl Sequencer {
     /// What is missing below the highest sequence known, as far as memory tells.
     fn missing(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
-        let Some(gap) = &lane.gap else { return Vec::new() };
+        let Some(gap) = &lane.rare.gap else { return Vec::new() };
         if gap.tail {
             return vec![gap.at..=gap.at];
         }
@@ -223,7 +224,8 @@ impl Sequencer {
         };
         // Between the bounds of `rest` nothing is known for sure, and what is there is not
         // missing: it is asked for when it comes into memory.
-        let mut rest = (lane.rest.count > 0).then_some((lane.rest.first, lane.rest.last));
+        let mut rest =
+            (lane.rare.rest.count > 0).then_some((lane.rare.rest.first, lane.rare.rest.last));
         for held in lane.held.iter() {
             if held.sequence < gap.at {
                 continue;
@@ -243,13 +245,13 @@ impl Sequencer {
     pub(super) fn replayed(&mut self, token: Token, found: Vec<(u64, Arc<Event>)>, again: bool) {
         // Also one that nobody waits for any more was under way.
         self.replays.answer(token);
-        let Some(index) = self.answered(token, |lane| &mut lane.replay) else { return };
+        let Some(index) = self.answered(token, |lane| &mut lane.rare.replay) else { return };
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.gap else { return };
+        let Some(gap) = &mut lane.rare.gap else { return };
         gap.again |= again;
         let (at, stage, tail) = (gap.at, gap.stage, gap.tail);
         if tail {
-            lane.gap = None;
+            lane.rare.gap = None;
         }
         let sequenced = self.settings.ordering == Ordering::Sequenced;
         for (sequence, event) in found {
@@ -261,7 +263,8 @@ impl Sequencer {
         }
         self.lanes[index].advance_front();
         let lane = &self.lanes[index];
-        let open = lane.gap.as_ref().is_some_and(|gap| gap.at == at && !tail) && lane.front <= at;
+        let open =
+            lane.rare.gap.as_ref().is_some_and(|gap| gap.at == at && !tail) && lane.front <= at;
         if open && let Stage::Asking(source) = stage {
             self.ask_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
@@ -274,7 +277,7 @@ impl Sequencer {
     fn end_round(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.gap else { return };
+        let Some(gap) = &mut lane.rare.gap else { return };
         gap.round += 1;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
@@ -293,13 +296,13 @@ impl Sequencer {
     /// All rounds are over, and everything before the gap has run.
     fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.gap else { return };
+        let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
+        let Some(gap) = &mut lane.rare.gap else { return };
         if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
             return;
         }
         let (first, rounds) = (gap.at, gap.round);
         let held = lane.held.head().map(|held| held.sequence);
-        let rest = (lane.rest.count > 0).then_some(lane.rest.first);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
         let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
         let error = if next - first == 1 {
@@ -325,7 +328,7 @@ impl Sequencer {
                 let last = (next - 1).min(first + room - 1);
                 gap.at = last + 1;
                 if gap.at == next {
-                    lane.gap = None;
+                    lane.rare.gap = None;
                 }
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 self.lanes[index].advance_front();
@@ -343,14 +346,14 @@ impl Sequencer {
     /// The key has been silent for `gap.tail`: asks once for the event that would be next.
     pub(super) fn ask_for_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.tail_at = None;
-        let busy = lane.turn.is_some() || lane.gap.is_some() || lane.held.to_run() > 0;
-        if busy || lane.ended || lane.parked() || !lane.live() || lane.rest.count > 0 {
+        lane.rare.tail_at = None;
+        let busy = lane.turn.is_some() || lane.rare.gap.is_some() || lane.held.to_run() > 0;
+        if busy || lane.ended || lane.parked() || !lane.live() || lane.rare.rest.count > 0 {
             return;
         }
         let at = lane.done;
         let stage = Stage::Asking(0);
-        lane.gap = Some(Box::new(Gap { at, stage, round: 0, again: false, tail: true }));
+        lane.rare.gap = Some(Box::new(Gap { at, stage, round: 0, again: false, tail: true }));
         self.ask_source(index, 0);
     }
 
@@ -360,8 +363,10 @@ impl Sequencer {
         self.due.soon(self.now);
         for index in self.lanes.indices() {
             let lane = &mut self.lanes[index];
-            lane.tail_at = lane.tail_at.map(|at| at.min(self.now));
-            if self.lanes[index].gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
+            if lane.rare.tail_at.is_some_and(|at| at > self.now) {
+                lane.rare.tail_at = Some(self.now);
+            }
+            if self.lanes[index].rare.gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
                 self.gap_round(index);
             }
             self.settle(index);

@@ -28,17 +28,20 @@ pub(super) enum SpillCopy {
     Stored,
 }
 
+/// Room made for a key's events when the first one comes.
+const FEW: usize = 4;
+
 /// What is held of one key: executed first (until that is durable), then what is to run.
 #[derive(Debug, Default)]
 pub(super) struct HeldEvents {
     /// Ascending by sequence.
     queue: VecDeque<Held>,
     /// How many, from the front, were executed.
-    ran: usize,
+    ran: u32,
     /// How many are not durable.
-    loose: usize,
+    loose: u32,
     /// How many have a copy, or get one by the write in flight.
-    copies: usize,
+    copies: u32,
 }
 
 impl HeldEvents {
@@ -48,7 +51,7 @@ impl HeldEvents {
 
     /// How many were not executed yet.
     pub(super) fn to_run(&self) -> usize {
-        self.queue.len() - self.ran
+        self.queue.len() - self.ran as usize
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,12 +60,12 @@ impl HeldEvents {
 
     /// How many are not durable.
     pub(super) fn loose(&self) -> usize {
-        self.loose
+        self.loose as usize
     }
 
     /// How many have a copy, or get one by the write in flight.
     pub(super) fn copies(&self) -> usize {
-        self.copies
+        self.copies as usize
     }
 
     pub(super) fn highest(&self) -> Option<u64> {
@@ -90,12 +93,12 @@ impl HeldEvents {
 
     /// The first that was not executed.
     pub(super) fn head(&self) -> Option<&Held> {
-        self.queue.get(self.ran)
+        self.queue.get(self.ran as usize)
     }
 
     /// Those that were not executed.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Held> {
-        self.queue.range(self.ran..)
+        self.queue.range(self.ran as usize..)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
@@ -108,16 +111,19 @@ impl HeldEvents {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
         };
-        self.loose += usize::from(held.copy != SpillCopy::Stored);
-        self.copies += usize::from(held.copy != SpillCopy::None);
-        self.ran += usize::from(held.sequence < done);
+        self.loose += u32::from(held.copy != SpillCopy::Stored);
+        self.copies += u32::from(held.copy != SpillCopy::None);
+        self.ran += u32::from(held.sequence < done);
+        if self.queue.capacity() == 0 {
+            self.queue = VecDeque::with_capacity(FEW);
+        }
         self.queue.insert(position, held);
         position + 1 < self.queue.len()
     }
 
     /// So many more were executed.
     pub(super) fn executed(&mut self, events: usize) {
-        self.ran += events;
+        self.ran += events as u32;
     }
 
     /// The source has delivered what replay had found.
@@ -132,7 +138,7 @@ impl HeldEvents {
         if held.copy == SpillCopy::Stored {
             return None;
         }
-        self.copies += usize::from(held.copy == SpillCopy::None);
+        self.copies += u32::from(held.copy == SpillCopy::None);
         self.loose -= 1;
         held.copy = SpillCopy::Stored;
         Some((held.sequence, std::mem::take(&mut held.delivery)))
@@ -159,13 +165,17 @@ impl HeldEvents {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
         self.ran = self.ran.saturating_sub(1);
         self.forget(&held);
+        if self.queue.is_empty() {
+            // Most keys have nothing in memory most of the time: the room is for others.
+            self.queue = VecDeque::new();
+        }
         Some(held)
     }
 
     /// Takes out those that were not executed, apart from the first `skip`, and that `which`
     /// names.
     pub(super) fn extract(&mut self, skip: usize, which: impl Fn(&Held) -> bool) -> Vec<Held> {
-        let keep = (self.ran + skip).min(self.queue.len());
+        let keep = (self.ran as usize + skip).min(self.queue.len());
         // Mostly there is none: then nothing is moved.
         if !self.queue.range(keep..).any(&which) {
             return Vec::new();
@@ -184,7 +194,7 @@ impl HeldEvents {
     }
 
     fn forget(&mut self, held: &Held) {
-        self.loose -= usize::from(held.copy != SpillCopy::Stored);
-        self.copies -= usize::from(held.copy != SpillCopy::None);
+        self.loose -= u32::from(held.copy != SpillCopy::Stored);
+        self.copies -= u32::from(held.copy != SpillCopy::None);
     }
 }

@@ -8,21 +8,25 @@
 //! ```
 //!
 //! `held` has every event from `job.next` on that is in memory, durable or not, since a refused
-//! commit runs them again; `rest` is what only the store's spill area has.
+//! commit runs them again; `rare.rest` is what only the store's spill area has.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::chunk::Chunk;
-use super::gap::Gap;
 use super::held::{HeldEvents, SpillCopy};
 use super::ids::Ids;
+use super::rare::Rare;
 use crate::event::{Delivery, Event, Key};
 use crate::job::{Job, Spilled, Status};
 use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
+
+/// Each event touches all of it some times, and most lanes are in no cache: what few lanes have
+/// belongs in [`Rare`].
+const _: () = assert!(size_of::<Lane>() <= 400);
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent marks, not one state in disguise")]
@@ -35,8 +39,6 @@ pub(super) struct Lane {
     /// The record as it will be once the commit in flight is applied, except that what concerns
     /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
     pub(super) job: Job,
-    /// What the store has of this once the commit in flight is applied.
-    pub(super) known: Known,
     /// The store has no record, as far as is known.
     pub(super) absent: bool,
     /// That there is no record is only assumed: no commit has confirmed it. Nothing may be ended
@@ -47,19 +49,13 @@ pub(super) struct Lane {
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldEvents,
-    /// Deliveries of repeats that wait for their original.
-    pub(super) repeats: Vec<(u64, Delivery)>,
     /// Deliveries that wait until the job is loaded, in order.
-    pub(super) arrivals: VecDeque<(Delivery, Arc<Event>)>,
-    /// Deliveries that may be repeats of events in `rest`: the store compares them.
-    pub(super) checks: Vec<Check>,
+    pub(super) arrivals: Vec<(Delivery, Arc<Event>)>,
     /// Executed or settled, not yet in a commit.
-    pub(super) pending: VecDeque<Box<Chunk>>,
-    pub(super) rest: Spilled,
+    pub(super) pending: SmallVec<[Box<Chunk>; 2]>,
+    pub(super) rare: Rare,
     pub(super) turn: Option<InTurn>,
     pub(super) load: Option<u64>,
-    pub(super) page: Option<u64>,
-    pub(super) replay: Option<u64>,
     /// A commit with a write of this lane is in flight.
     pub(super) writing: bool,
     /// That commit settles a late original.
@@ -72,23 +68,11 @@ pub(super) struct Lane {
     pub(super) header: bool,
     /// Everything held is to be spilled.
     pub(super) spill_all: bool,
-    /// This event trapped once: it is tried once more, on a fresh instance.
-    pub(super) again: Option<u64>,
-    pub(super) retry_at: Option<u64>,
-    /// Another partition had the job, or may have it now: when to look again.
-    pub(super) reload_at: Option<u64>,
-    /// When to ask for a lost last event.
-    pub(super) tail_at: Option<u64>,
-    pub(super) gap: Option<Box<Gap>>,
-    /// When the store says that a gap found now is to be asked for.
-    pub(super) gap_due: Option<u64>,
     /// The key has ended with the last event below `done`.
     pub(super) ended: bool,
     /// When the store forgets the key, if nothing is written until then.
     pub(super) forgotten_at: u64,
     pub(super) ids: Option<Box<Ids>>,
-    /// Earliest entry in the timers.
-    pub(super) timer: u64,
     /// As counted.
     pub(super) class: LaneState,
     /// As counted: something will happen to it by itself.
@@ -99,7 +83,7 @@ pub(super) struct Lane {
 
 /// The part of a stored record, beside its `next`, by which it shows that another owner has been
 /// there.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     generation: u32,
     attempts: u32,
@@ -108,6 +92,14 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Of a job that nothing has happened to.
+    pub(super) const NEW: Self = Self {
+        generation: 0,
+        attempts: 0,
+        rounds: 0,
+        spilled: Spilled { count: 0, first: 0, last: 0 },
+    };
+
     pub(super) fn of(job: &Job) -> Self {
         let Job { generation, attempts, rounds, spilled, .. } = *job;
         Self { generation, attempts, rounds, spilled }
@@ -136,7 +128,7 @@ pub(super) struct Check {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InTurn {
     pub(super) serial: u64,
-    pub(super) events: usize,
+    pub(super) events: u32,
     /// The lane started again meanwhile: the result is worth nothing, but until it comes no other
     /// turn may start.
     pub(super) stale: bool,
@@ -153,7 +145,6 @@ impl Lane {
             shard,
             birth,
             mode: Mode::Loading,
-            known: Known::default(),
             absent: false,
             assumed: false,
             state: None,
@@ -161,31 +152,20 @@ impl Lane {
             front: job.next,
             job,
             held: HeldEvents::default(),
-            repeats: Vec::new(),
-            arrivals: VecDeque::new(),
-            checks: Vec::new(),
-            pending: VecDeque::new(),
-            rest: Spilled::default(),
+            arrivals: Vec::new(),
+            pending: SmallVec::new(),
+            rare: Rare::default(),
             turn: None,
             load: None,
-            page: None,
-            replay: None,
             writing: false,
             joining: false,
             dirty: false,
             ready: false,
             header: false,
             spill_all: false,
-            again: None,
-            retry_at: None,
-            reload_at: None,
-            tail_at: None,
-            gap: None,
-            gap_due: None,
             ended: false,
             forgotten_at: u64::MAX,
             ids: None,
-            timer: u64::MAX,
             class: LaneState::Loading,
             restless: false,
             charged: 0,
@@ -219,12 +199,12 @@ impl Lane {
 
     /// Whether a round of its gap begins with the job being loaded again.
     pub(super) fn reloads(&self) -> bool {
-        self.live() && self.gap.as_ref().is_some_and(|gap| gap.reloading())
+        self.live() && self.rare.gap.as_ref().is_some_and(|gap| gap.reloading())
     }
 
     /// Events being executed whose results will count.
     pub(super) fn running(&self) -> usize {
-        self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events)
+        self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events as usize)
     }
 
     pub(super) fn parked(&self) -> bool {
@@ -234,25 +214,31 @@ impl Lane {
     /// The highest sequence known to be held somewhere.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
-        let rest = (self.rest.count > 0).then_some(self.rest.last);
+        let rest = (self.rare.rest.count > 0).then_some(self.rare.rest.last);
         held.max(rest)
     }
 
     /// Deliveries of repeats of an event, which end with it.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<Delivery> {
-        let same = self.repeats.extract_if(.., |repeat| repeat.0 == sequence);
+        if self.rare.repeats.is_empty() {
+            return Vec::new();
+        }
+        let same = self.rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
     }
 
     /// Moves `front` over everything that is known to be there.
     pub(super) fn advance_front(&mut self) {
         self.front = self.front.max(self.done);
+        if self.highest() < Some(self.front) {
+            return;
+        }
         loop {
-            if self.rest.spans(self.front) {
-                if !self.rest.contiguous() {
+            if self.rare.rest.spans(self.front) {
+                if !self.rare.rest.contiguous() {
                     return;
                 }
-                self.front = self.rest.last + 1;
+                self.front = self.rare.rest.last + 1;
             } else if let Ok(mut index) = self.held.find(self.front) {
                 while self.held.get(index).is_some_and(|held| held.sequence == self.front) {
                     self.front += 1;
@@ -272,21 +258,21 @@ impl Lane {
     /// Whether this is the first sequence that is missing, for certain: not while it may be among
     /// what only the store has.
     pub(super) fn misses(&self, sequence: u64) -> bool {
-        sequence == self.front && !self.rest.spans(sequence)
+        sequence == self.front && !self.rare.rest.spans(sequence)
     }
 
     /// When the clock of its gap runs out, unless it stands still.
     pub(super) fn gap_clock(&self) -> Option<u64> {
-        self.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
+        self.rare.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
     /// Whether what is held cannot all be run now.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()
-                || self.retry_at.is_some()
-                || self.gap.is_some()
-                || self.rest.count > 0)
+                || self.rare.retry_at.is_some()
+                || self.rare.gap.is_some()
+                || self.rare.rest.count > 0)
     }
 
     pub(super) fn runnable(&self, settings: &Settings) -> bool {
@@ -294,9 +280,9 @@ impl Lane {
             && self.live()
             && !self.ended
             && !self.parked()
-            && self.retry_at.is_none()
+            && self.rare.retry_at.is_none()
             && self.held.head().is_some_and(|held| held.sequence == self.done)
-            && match self.pending.back() {
+            && match self.pending.last() {
                 None => true,
                 Some(chunk) => {
                     self.pending.len() == 1
@@ -319,9 +305,9 @@ impl Lane {
     /// Checks that can be made now: none while a page is being read, whose bounds they would
     /// change, and no more than the spill area takes if all of them turn out to be new.
     pub(super) fn check_room(&self, settings: &Settings) -> usize {
-        if self.page.is_some() {
+        if self.rare.page.is_some() {
             0
-        } else if self.rest.contiguous() {
+        } else if self.rare.rest.contiguous() {
             // None of them can be new.
             usize::MAX
         } else {
@@ -336,7 +322,7 @@ impl Lane {
             && self.load.is_none()
             && (!self.pending.is_empty()
                 || self.header
-                || (!self.checks.is_empty() && self.check_room(settings) > 0)
+                || (!self.rare.checks.is_empty() && self.check_room(settings) > 0)
                 || (self.spill_all && self.can_spill(settings)))
     }
 
@@ -344,7 +330,7 @@ impl Lane {
     pub(super) fn durable_but_full(&self, settings: &Settings) -> bool {
         self.held.loose() > 0
             && self.turn.is_none()
-            && self.page.is_none()
+            && self.rare.page.is_none()
             && self.load.is_none()
             && !self.writing
             && !self.wants_write(settings)
@@ -358,15 +344,15 @@ impl Lane {
             && self.mode != Mode::Loading
             && self.turn.is_none()
             && self.load.is_none()
-            && self.page.is_none()
+            && self.rare.page.is_none()
             && !self.ready
             && !self.writing
             && !self.dirty
             && self.arrivals.is_empty()
-            && self.checks.is_empty()
+            && self.rare.checks.is_empty()
             && self.pending.is_empty()
             && !self.header
-            && self.gap.as_ref().is_none_or(|gap| !gap.asks())
+            && self.rare.gap.as_ref().is_none_or(|gap| !gap.asks())
     }
 
     /// When its owner must look at it again, from what the store knows of it, or `None` if only
@@ -375,16 +361,16 @@ impl Lane {
         if self.parked() || self.ended {
             return self.ended.then_some(now).filter(|_| self.job.spilled.count > 0);
         }
-        if let Some(at) = self.retry_at {
+        if let Some(at) = self.rare.retry_at {
             return Some(at);
         }
         if self.job.spilled.count > 0 {
-            return match &self.gap {
+            return match &self.rare.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
                 _ => Some(now),
             };
         }
-        self.tail_at
+        self.rare.tail_at
     }
 
     /// What it costs in memory apart from its events.
@@ -393,5 +379,6 @@ impl Lane {
             + self.key.len()
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
+            + self.rare.memory()
     }
 }

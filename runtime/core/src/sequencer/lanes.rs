@@ -38,9 +38,11 @@ struct Ends {
     count: usize,
 }
 
-/// A lane's place in its list.
+/// A lane's place in its list, and what else is asked about it without the lane.
 #[derive(Debug, Clone, Copy)]
 struct Link {
+    /// Of the key.
+    hash: u64,
     list: Option<List>,
     before: u32,
     after: u32,
@@ -48,7 +50,7 @@ struct Link {
 
 impl Default for Link {
     fn default() -> Self {
-        Self { list: None, before: NIL, after: NIL }
+        Self { hash: 0, list: None, before: NIL, after: NIL }
     }
 }
 
@@ -83,16 +85,16 @@ impl Lanes {
         if index as usize == self.links.len() {
             self.links.push(Link::default());
         }
-        let (slab, hasher) = (&self.slab, &self.hasher);
-        self.by_key
-            .insert_unique(hash, index, |&other| hasher.hash_one(&*slab[other as usize].key));
+        let links = &mut self.links;
+        links[index as usize].hash = hash;
+        self.by_key.insert_unique(hash, index, |&other| links[other as usize].hash);
         index
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Lane {
         self.list(index, None);
         let lane = self.slab.remove(index as usize);
-        let hash = self.hasher.hash_one(&*lane.key);
+        let hash = self.links[index as usize].hash;
         if let Ok(entry) = self.by_key.find_entry(hash, |&other| other == index) {
             entry.remove();
         }
@@ -134,11 +136,11 @@ impl Lanes {
                 after => self.links[after as usize].before = link.before,
             }
         }
-        let mut link = Link::default();
+        let mut link = Link { hash: link.hash, ..Link::default() };
         if let Some(new) = list {
             let ends = &mut self.ends[new as usize];
             ends.count += 1;
-            link = Link { list, before: ends.last, after: NIL };
+            link = Link { list, before: ends.last, ..link };
             match std::mem::replace(&mut ends.last, index) {
                 NIL => ends.first = index,
                 before => self.links[before as usize].after = index,

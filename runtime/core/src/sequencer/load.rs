@@ -80,7 +80,7 @@ impl Sequencer {
                 Ok(Some(loaded)) => self.install(index, *loaded),
             }
             self.take_arrivals(index);
-            if self.lanes[index].tail_at.is_some_and(|at| at <= self.now) {
+            if self.lanes[index].rare.tail_at.is_some_and(|at| at <= self.now) {
                 self.ask_for_tail(index);
             }
         }
@@ -111,14 +111,13 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.mode = Mode::Live;
         lane.absent = false;
-        lane.known = Known::of(&loaded.job);
+        let known = Known::of(&loaded.job);
         lane.job = Job { partition: settings.partition, ..loaded.job };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;
         }
         lane.done = lane.job.next;
         lane.front = lane.job.next;
-        lane.rest = lane.job.spilled;
         lane.ended = lane.job.status == Status::Completed;
         lane.forgotten_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
         if settings.ordering == Ordering::Fifo {
@@ -129,22 +128,28 @@ impl Sequencer {
             lane.ids = Some(Box::new(super::ids::Ids::from_taken(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
-        lane.gap_due = (lane.rest.count > 0).then(|| now + wait.min(settings.gap.timeout));
+        if known != Known::NEW {
+            lane.rare.known = known;
+            lane.rare.rest = lane.job.spilled;
+        }
+        if lane.rare.rest.count > 0 {
+            lane.rare.gap_due = Some(now + wait.min(settings.gap.timeout));
+        }
         match lane.job.status {
             Status::Retrying => {
-                lane.retry_at = Some(now + wait.min(settings.retry.backoff.max));
+                lane.rare.retry_at = Some(now + wait.min(settings.retry.backoff.max));
                 lane.job.status = Status::Active;
             }
             Status::Waiting => lane.job.status = Status::Active,
-            Status::Active if loaded.due_in.is_some() && lane.rest.count == 0 => {
+            Status::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
                 let wait = if self.ended { 0 } else { wait };
-                lane.tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
+                lane.rare.tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
                 // An entry that no setting asks for any more would come up again and again.
-                lane.header |= lane.tail_at.is_none();
+                lane.header |= lane.rare.tail_at.is_none();
             }
             Status::Active | Status::Parked | Status::Completed => {}
         }
-        if lane.retry_at.is_some_and(|at| at <= now) {
+        if lane.rare.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         } else if lane.parked() {
             self.retry_under_new_version(index);

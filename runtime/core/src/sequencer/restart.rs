@@ -27,7 +27,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         lane.mode = Mode::Foreign(next);
-        lane.reload_at = Some(self.now + self.settings.gap.timeout.max(1));
+        lane.rare.reload_at = Some(self.now + self.settings.gap.timeout.max(1));
         self.settle(index);
     }
 
@@ -49,11 +49,12 @@ impl Sequencer {
             if held.copy == SpillCopy::Stored {
                 continue;
             }
-            let repeats = lane.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);
+            let repeats =
+                lane.rare.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);
             let deliveries = std::iter::once(held.delivery).chain(repeats.map(|(_, d)| *d));
             for delivery in deliveries {
                 self.memory += held.event.memory();
-                lane.arrivals.push_back((delivery, held.event.clone()));
+                lane.arrivals.push((delivery, held.event.clone()));
             }
         }
         for chunk in std::mem::take(&mut lane.pending) {
@@ -61,11 +62,11 @@ impl Sequencer {
             self.memory -= chunk.bytes;
             for (delivery, event) in chunk.joined {
                 self.memory += event.memory();
-                lane.arrivals.push_back((delivery, event));
+                lane.arrivals.push((delivery, event));
             }
         }
         // Their memory stays counted: a check becomes an arrival.
-        let checks = std::mem::take(&mut lane.checks);
+        let checks = std::mem::take(&mut lane.rare.checks);
         lane.arrivals.extend(checks.into_iter().map(|check| (check.delivery, check.event)));
         lane.arrivals.extend(arrivals);
 
@@ -74,10 +75,10 @@ impl Sequencer {
         let old = std::mem::replace(lane, fresh);
         lane.arrivals = old.arrivals;
         lane.turn = old.turn.map(|turn| InTurn { stale: true, ..turn });
-        lane.again = old.again;
+        lane.rare.again = old.rare.again;
         lane.dirty = old.dirty;
         lane.ready = old.ready;
-        lane.timer = old.timer;
+        lane.rare.timer = old.rare.timer;
         lane.class = old.class;
         lane.restless = old.restless;
         lane.charged = old.charged;

@@ -8,12 +8,15 @@ use crate::stats::LaneState;
 
 impl Sequencer {
     pub(super) fn settle(&mut self, index: u32) {
-        if self.lanes[index].live() {
-            self.lanes[index].advance_front();
-            self.update_gap(index);
-            self.want_page(index);
-            self.overflow_held(index);
-            self.watch_full(index);
+        let lane = &mut self.lanes[index];
+        if lane.live() {
+            lane.advance_front();
+            if lane.rare.is_some() || lane.parked() || lane.has_gap() {
+                self.update_gap(index);
+                self.want_page(index);
+                self.overflow_held(index);
+                self.watch_full(index);
+            }
             let lane = &mut self.lanes[index];
             let second = fault!(self, TwoTurnsOfOneKey) && lane.turn.is_some();
             if !lane.ready && (second || lane.runnable(&self.settings)) {
@@ -26,7 +29,10 @@ impl Sequencer {
                 self.shards[lane.shard as usize].dirty.push_back(index);
             }
         }
-        self.arm(index);
+        if self.lanes[index].rare.is_some() {
+            self.arm(index);
+            self.lanes[index].rare.release();
+        }
         self.count(index);
     }
 
@@ -34,13 +40,13 @@ impl Sequencer {
     fn arm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let gap = lane.gap_clock();
-        let tail = lane.tail_at.filter(|_| lane.class == LaneState::Idle);
+        let tail = lane.rare.tail_at.filter(|_| lane.class == LaneState::Idle);
         let mut at = u64::MAX;
-        for deadline in [lane.retry_at, lane.reload_at, tail, gap] {
+        for deadline in [lane.rare.retry_at, lane.rare.reload_at, tail, gap] {
             at = at.min(deadline.unwrap_or(u64::MAX));
         }
-        if at < lane.timer {
-            lane.timer = at;
+        if at < lane.rare.timer.unwrap_or(u64::MAX) {
+            lane.rare.timer = Some(at);
             self.timers.set(at, index, lane.birth);
         }
     }
@@ -48,25 +54,25 @@ impl Sequencer {
     pub(super) fn lane_timeout(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        lane.timer = u64::MAX;
-        if lane.retry_at.is_some_and(|at| at <= now) {
+        lane.rare.timer = None;
+        if lane.rare.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         }
         if self.lanes[index].gap_clock().is_some_and(|at| at <= now) {
             self.gap_round(index);
         }
         let lane = &mut self.lanes[index];
-        if lane.reload_at.take_if(|at| *at <= now).is_some() && !lane.writing {
+        if lane.rare.reload_at.take_if(|at| *at <= now).is_some() && !lane.writing {
             self.load_again(index);
         }
-        if self.lanes[index].tail_at.is_some_and(|at| at <= now) {
+        if self.lanes[index].rare.tail_at.is_some_and(|at| at <= now) {
             self.ask_for_tail(index);
         }
         self.settle(index);
     }
 
     /// Puts the lane into the list and the counts that it belongs in.
-    fn count(&mut self, index: u32) {
+    pub(super) fn count(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let own = lane.own_memory();
         self.memory = self.memory + own - lane.charged;
@@ -77,8 +83,8 @@ impl Sequencer {
         self.stats.lanes_by_state[class as usize] += 1;
         lane.class = class;
 
-        let restless =
-            lane.gap.as_ref().is_some_and(|gap| !gap.for_ever()) || lane.reload_at.is_some();
+        let restless = lane.rare.gap.as_ref().is_some_and(|gap| !gap.for_ever())
+            || lane.rare.reload_at.is_some();
         self.restless = self.restless + usize::from(restless) - usize::from(lane.restless);
         lane.restless = restless;
 
@@ -102,7 +108,7 @@ fn class_of(lane: &Lane) -> LaneState {
     }
     if lane.turn.is_some() {
         LaneState::Running
-    } else if lane.page.is_some() {
+    } else if lane.rare.page.is_some() {
         LaneState::Loading
     } else if lane.ready {
         LaneState::Ready
@@ -110,9 +116,9 @@ fn class_of(lane: &Lane) -> LaneState {
         LaneState::Committing
     } else if lane.parked() {
         LaneState::Parked
-    } else if lane.retry_at.is_some() {
+    } else if lane.rare.retry_at.is_some() {
         LaneState::Retrying
-    } else if lane.gap.is_some() {
+    } else if lane.rare.gap.is_some() {
         LaneState::Waiting
     } else {
         LaneState::Idle

@@ -22,16 +22,16 @@ impl Sequencer {
     /// among them.
     pub(super) fn want_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        if lane.page.is_some() || lane.rest.count == 0 || lane.writing {
+        if lane.rare.page.is_some() || lane.rare.rest.count == 0 || lane.writing {
             return;
         }
         let next = lane.done + lane.running() as u64;
         let from = if lane.over() {
-            lane.rest.first
+            lane.rare.rest.first
         } else if lane.ended
             || lane.parked()
-            || lane.retry_at.is_some()
-            || !lane.rest.spans(next)
+            || lane.rare.retry_at.is_some()
+            || !lane.rare.rest.spans(next)
             || lane.held.find(next).is_ok()
         {
             return;
@@ -40,7 +40,7 @@ impl Sequencer {
         };
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
-        lane.page = Some(serial);
+        lane.rare.page = Some(serial);
         self.pages.ask(Token { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
             token: Token { lane: index, serial },
@@ -54,7 +54,7 @@ impl Sequencer {
     pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
         // Also one that nobody waits for any more was under way.
         self.pages.answer(token);
-        let Some(index) = self.answered(token, |lane| &mut lane.page) else { return };
+        let Some(index) = self.answered(token, |lane| &mut lane.rare.page) else { return };
         let lane = &mut self.lanes[index];
         if lane.ended && !lane.over() {
             // They are buried once the end is durable, and read again for that.
@@ -63,13 +63,13 @@ impl Sequencer {
         }
         // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
-        let left = lane.rest.count.saturating_sub(read as u64);
+        let left = lane.rare.rest.count.saturating_sub(read as u64);
         match events.last() {
             Some(&(last, _)) if !end && left > 0 => {
-                let (first, last) = (last + 1, lane.rest.last.max(last + 1));
-                lane.rest = Spilled { count: left, first, last };
+                let (first, last) = (last + 1, lane.rare.rest.last.max(last + 1));
+                lane.rare.rest = Spilled { count: left, first, last };
             }
-            _ => lane.rest = Spilled::default(),
+            _ => lane.rare.rest = Spilled::default(),
         }
         for (sequence, event) in events {
             if self.lanes[index].over() {
@@ -80,12 +80,12 @@ impl Sequencer {
         }
         // What may have been among the events read is known now, and what was taken for there too.
         self.lanes[index].front = self.lanes[index].done;
-        for check in std::mem::take(&mut self.lanes[index].checks) {
+        for check in std::mem::take(&mut self.lanes[index].rare.checks) {
             self.memory -= check.event.memory();
             self.take(index, check.delivery, check.event);
         }
         let lane = &mut self.lanes[index];
-        if lane.rest.count == 0 && (lane.ended || lane.held.is_empty()) {
+        if lane.rare.rest.count == 0 && (lane.ended || lane.held.is_empty()) {
             // The record says that there is more than there is.
             lane.header |= lane.job.spilled.count > 0;
         }
@@ -138,19 +138,19 @@ impl Sequencer {
     /// Forgets held events that the store has and that cannot run soon.
     pub(super) fn unload(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if !lane.blocked() || lane.page.is_some() || lane.ended {
+        if !lane.blocked() || lane.rare.page.is_some() || lane.ended {
             return;
         }
-        let from = if lane.parked() || lane.retry_at.is_some() {
+        let from = if lane.parked() || lane.rare.retry_at.is_some() {
             lane.done
         } else {
-            let gap = lane.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
-            let rest = if lane.rest.count > 0 { lane.rest.first } else { u64::MAX };
+            let gap = lane.rare.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
+            let rest = if lane.rare.rest.count > 0 { lane.rare.rest.first } else { u64::MAX };
             gap.min(rest)
         };
         let stored = |held: &Held| held.sequence >= from && held.copy == SpillCopy::Stored;
         for held in lane.held.extract(lane.running(), stored) {
-            lane.rest.add(held.sequence);
+            lane.rare.rest.add(held.sequence);
             self.memory -= held.event.memory();
         }
         lane.front = lane.done;
@@ -204,7 +204,7 @@ impl Sequencer {
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if self.settings.overflow != Overflow::DeadLetter
-            || (lane.held.loose() == 0 && lane.checks.is_empty())
+            || (lane.held.loose() == 0 && lane.rare.checks.is_empty())
             || lane.ended
             || lane.turn.is_some()
             || lane.writing
@@ -221,8 +221,8 @@ impl Sequencer {
         let over = lane.held.extract(0, beyond).into_iter();
         let mut over: Vec<_> =
             over.map(|held| (held.sequence, held.delivery, held.event)).collect();
-        if lane.page.is_none() && !lane.rest.contiguous() {
-            let checks = std::mem::take(&mut lane.checks).into_iter();
+        if lane.rare.page.is_none() && !lane.rare.rest.contiguous() {
+            let checks = std::mem::take(&mut lane.rare.checks).into_iter();
             over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
         }
         lane.spill_all = false;
@@ -244,8 +244,8 @@ impl Sequencer {
     /// where the event that it waits for went astray, may have ended that: it looks again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if lane.parked() && lane.reload_at.is_none() && lane.durable_but_full(&self.settings) {
-            lane.reload_at = Some(self.now.saturating_add(self.settings.due_poll));
+        if lane.parked() && lane.rare.reload_at.is_none() && lane.durable_but_full(&self.settings) {
+            lane.rare.reload_at = Some(self.now.saturating_add(self.settings.due_poll));
         }
     }
 
@@ -261,10 +261,10 @@ impl Sequencer {
     /// What is held of a key that has just ended becomes letters.
     pub(super) fn completed(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.gap = None;
+        lane.rare.gap = None;
         lane.spill_all = false;
         // A read under way knows nothing of what comes back among the spilled here.
-        lane.page = None;
+        lane.rare.page = None;
         if let Some(ids) = &mut lane.ids {
             // They end without a number, so that a repeat of one must not pass for settled.
             ids.forget_from(lane.done);
@@ -273,7 +273,7 @@ impl Sequencer {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
                 // It is buried with the others that the store has, as they are read.
-                self.lanes[index].rest.add(held.sequence);
+                self.lanes[index].rare.rest.add(held.sequence);
                 continue;
             }
             self.after_end(index, held.sequence, held.delivery, &held.event);
@@ -282,7 +282,7 @@ impl Sequencer {
             }
         }
         let lane = &mut self.lanes[index];
-        if lane.rest.count == 0 && lane.job.spilled.count > 0 {
+        if lane.rare.rest.count == 0 && lane.job.spilled.count > 0 {
             lane.header = true;
         }
     }

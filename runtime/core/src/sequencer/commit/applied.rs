@@ -90,7 +90,7 @@ impl Sequencer {
                 }
                 Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
                 None => {
-                    self.lanes[index].rest.add(check.sequence);
+                    self.lanes[index].rare.rest.add(check.sequence);
                     self.window.finish(check.delivery);
                 }
             }
@@ -103,8 +103,8 @@ impl Sequencer {
         // to be at its limit too early, more so with each repeat after a restart.
         lane.header |= lane.job.spilled.count > exact.count;
         lane.job.spilled = exact;
-        if in_write.events > 0 {
-            lane.tail_at = tail;
+        if in_write.events > 0 && lane.rare.tail_at != tail {
+            lane.rare.tail_at = tail;
         }
         lane.assumed = false;
         if lane.over() {
@@ -142,7 +142,7 @@ impl Sequencer {
             self.wait(index, delivery, event);
         }
         // Their memory stays counted.
-        self.lanes[index].checks.extend(in_write.checks);
+        self.lanes[index].rare.checks.extend(in_write.checks);
         match refusal {
             Refusal::Next(_) => self.load_again(index),
             Refusal::Partition(next) => self.yield_lane(index, next),

@@ -24,12 +24,12 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
         let mut ids = SmallVec::new();
-        let mut chunk = match lane.pending.pop_front() {
-            Some(chunk) => {
-                advance_job(lane, &chunk, settings, &mut ids);
-                chunk
-            }
-            None => Box::new(Chunk::new(lane.job.next, None)),
+        let mut chunk = if lane.pending.is_empty() {
+            Box::new(Chunk::new(lane.job.next, None))
+        } else {
+            let chunk = lane.pending.remove(0);
+            advance_job(lane, &chunk, settings, &mut ids);
+            chunk
         };
         // The end goes with the last event, even where late originals are still to be settled.
         let completed = lane.ended && lane.job.next == lane.done;
@@ -51,7 +51,10 @@ impl Sequencer {
         lane.forgotten_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
         let mut job = job_to_write(lane, more);
         lane.absent = false;
-        lane.known = Known::of(&job);
+        let known = Known::of(&job);
+        if lane.rare.known != known {
+            lane.rare.known = known;
+        }
         lane.header = false;
         lane.writing = true;
         lane.joining = !chunk.joined.is_empty();
@@ -169,7 +172,7 @@ fn spill_of(
     if !lane.spill_all {
         return (spill, spilled);
     }
-    let limit = settings.spill_limit.saturating_sub(lane.rest.count) as usize;
+    let limit = settings.spill_limit.saturating_sub(lane.rare.rest.count) as usize;
     events = events.max(1).min(limit.saturating_sub(lane.held.copies()));
     let (next, done) = (lane.job.next, lane.done);
     let all = lane.held.write_copies(next, |held| {
@@ -191,25 +194,25 @@ fn spill_of(
 
 /// Checks that can be made now, one for each sequence.
 fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
-    if lane.checks.is_empty() {
+    if lane.rare.checks.is_empty() {
         return Vec::new();
     }
     let room = lane.check_room(settings).min(room);
     let (mut now, mut later): (Vec<Check>, Vec<Check>) = (Vec::new(), Vec::new());
-    for check in std::mem::take(&mut lane.checks) {
+    for check in std::mem::take(&mut lane.rare.checks) {
         if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
             later.push(check);
         } else {
             now.push(check);
         }
     }
-    lane.checks = later;
+    lane.rare.checks = later;
     now
 }
 
 /// What the spill area will hold after the write.
 pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
-    let mut spilled = lane.rest;
+    let mut spilled = lane.rare.rest;
     if lane.held.copies() > 0 {
         for held in lane.held.iter() {
             if held.copy != SpillCopy::None && held.sequence >= lane.job.next {
@@ -217,7 +220,7 @@ pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
             }
         }
     }
-    if !lane.rest.contiguous() {
+    if !lane.rare.rest.contiguous() {
         for check in checks {
             spilled.add(check.sequence);
         }
@@ -235,9 +238,9 @@ fn job_to_write(lane: &Lane, more: bool) -> Job {
         job.trouble = None;
         job.status = Status::Active;
     } else if job.status == Status::Active {
-        if lane.retry_at.is_some() {
+        if lane.rare.retry_at.is_some() {
             job.status = Status::Retrying;
-        } else if lane.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
+        } else if lane.rare.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
             job.status = Status::Waiting;
         }
     }

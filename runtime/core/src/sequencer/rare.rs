@@ -1,0 +1,119 @@
+//! What most lanes have none of. It is kept beside the lane: with a hundred thousand lanes it is
+//! the memory that each event touches that costs time.
+
+use std::ops::{Deref, DerefMut};
+
+use super::gap::Gap;
+use super::lane::{Check, Known};
+use crate::event::Delivery;
+use crate::job::Spilled;
+
+/// Reading what is not there shows that there is none; writing makes room for it.
+#[derive(Debug, Default)]
+pub(super) struct Rare(Option<Box<Parts>>);
+
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// Deliveries of repeats that wait for their original.
+    pub(super) repeats: Vec<(u64, Delivery)>,
+    /// Deliveries that may be repeats of events in `rest`: the store compares them.
+    pub(super) checks: Vec<Check>,
+    /// What only the store's spill area has.
+    pub(super) rest: Spilled,
+    /// What the store has of the record once the commit in flight is applied.
+    pub(super) known: Known,
+    /// The read of spilled events that is under way.
+    pub(super) page: Option<u64>,
+    /// The question to a replay source that is under way.
+    pub(super) replay: Option<u64>,
+    /// This event trapped once: it is tried once more, on a fresh instance.
+    pub(super) again: Option<u64>,
+    pub(super) retry_at: Option<u64>,
+    /// Another partition had the job, or may have it now: when to look again.
+    pub(super) reload_at: Option<u64>,
+    /// When to ask for a lost last event.
+    pub(super) tail_at: Option<u64>,
+    pub(super) gap: Option<Box<Gap>>,
+    /// When the store says that a gap found now is to be asked for.
+    pub(super) gap_due: Option<u64>,
+    /// Earliest entry in the timers.
+    pub(super) timer: Option<u64>,
+}
+
+const NONE: Parts = Parts {
+    repeats: Vec::new(),
+    checks: Vec::new(),
+    rest: Spilled { count: 0, first: 0, last: 0 },
+    known: Known::NEW,
+    page: None,
+    replay: None,
+    again: None,
+    retry_at: None,
+    reload_at: None,
+    tail_at: None,
+    gap: None,
+    gap_due: None,
+    timer: None,
+};
+
+static SHARED: Parts = NONE;
+
+impl Rare {
+    /// Whether there may be any of it.
+    pub(super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.0.as_ref().map_or(0, |_| size_of::<Parts>())
+    }
+
+    /// Gives the room back if there is none of it any more.
+    pub(super) fn release(&mut self) {
+        if self.0.as_deref().is_some_and(Parts::are_none) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Parts {
+    fn are_none(&self) -> bool {
+        let Self {
+            repeats,
+            checks,
+            rest,
+            known,
+            page,
+            replay,
+            again,
+            retry_at,
+            reload_at,
+            tail_at,
+            gap,
+            gap_due,
+            timer,
+        } = self;
+        let times = [page, replay, again, retry_at, reload_at, tail_at, gap_due, timer];
+        times.iter().all(|time| time.is_none())
+            && gap.is_none()
+            && repeats.is_empty()
+            && checks.is_empty()
+            && rest.count == 0
+            && *known == Known::NEW
+    }
+}
+
+impl Deref for Rare {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.0.as_deref().unwrap_or(&SHARED)
+    }
+}
+
+impl DerefMut for Rare {
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0.get_or_insert_with(|| Box::new(NONE))
+    }
+}
