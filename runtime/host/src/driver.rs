@@ -26,7 +26,9 @@ pub use progress::Shared;
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
 /// Completions taken at one time.
-const TAKE: usize = 128;
+const TAKE: usize = 8;
+/// Turns handed over at once.
+const BUNCH: usize = 128;
 /// Between two warnings that a stream stands still.
 const TELL_EVERY: Duration = Duration::from_mins(1);
 
@@ -337,7 +339,12 @@ impl Driver {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Run(turn) => self.bunch.push(turn),
+            Effect::Run(turn) => {
+                self.bunch.push(turn);
+                if self.bunch.len() >= BUNCH {
+                    self.turns.submit(std::mem::take(&mut self.bunch));
+                }
+            }
             Effect::Load { token, key } => self.loads.push((token, key)),
             Effect::Commit(batch) => self.commit(batch),
             Effect::Ack { through } => self.taken.acknowledge(through),

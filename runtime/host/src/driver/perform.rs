@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
@@ -109,11 +110,15 @@ impl Driver {
 
     fn answer(&self, input: impl Future<Output = Input> + Send + 'static) {
         let notes = self.notes.clone();
-        tokio::spawn(async move {
+        let mut asking = Box::pin(async move {
             let input = input.await;
             // The driver is gone when the process is ending: then nobody needs it.
             let _ = notes.send(Note::Input(input)).await;
         });
+        // Asked here and now: what is spawned begins only when this task waits.
+        if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(asking);
+        }
     }
 }
 
