@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn, TurnDone};
 use tokio::sync::{mpsc, watch};
 
@@ -19,6 +20,7 @@ use crate::sink::{Job, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Claimed, Partition, Store, StoreError};
 use parked::Parked;
+use perform::{Answer, Asked};
 use taken::Taken;
 
 pub use progress::Shared;
@@ -59,8 +61,6 @@ pub struct Parts {
     pub target: Arc<Target>,
     /// Completions come in here.
     pub inbox: mpsc::Receiver<Note>,
-    /// The other end of `inbox`.
-    pub notes: mpsc::Sender<Note>,
     /// Where events come from.
     pub source: Source,
     /// The name of the source's checkpoint, if it can resume.
@@ -124,13 +124,16 @@ pub struct Driver {
     turns: Turns,
     publisher: mpsc::Sender<Job>,
     target: Arc<Target>,
-    notes: mpsc::Sender<Note>,
     sequencer: Sequencer,
     started: Instant,
     /// Turns to hand over together.
     bunch: Vec<Turn>,
-    /// Loads to make together.
+    /// Loads to make together when one that is under way returns.
     loads: Vec<(ordain_core::Token, ordain_core::Key)>,
+    /// How many are under way.
+    loading: usize,
+    /// What the store was asked.
+    asked: FuturesUnordered<Asked>,
     /// Taken from the source, and not yet by the sequencer.
     waiting: VecDeque<(Delivered, Position)>,
     source_ended: bool,
@@ -147,6 +150,7 @@ impl Driver {
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
         let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
         let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
+        let prefetch = parts.settings.prefetch;
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -155,13 +159,14 @@ impl Driver {
             turns: parts.turns,
             publisher: parts.publisher,
             target: parts.target,
-            notes: parts.notes,
             started: Instant::now(),
             bunch: Vec::new(),
             loads: Vec::new(),
+            loading: 0,
+            asked: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             source_ended: false,
-            taken: Taken::new(parts.checkpoint),
+            taken: Taken::new(parts.checkpoint, prefetch),
             source_failed: None,
             told_at: None,
             failed: None,
@@ -170,7 +175,7 @@ impl Driver {
         let mut notes = Vec::with_capacity(TAKE);
         let mut draining = false;
         loop {
-            driver.perform_all().await?;
+            driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
             if driver.is_over(once && parked.is_over(), draining) {
                 return driver.end().await;
@@ -196,6 +201,7 @@ impl Driver {
                         driver.input(Input::Look(key));
                     }
                 }
+                Some(answer) = driver.asked.next() => driver.take_answer(answer),
                 _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
@@ -246,6 +252,21 @@ impl Driver {
         }
     }
 
+    fn take_answer(&mut self, answer: Answer) {
+        let now = self.now();
+        match answer {
+            Answer::One(input) => self.sequencer.handle(now, input),
+            Answer::Saved(Ok(())) => self.taken.saved(),
+            Answer::Saved(Err(error)) => self.failed = Some(error.into()),
+            Answer::Loads(inputs) => {
+                self.loading -= 1;
+                for input in inputs {
+                    self.sequencer.handle(now, input);
+                }
+            }
+        }
+    }
+
     fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
         self.waiting.extend(deliveries.items);
         self.taken.read(deliveries.print);
@@ -264,7 +285,7 @@ impl Driver {
             return;
         }
         let now = self.now();
-        while self.sequencer.credit() > 0 {
+        while self.sequencer.credit() > 0 && self.taken.has_room() {
             let Some((delivered, position)) = self.waiting.pop_front() else { break };
             let delivery = self.taken.add(position);
             let input = match delivered {
@@ -298,7 +319,16 @@ impl Driver {
     }
 
     async fn end(mut self) -> Result<Stats, DriverError> {
-        self.save_checkpoint().await?;
+        // The last checkpoint is not to be overtaken by the one before it.
+        while self.taken.is_saving()
+            && let Some(answer) = self.asked.next().await
+        {
+            self.take_answer(answer);
+            self.check()?;
+        }
+        if let Some(mark) = self.taken.checkpoint() {
+            self.store.put_marks(&[mark]).await?;
+        }
         self.store.flush().await?;
         alarms::flush();
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
@@ -316,25 +346,19 @@ impl Driver {
         self.source_failed = Some(DriverError::Source(error));
     }
 
-    async fn save_checkpoint(&mut self) -> Result<(), DriverError> {
-        if let Some(mark) = self.taken.checkpoint() {
-            self.store.put_marks(&[mark]).await?;
-        }
-        Ok(())
-    }
-
-    async fn perform_all(&mut self) -> Result<(), DriverError> {
+    fn perform_all(&mut self) -> Result<(), DriverError> {
         while let Some(effect) = self.sequencer.poll_effect() {
             self.perform(effect);
         }
         self.hand_over();
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
         if self.taken.is_due() {
-            self.save_checkpoint().await?;
+            self.save_checkpoint();
         }
-        Ok(())
+        self.check()
+    }
+
+    fn check(&mut self) -> Result<(), DriverError> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 
     fn perform(&mut self, effect: Effect) {

@@ -1,22 +1,38 @@
-//! What the sequencer asks of the store, the workers and the publisher. Each answer comes back
-//! through the inbox; reads that fail are made again until they work, since nothing can go on
+//! What the sequencer asks of the store, the workers and the publisher. The driver itself waits for
+//! the store's answers: a task of its own for each would be one more thread to wake. Reads that fail are made again until they work, since nothing can go on
 //! without them.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::RangeInclusive;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::{Driver, DriverError, Note, alarms};
+use super::{Driver, DriverError, alarms};
 use crate::sink::Job;
 use crate::store::StoreError;
 
+/// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
+const LOADS: usize = 2;
 /// Between tries of a read that failed.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// An answer of the store, to come.
+pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// An answer of the store.
+pub(super) enum Answer {
+    /// To one question.
+    One(Input),
+    /// To a load of several jobs.
+    Loads(Vec<Input>),
+    /// To a checkpoint.
+    Saved(Result<(), StoreError>),
+}
 
 impl Driver {
     /// Hands over what was gathered while effects were drained.
@@ -24,7 +40,8 @@ impl Driver {
         if !self.bunch.is_empty() {
             self.turns.submit(std::mem::take(&mut self.bunch));
         }
-        if !self.loads.is_empty() {
+        if !self.loads.is_empty() && self.loading < LOADS {
+            self.loading += 1;
             let loads = std::mem::take(&mut self.loads);
             self.load(loads);
         }
@@ -32,14 +49,11 @@ impl Driver {
 
     fn load(&mut self, loads: Vec<(Token, Key)>) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
-        let notes = self.notes.clone();
-        tokio::spawn(async move {
+        self.ask(async move {
             let (tokens, keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
             let loaded = insist("load", || store.load(&partition, &keys)).await;
-            for (token, loaded) in tokens.into_iter().zip(loaded) {
-                // The driver is gone when the process is ending: then nobody needs it.
-                let _ = notes.send(Note::Input(Input::Loaded { token, loaded })).await;
-            }
+            let input = |(token, loaded)| Input::Loaded { token, loaded };
+            Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect())
         });
     }
 
@@ -108,17 +122,23 @@ impl Driver {
         });
     }
 
-    fn answer(&self, input: impl Future<Output = Input> + Send + 'static) {
-        let notes = self.notes.clone();
-        let mut asking = Box::pin(async move {
-            let input = input.await;
-            // The driver is gone when the process is ending: then nobody needs it.
-            let _ = notes.send(Note::Input(input)).await;
-        });
-        // Asked here and now: what is spawned begins only when this task waits.
-        if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            tokio::spawn(asking);
+    pub(super) fn save_checkpoint(&mut self) {
+        let Some(mark) = self.taken.checkpoint() else { return };
+        let store = Arc::clone(&self.store);
+        self.ask(async move { Answer::Saved(store.put_marks(&[mark]).await) });
+    }
+
+    fn answer(&mut self, input: impl Future<Output = Input> + Send + 'static) {
+        self.ask(async move { Answer::One(input.await) });
+    }
+
+    fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
+        let mut asked: Asked = Box::pin(answer);
+        // The question goes off here and now, not when the driver next waits.
+        if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            asked = Box::pin(ready(answer));
         }
+        self.asked.push(asked);
     }
 }
 

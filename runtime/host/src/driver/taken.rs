@@ -24,11 +24,16 @@ pub(super) struct Taken {
     prints: VecDeque<Print>,
     /// Acknowledgements since the last checkpoint.
     unsaved: usize,
+    /// Those that the checkpoint covers which is being written.
+    saving: usize,
+    /// What a crash may bring again.
+    limit: usize,
     saved_at: Instant,
 }
 
 impl Taken {
-    pub(super) fn new(name: Option<String>) -> Self {
+    /// `prefetch` is how many are taken and not acknowledged at most.
+    pub(super) fn new(name: Option<String>, prefetch: usize) -> Self {
         Self {
             name,
             delivered: 0,
@@ -36,6 +41,8 @@ impl Taken {
             acknowledged: None,
             prints: VecDeque::new(),
             unsaved: 0,
+            saving: 0,
+            limit: prefetch + CHECKPOINT_EVENTS,
             saved_at: Instant::now(),
         }
     }
@@ -62,6 +69,12 @@ impl Taken {
         }
     }
 
+    /// Whether another one may be taken.
+    pub(super) fn has_room(&self) -> bool {
+        let repeats = self.positions.len() + self.unsaved + self.saving;
+        self.name.is_none() || repeats < self.limit
+    }
+
     /// Whether everything is acknowledged.
     pub(super) fn is_empty(&self) -> bool {
         self.positions.is_empty()
@@ -69,22 +82,36 @@ impl Taken {
 
     /// When the next checkpoint is to be written, whatever comes until then.
     pub(super) fn save_at(&self) -> Option<Instant> {
-        (self.unsaved > 0).then(|| self.saved_at + CHECKPOINT_EVERY)
+        (self.unsaved > 0 && self.saving == 0).then(|| self.saved_at + CHECKPOINT_EVERY)
     }
 
     /// Whether a checkpoint is to be written now.
     pub(super) fn is_due(&self) -> bool {
-        self.unsaved >= CHECKPOINT_EVENTS || self.save_at().is_some_and(|at| at <= Instant::now())
+        // At half of them, so that events are taken on while it is written.
+        let at = self.save_at();
+        at.is_some_and(|at| self.unsaved >= CHECKPOINT_EVENTS / 2 || at <= Instant::now())
     }
 
-    /// The checkpoint of what is acknowledged, as it is kept.
+    /// The checkpoint of what is acknowledged, as it is kept. Until [`Self::saved`] it is being
+    /// written.
     pub(super) fn checkpoint(&mut self) -> Option<Mark> {
         self.saved_at = Instant::now();
-        self.unsaved = 0;
+        let unsaved = std::mem::take(&mut self.unsaved);
         let (name, position) = (self.name.as_ref()?, self.acknowledged?);
         while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
         let checkpoint = Checkpoint::new(position, *self.prints.front()?);
+        self.saving += unsaved;
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
+    }
+
+    /// The checkpoint has been written.
+    pub(super) fn saved(&mut self) {
+        self.saving = 0;
+    }
+
+    /// Whether one is being written.
+    pub(super) fn is_saving(&self) -> bool {
+        self.saving > 0
     }
 }
 
@@ -111,7 +138,7 @@ mod tests {
     #[test]
     fn a_checkpoint_within_a_batch_is_of_all_that_was_read_with_it() {
         let text = b"one\ntwo\nthree\nfour\n";
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()));
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
         for ends in [&[4, 8, 14][..], &[19]] {
             let read = &text[..ends[ends.len() - 1]];
             taken.read(Some(Print::new(text, &Probe::new(read.len() as u64, read))));
@@ -130,5 +157,39 @@ mod tests {
         assert_eq!(resume(&mut taken, text), Some(19));
         assert_eq!(resume(&mut taken, text), Some(19), "the last one can be saved again");
         assert!(taken.is_empty() && !taken.is_due());
+    }
+
+    #[test]
+    fn no_more_is_taken_than_a_crash_may_bring_again() {
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
+        let take_all = |taken: &mut Taken| {
+            let before = taken.delivered;
+            while taken.has_room() {
+                let line = taken.delivered + 1;
+                taken.add(Position { offset: line, line });
+            }
+            taken.delivered - before
+        };
+        let repeats = 10 + CHECKPOINT_EVENTS as u64;
+        assert_eq!(take_all(&mut taken), repeats);
+        taken.read(Some(Print::new(b"", &Probe::new(10 * repeats, b""))));
+        taken.acknowledge(repeats);
+        assert!(taken.is_due() && !taken.has_room());
+
+        assert!(taken.checkpoint().is_some());
+        assert!(taken.is_saving() && !taken.is_due() && !taken.has_room(), "it is not durable");
+        taken.saved();
+        assert_eq!(take_all(&mut taken), repeats);
+    }
+
+    #[test]
+    fn a_source_that_cannot_resume_is_never_held_back() {
+        let mut taken = Taken::new(None, 10);
+        for line in 1..=10_000 {
+            assert!(taken.has_room());
+            taken.add(Position { offset: line, line });
+            taken.acknowledge(line);
+            assert!(taken.checkpoint().is_none() && !taken.is_saving());
+        }
     }
 }

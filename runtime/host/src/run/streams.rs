@@ -137,8 +137,8 @@ impl<'a> Starting<'a> {
         let config = &self.loaded.config;
         let handler = Arc::clone(&handlers.active[&*stream.handler]);
         let version = Some(handler.version().clone());
-        let (notes, inbox) = mpsc::channel(INBOX);
-        let (done, publish) = (notes.clone(), notes.clone());
+        let (done, inbox) = mpsc::channel(INBOX);
+        let publish = done.clone();
         let context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
         let turns = self.pool.attach(
             context,
@@ -165,7 +165,6 @@ impl<'a> Starting<'a> {
             publisher: self.jobs.clone(),
             target: Arc::new(target),
             inbox,
-            notes,
             source,
             checkpoint,
             once: self.once,
