@@ -36,7 +36,7 @@ pub fn text(lines: &[String]) -> String {
 
 /// The lines of the real log, or generated ones. Says which.
 pub fn real_or_generated() -> Result<Vec<String>> {
-    let text = if let Some(path) = std::env::var_os(REAL_LOG) {
+    let text = if let Some(path) = std::env::var_os(REAL_LOG).filter(|path| !path.is_empty()) {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
         fits(&lines_of(&text))
