@@ -6,6 +6,7 @@ use ordain_tests::guests::{EMPTY, guest};
 use ordain_tests::host::Home;
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::service::Service;
+use ordain_tests::tally;
 use serde_json::json;
 
 const DONE: i32 = 0;
@@ -13,16 +14,6 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const UNAVAILABLE: i32 = 75;
 const CONFIG: i32 = 78;
-
-const FINE: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
 
 /// Runs it: it must end with the code, tell all the words, and never show its insides.
 fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
@@ -49,7 +40,7 @@ const ONCE: &[&str] = &["--log", "warn", "run", "--once"];
 
 #[test]
 fn a_wrong_call() -> Result<()> {
-    let home = Home::new(&[], FINE)?;
+    let home = Home::new(&[], tally::CONFIG)?;
     check(&home, &[], USAGE, &["Usage:"])?;
     check(&home, &["nonsense"], USAGE, &["unrecognized subcommand 'nonsense'"])?;
     check(&home, &["run", "--strict"], USAGE, &["required", "  --once"])?;
@@ -73,7 +64,7 @@ fn a_wrong_call() -> Result<()> {
 
 #[test]
 fn a_bad_configuration_tells_everything_at_once() -> Result<()> {
-    let home = Home::new(&[], FINE)?;
+    let home = Home::new(&[], tally::CONFIG)?;
     check(
         &home,
         &["run", "absent.toml"],
@@ -106,7 +97,7 @@ retry = { attempts = 2, backoff = "10ms..1ms" }
 
 #[test]
 fn a_handler_that_is_none() -> Result<()> {
-    let home = Home::new(&[], FINE)?;
+    let home = Home::new(&[], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let handler = "ordain.toml:3: streams.cases.handler:";
     check(&home, ONCE, CONFIG, &[handler, "there is no tally.wasm or tally@<version>.wasm"])?;
@@ -142,7 +133,7 @@ fn strict_is_about_what_is_dead_or_held() -> Result<()> {
         (line("k", 2, &json!({})), true),
         (format!("{}\n{}", line("k", 1, &json!(1)), line("k", 1, &json!(2))), false),
     ] {
-        let home = Home::new(&["tally"], FINE)?;
+        let home = Home::new(&["tally"], tally::CONFIG)?;
         home.write("events.ndjson", &events)?;
         check(&home, ONCE, DONE, &["dead letters"])?;
         let code = if held { FAILED } else { DONE };
@@ -150,14 +141,14 @@ fn strict_is_about_what_is_dead_or_held() -> Result<()> {
         std::fs::remove_dir_all(home.path("ordain-data"))?;
         check(&home, strict, FAILED, &["dead letters"])?;
     }
-    let home = Home::new(&["tally"], FINE)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(3, 3).join("\n"))?;
     check(&home, strict, DONE, &["settled with effect             9"])
 }
 
 #[test]
 fn a_store_that_another_process_has() -> Result<()> {
-    let home = Home::new(&["tally"], FINE)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("a message", || home.lines("out.ndjson") == 1)?;
@@ -173,7 +164,7 @@ fn a_store_that_another_process_has() -> Result<()> {
 
 #[test]
 fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
-    let home = Home::new(&["tally"], FINE)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     home.run_once()?;
     let stream = "there is no stream \"odd\", neither in ordain.toml nor in its store; \
@@ -187,12 +178,12 @@ fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
 
 #[test]
 fn files_that_cannot_be_used() -> Result<()> {
-    let home = Home::new(&["tally"], FINE)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = "ordain.toml:4: streams.cases.source.path:";
     check(&home, ONCE, CONFIG, &[source, "events.ndjson cannot be read: No such file"])?;
     std::fs::create_dir(home.path("events.ndjson"))?;
     check(&home, ONCE, CONFIG, &[source, "events.ndjson is no regular file", "path = \"-\""])?;
-    home.write("ordain.toml", FINE.replace("events.ndjson", "/dev/zero"))?;
+    home.write("ordain.toml", tally::CONFIG.replace("events.ndjson", "/dev/zero"))?;
     check(&home, ONCE, CONFIG, &[source, "/dev/zero is no regular file"])?;
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
@@ -205,10 +196,10 @@ fn files_that_cannot_be_used() -> Result<()> {
         ("pipe", "is no regular file"),
         ("/dev/null", "is no regular file"),
     ] {
-        home.write("ordain.toml", FINE.replace("out.ndjson", sink))?;
+        home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
         check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path:", what, "is right"])?;
     }
-    home.write("ordain.toml", FINE)?;
+    home.write("ordain.toml", tally::CONFIG)?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 1, "nothing was taken by the runs that could not start");
     Ok(())
@@ -217,7 +208,7 @@ fn files_that_cannot_be_used() -> Result<()> {
 #[test]
 fn one_file_under_two_names() -> Result<()> {
     let second = "[sinks.other]\nkind = \"file\"\npath = \"other.ndjson\"\n";
-    let home = Home::new(&["tally"], &format!("{FINE}{second}"))?;
+    let home = Home::new(&["tally"], &format!("{}{second}", tally::CONFIG))?;
     let events = in_turn(1, 1).join("\n") + "\n";
     home.write("events.ndjson", &events)?;
     std::os::unix::fs::symlink("events.ndjson", home.path("out.ndjson"))?;
@@ -237,7 +228,7 @@ fn one_file_under_two_names() -> Result<()> {
 
 #[test]
 fn a_store_that_is_not_whole() -> Result<()> {
-    let home = Home::new(&["tally"], FINE)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(2, 5).join("\n"))?;
     home.write("ordain-data", "")?;
     check(&home, ONCE, CONFIG, &["the store's path ordain-data is a file", "must be a folder"])?;

@@ -13,18 +13,15 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-const CONFIG: &str = r#"
+const LIMITS: &str = r#"
 [runtime]
 event_size = "4KiB"
-
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
 "#;
+
+/// With the limits of these tests.
+fn config() -> String {
+    format!("{LIMITS}{}", tally::CONFIG)
+}
 
 /// A line, the cause of its dead letter, and words of the reason.
 const BAD: &[(&[u8], &str, &str)] = &[
@@ -84,7 +81,7 @@ fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
 }
 
 fn home(good: &[String], every: usize) -> Result<(Home, BTreeMap<usize, usize>)> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], &config())?;
     let (text, bad) = mixed(good, every);
     home.write("events.ndjson", text)?;
     Ok((home, bad))
@@ -154,7 +151,7 @@ fn one_dead_letter_however_often_killed() -> Result<()> {
 
 #[test]
 fn an_empty_file_is_an_end() -> Result<()> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], &config())?;
     for empty in ["", "\n", "\r\n\n\n"] {
         home.write("events.ndjson", empty)?;
         let report = home.run_once()?;

@@ -6,27 +6,25 @@ use std::io::{BufWriter, Write};
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::service::Service;
+use ordain_tests::tally;
 use serde_json::Value;
 
 const LANES: u64 = 10_000;
 
 /// The caches of the store have a fixed size that few keys do not fill; so here they are small.
-const CONFIG: &str = r#"
+const LIMITS: &str = r#"
 [runtime]
 max_active_keys = 10_000
 
 [store]
 kind = "embedded"
 cache = "8MiB"
-
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
 "#;
+
+/// With the limits of these tests.
+fn config() -> String {
+    format!("{LIMITS}{}", tally::CONFIG)
+}
 
 /// What the tables and the journal of the store hold in memory until they are full, which a
 /// quarter of the keys does not reach.
@@ -34,7 +32,7 @@ const TABLES_KIB: u64 = 32 << 10;
 
 /// Takes one event of each key; the most memory that the process had, in KiB.
 fn peak(keys: u64) -> Result<u64> {
-    let home = Home::new(&["tally"], CONFIG)?;
+    let home = Home::new(&["tally"], &config())?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
     for key in 0..keys {
         writeln!(

@@ -109,3 +109,28 @@ source = { kind = "file", path = "events.ndjson" }
     }
     Ok(())
 }
+
+/// Checkpoints are written while events are taken on. Whenever a crash comes, no more events come
+/// again than the prefetch window has and come between two checkpoints.
+#[test]
+fn a_crash_brings_few_events_again() -> Result<()> {
+    const REPEATS: u64 = 4_000 + 1_024;
+    let lines = in_turn(1_000, 200);
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", text(&lines))?;
+    let mut killed = 0;
+    for step in 1..8 {
+        let mut service = Service::start(&home, &["run", "--once", "--json"])?;
+        let enough = step * 20_000 + step * 997;
+        service.until("events to kill it in", || home.lines("out.ndjson") >= enough)?;
+        if service.is_running()? {
+            service.kill()?;
+            killed += 1;
+        }
+    }
+    let report = home.run_once()?;
+    let again = report["duplicates"].as_u64().unwrap_or(u64::MAX);
+    println!("killed {killed} times; the last crash brought {again} events again");
+    ensure!(killed > 0 && again <= REPEATS, "{report}");
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}

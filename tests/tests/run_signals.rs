@@ -10,16 +10,6 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-const BUSY: &str = r#"
-[streams.cases]
-handler = "tally"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.tally]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 /// A handler that does not end by itself, and how long it is waited for.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
@@ -45,7 +35,7 @@ path = "out.ndjson"
 #[test]
 fn a_busy_run_ends_in_order_and_goes_on() -> Result<()> {
     let lines = in_turn(100, 600);
-    let home = Home::new(&["tally"], BUSY)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
     // An event settled before one that was not begun comes again, and is known: so not what is
     // delivered is counted, but what takes effect.
@@ -146,7 +136,7 @@ fn a_signal_ends_a_run_once_as_well() -> Result<()> {
 
 #[test]
 fn a_signal_does_not_wait_for_the_compiler() -> Result<()> {
-    let home = Home::new(&["tally"], BUSY)?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
     let told = "loading a handler";

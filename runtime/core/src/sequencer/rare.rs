@@ -117,3 +117,46 @@ impl DerefMut for Rare {
         self.0.get_or_insert_with(|| Box::new(NONE))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Job, Status};
+
+    type Change = fn(&mut Parts);
+
+    #[test]
+    fn it_is_kept_as_long_as_there_is_any_of_it() {
+        let mut rare = Rare::default();
+        rare.release();
+        assert!(!rare.is_some() && rare.memory() == 0);
+        let job = Job { attempts: 1, status: Status::Retrying, ..Job::new(1, 0) };
+        let known = Known::of(&job);
+        let changes: [(Change, Change); 10] = [
+            (|it| it.repeats.push((1, 2)), |it| it.repeats.clear()),
+            (|it| it.rest.add(3), |it| it.rest = Spilled::default()),
+            (|it| it.page = Some(0), |it| it.page = None),
+            (|it| it.replay = Some(0), |it| it.replay = None),
+            (|it| it.again = Some(0), |it| it.again = None),
+            (|it| it.retry_at = Some(0), |it| it.retry_at = None),
+            (|it| it.reload_at = Some(0), |it| it.reload_at = None),
+            (|it| it.tail_at = Some(0), |it| it.tail_at = None),
+            (|it| it.gap_due = Some(0), |it| it.gap_due = None),
+            (|it| it.timer = Some(0), |it| it.timer = None),
+        ];
+        for (number, (set, clear)) in changes.into_iter().enumerate() {
+            set(&mut rare);
+            rare.release();
+            assert!(rare.is_some(), "change {number} was lost");
+            clear(&mut rare);
+            rare.release();
+            assert!(!rare.is_some(), "change {number} stays");
+        }
+        rare.known = known;
+        rare.release();
+        assert_eq!(rare.known, known);
+        // What is shared by all that have none is never written to.
+        assert_eq!(Rare::default().known, Known::NEW);
+        assert!(Rare::default().repeats.is_empty());
+    }
+}
