@@ -26,7 +26,7 @@ pub enum Input {
         letter: Box<DeadLetter>,
     },
     /// The source will deliver everything unacknowledged again, under new positions (its
-    /// connection was lost).
+    /// connection was lost). It comes before the first of them.
     SourceReset,
     /// The source is at its end: gap clocks expire at once, since nothing more can come.
     SourceEnded,

@@ -431,3 +431,12 @@ pub struct Loaded {
     /// Time from now, in ms, until the store forgets the job; `None`: never.
     pub expire_in: Option<u64>,
 }
+
+impl Loaded {
+    /// What it costs in memory, in bytes: the state and the ids, above all.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.state.as_ref().map_or(0, Bytes::len)
+            + self.ids.len() * size_of::<TakenId>()
+    }
+}

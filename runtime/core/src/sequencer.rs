@@ -160,6 +160,18 @@ impl Sequencer {
         window.min(self.room())
     }
 
+    /// Whether it holds as much as it may. Of the turns, loads and reads that it has asked for, it
+    /// knows only afterwards how much they bring: none is to be started before what is under way
+    /// ([`Self::drained`], and for turns [`Self::written`]) has had the chance to free some.
+    pub fn is_full(&self) -> bool {
+        self.memory >= self.settings.memory_budget
+    }
+
+    /// Whether nothing is being committed or published at this moment.
+    pub fn written(&self) -> bool {
+        self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
+    }
+
     /// Whether everything it was given is durably settled or held, and nothing is going to happen
     /// before another event or a person comes.
     pub fn quiescent(&self) -> bool {
@@ -183,7 +195,7 @@ impl Sequencer {
     /// Whether nothing is executed, committed or published at this moment. After
     /// [`Input::Drain`] this is the end.
     pub fn drained(&self) -> bool {
-        self.turns == 0 && self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
+        self.turns == 0 && self.written()
     }
 
     /// The key that stops the intake for good, and the event that it stopped at: it may spill no

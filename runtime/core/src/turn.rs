@@ -52,6 +52,17 @@ pub struct TurnDone {
     pub failure: Option<Failure>,
 }
 
+impl TurnDone {
+    /// What its outcomes cost in memory, in bytes.
+    pub fn memory(&self) -> usize {
+        let messages = |verdict: &Verdict| match verdict {
+            Verdict::Effect { messages, .. } => messages.iter().map(Message::memory).sum(),
+            Verdict::Rejected(reason) => reason.len(),
+        };
+        self.state.memory() + self.verdicts.iter().map(messages).sum::<usize>()
+    }
+}
+
 /// How an executed event ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {

@@ -95,21 +95,27 @@ pub(crate) fn handle(
     let state = match hash % 16 {
         0 => Change::Delete,
         1 => Change::Keep,
-        _ => Change::Put(Bytes::copy_from_slice(&hash.to_le_bytes())),
+        _ => Change::Put(padded(plan, hash).into()),
     };
-    let messages = (0..(hash >> 8) % 4).map(|index| message(hash, index)).collect();
+    let messages = (0..(hash >> 8) % 4).map(|index| message(plan, hash, index)).collect();
     let chance = mix(&[plan.seed, key, event.content(), 2]);
     Effect { state, messages, complete: chance % 1000 < u64::from(plan.handler.completes) }
 }
 
-fn message(hash: u64, index: u64) -> Message {
-    let data = mix(&[hash, index]).to_le_bytes();
+fn message(plan: &Plan, hash: u64, index: u64) -> Message {
+    let data = padded(plan, mix(&[hash, index]));
     Message::new(&MessageParts {
         sink: if data[0].is_multiple_of(4) { "aside" } else { "out" },
         kind: "sim.done",
         data: &data,
         ..MessageParts::default()
     })
+}
+
+fn padded(plan: &Plan, hash: u64) -> Vec<u8> {
+    let mut bytes = hash.to_le_bytes().to_vec();
+    bytes.resize(bytes.len() + (hash % (plan.handler.padding + 1)) as usize, 0);
+    bytes
 }
 
 /// The state after a change.

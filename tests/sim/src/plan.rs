@@ -75,6 +75,8 @@ pub(crate) struct Handling {
     pub(crate) slowness: u64,
     /// Turns in which the worker stops early.
     pub(crate) stops_early: u32,
+    /// A state, and each message, has up to so many bytes more than it needs.
+    pub(crate) padding: u64,
     /// The one key that is in trouble for ever.
     pub(crate) blocked: Option<Blocked>,
 }

@@ -28,12 +28,13 @@ pub enum Profile {
     Versions,
     Expiring,
     Skipping,
+    Large,
     Wild,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -53,6 +54,7 @@ impl Profile {
         Self::Versions,
         Self::Expiring,
         Self::Skipping,
+        Self::Large,
         Self::Wild,
     ];
 
@@ -139,6 +141,7 @@ impl Profile {
                 crashes(plan, rng, 3);
             }
             Self::Skipping => skipping(plan, rng),
+            Self::Large => large(plan, rng),
             Self::Wild => wild(plan, rng),
         }
     }
@@ -243,6 +246,33 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.gap.attempts = 1;
     plan.settings.gap.on_exhausted = Exhausted::Skip;
     plan.disturb.crashes = rng.between(1, 8);
+}
+
+/// States and messages of which a few fill the memory.
+fn large(plan: &mut Plan, rng: &mut Rng) {
+    if rng.permille(300) {
+        fifo(plan, rng);
+    }
+    plan.producer.lost = 0;
+    plan.producer.repeated = 80;
+    plan.producer.jitter = 100;
+    plan.handler.rejects = 20;
+    plan.store.lost_before = 20;
+    plan.store.lost_after = 20;
+    plan.producer.keys = rng.between(60, 150);
+    plan.producer.events = (1, 8);
+    plan.producer.spread = rng.pick(&[50, 1_000]);
+    plan.handler.padding = 4 << 10;
+    let settings = &mut plan.settings;
+    settings.max_lanes = 200;
+    settings.memory_budget = 128 << 10;
+    settings.gap.timeout = 10_000;
+    settings.batch_bytes = 16 << 10;
+    // What is under way comes on top of the budget.
+    settings.quantum = 1;
+    settings.max_turns = 2;
+    settings.max_loads = 2;
+    crashes(plan, rng, 3);
 }
 
 fn isolated(plan: &mut Plan, rng: &mut Rng) {

@@ -43,14 +43,15 @@ impl Sequencer {
         {
             return false;
         }
-        // What the turns under way will bring must fit as well; one may always run.
+        // What the turns under way will bring must fit as well, unless nothing is under way that
+        // could make room.
         let expected = self.memory + (self.turns + 1) * self.outcome;
         let turns = fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns;
         let ahead = fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead;
         turns
             && ahead
             && self.outbox < self.settings.max_outbox
-            && (self.turns == 0 || expected <= self.settings.memory_budget)
+            && (expected <= self.settings.memory_budget || self.drained())
     }
 
     fn start_turn(&mut self, index: u32) {

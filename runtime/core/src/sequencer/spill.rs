@@ -156,6 +156,22 @@ impl Sequencer {
         lane.front = lane.done;
     }
 
+    /// Where memory is full, a lane that waits for its turn gives up its state, if states of this
+    /// size would fill memory with one for each event of the window. It is loaded again. Only what
+    /// has just been committed is given up, so that each time something has moved on.
+    pub(super) fn put_down(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        let share = self.settings.memory_budget / self.settings.prefetch.max(1);
+        if self.is_full()
+            && lane.ready
+            && lane.pending.is_empty()
+            && lane.turn.is_none()
+            && lane.state.as_ref().is_some_and(|state| state.len() > share)
+        {
+            self.load_again(index);
+        }
+    }
+
     /// When the oldest delivery has waited so long that its lane is to spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.head()?;

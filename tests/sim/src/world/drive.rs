@@ -1,7 +1,7 @@
 //! The driver: feeds an owner's inputs in batches, drains its effects, and sleeps until something
 //! comes or its timeout. The real one does the same with tasks and sockets.
 
-use ordain_core::{DeadLetter, Input, Key, LetterContent, LetterId};
+use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 
 use super::{Owner, What, World};
 use crate::producer::Item;
@@ -28,12 +28,24 @@ impl World {
             What::Commit { owner, claim, batch, reply } => {
                 self.store_commits(owner, claim, &batch, reply);
             }
+            What::Serve(owner, effect) if self.waits(owner, &effect) => {
+                self.plan_at(1, What::Serve(owner, effect));
+            }
             What::Serve(owner, effect) => self.serve(owner, &effect),
             What::Publish { owner, shard, number, posts } => {
                 self.publishes(owner, shard, number, &posts);
             }
             other => self.disturbance(&other),
         }
+    }
+
+    /// Whether a question has to wait, since its answer would bring more into a full memory.
+    fn waits(&self, id: u64, effect: &Effect) -> bool {
+        matches!(effect, Effect::Load { .. } | Effect::ReadSpill { .. })
+            && self
+                .owners
+                .get(&id)
+                .is_some_and(|owner| owner.sequencer.is_full() && !owner.sequencer.drained())
     }
 
     /// One round of an owner's driver.

@@ -37,6 +37,7 @@ impl Sequencer {
                 write.messages.iter().map(|emitted| emitted.message.memory()).sum::<usize>();
             self.write_applied(position, in_write, write, &applied);
             self.settle(index);
+            self.put_down(index);
         }
         self.stats.messages += messages.0 as u64;
         for letter in batch.forwarded(&applied) {
