@@ -95,6 +95,11 @@ impl Turns {
         self.queues.submit(&self.attachment, turns);
     }
 
+    /// Lets no more turns start, or lets them start again. Those that run, run on.
+    pub fn hold(&self, held: bool) {
+        self.queues.hold(&self.attachment, held);
+    }
+
     /// Lets another version execute the turns that are submitted from now on, and those that no
     /// worker has taken yet. Idle instances of the old one end as soon as nobody holds it.
     pub fn replace(&self, handler: Arc<Handler>) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Change, Event, Failure, Turn, TurnDone, Verdict};
+use ordain_core::{Change, Event, Failure, Message, Turn, TurnDone, Verdict};
 
 use super::engine::Engine;
 use super::guest::{EventName, TurnName};
@@ -26,6 +26,10 @@ pub(super) struct Ended {
     pub(super) instance: Option<Instance>,
 }
 
+/// Bytes of messages at which a turn ends before its last event: nothing of it can be committed
+/// until then.
+const TURN_BYTES: usize = 1 << 20;
+
 /// Executes a turn, beginning on `instance` if there is one.
 pub(super) async fn run(
     setting: Arc<Setting>,
@@ -46,6 +50,7 @@ pub(super) async fn run(
         failure: None,
     };
     let mut state = turn.state;
+    let mut bytes = 0;
     if let Some(instance) = &mut instance {
         instance.begin_slice();
     }
@@ -54,8 +59,9 @@ pub(super) async fn run(
         match execute(&setting, &mut instance, &name, event, state.as_ref()).await {
             Ok(Settled::Effect { state: change, messages, complete }) => {
                 apply(change, &mut state, &mut done.state);
+                bytes += messages.iter().map(Message::memory).sum::<usize>();
                 done.verdicts.push(Verdict::Effect { messages, complete });
-                if complete {
+                if complete || bytes > TURN_BYTES {
                     break;
                 }
             }

@@ -20,6 +20,8 @@ use crate::store::{Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreErro
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
+/// Bytes that are encoded before they are written.
+const WRITE_BYTES: usize = 1 << 20;
 /// Between tries to write to a sink that fails.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -197,7 +199,7 @@ impl Publisher {
             let same = jobs.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
-            if !same {
+            if !same || self.encoded() >= WRITE_BYTES {
                 let marks = self.write(&never)?;
                 runs.push(Run { target, shard: batch.shard, through: batch.number, marks });
             }
@@ -285,6 +287,10 @@ impl Publisher {
         Ok(self.buffers.get_mut(sink).expect("it is there or was just put"))
     }
 
+    fn encoded(&self) -> usize {
+        self.buffers.values().map(Vec::len).sum()
+    }
+
     /// Writes what is encoded, and returns the marks that go with it.
     fn write(&mut self, stop: &dyn Fn() -> bool) -> Result<Vec<Mark>, PublisherError> {
         let mut marks = Vec::new();
@@ -295,6 +301,8 @@ impl Publisher {
             let sink = self.sinks.get_mut(name).expect("buffers are made for known sinks");
             insist(name, sink, stop, |sink| sink.append(buffer))?;
             buffer.clear();
+            // What a large batch took is not kept for the small ones.
+            buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
         Ok(marks)

@@ -21,6 +21,8 @@ pub(super) struct Attachment {
     done: Done,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
+    /// Nothing more of it is started for now.
+    held: AtomicBool,
 }
 
 impl Attachment {
@@ -31,6 +33,7 @@ impl Attachment {
             done,
             waiting: Mutex::default(),
             detached: AtomicBool::new(false),
+            held: AtomicBool::new(false),
         }
     }
 
@@ -53,6 +56,10 @@ impl Attachment {
 
     pub(super) fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Hands results back.
@@ -147,6 +154,15 @@ impl Queues {
         }
     }
 
+    /// Lets no more turns of a queue start, or lets them start again.
+    pub(super) fn hold(&self, attachment: &Attachment, held: bool) {
+        let _state = self.state();
+        attachment.held.store(held, Ordering::Relaxed);
+        if !held {
+            self.changed.notify_all();
+        }
+    }
+
     /// Gives back turns that a worker took and cannot execute now, ahead of the others.
     pub(super) fn give_back(&self, attachment: &Arc<Attachment>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
@@ -200,7 +216,7 @@ impl Queues {
     fn take(&self, state: &mut State, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
         for _ in 0..state.ready.len() {
             let attachment = state.ready.pop_front()?;
-            if !wanted(&attachment.stream) {
+            if attachment.is_held() || !wanted(&attachment.stream) {
                 state.ready.push_back(attachment);
                 continue;
             }

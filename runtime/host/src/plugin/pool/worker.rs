@@ -19,6 +19,9 @@ use super::super::turn::{self, Ended, Setting};
 use super::instances::Instances;
 use super::queue::{Attachment, Bunch, Queues, Woken};
 
+/// Bytes of results that are handed back together.
+const RESULT_BYTES: usize = 1 << 20;
+
 pub(super) struct Worker {
     queues: Arc<Queues>,
     engine: Arc<Engine>,
@@ -91,14 +94,25 @@ impl Worker {
             stream: Arc::clone(&attachment.stream),
         });
         let mut results = Vec::with_capacity(turns.len());
+        let mut bytes = 0;
         while self.has_room(&attachment.stream)
+            && !attachment.is_held()
             && !attachment.is_detached()
             && !self.queues.is_closed()
             && let Some(turn) = turns.pop_front()
         {
             let mut turn = self.start(&setting, turn);
             match poll(&mut turn) {
-                Poll::Ready(ended) => results.push(self.end(&handler, ended)),
+                Poll::Ready(ended) => {
+                    let done = self.end(&handler, ended);
+                    bytes += done.memory();
+                    results.push(done);
+                    if bytes > RESULT_BYTES {
+                        // Whoever submits is to know soon what it costs.
+                        attachment.done(std::mem::take(&mut results));
+                        bytes = 0;
+                    }
+                }
                 Poll::Pending => {
                     // What is finished must not wait behind what is slow.
                     attachment.done(std::mem::take(&mut results));
