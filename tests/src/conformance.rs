@@ -53,7 +53,8 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@cases $open;
             jobs: a_new_key_is_absent, a_commit_is_loaded_back, states_are_kept_put_and_deleted,
                 every_field_comes_back, conditions_are_checked_key_by_key, keys_of_all_kinds,
-                a_damaged_job_is_refused_alone, everything_is_there_after_reopening;
+                a_load_ends_where_it_has_enough, a_damaged_job_is_refused_alone,
+                everything_is_there_after_reopening;
             fence: a_claim_is_higher_than_all_before, an_older_claim_is_fenced,
                 another_claim_of_the_epoch_is_rewound, numbers_have_no_holes,
                 a_lost_answer_is_given_again, a_lost_answer_survives_reopening,

@@ -20,7 +20,7 @@ use crate::sink::{Job, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Claimed, Partition, Store, StoreError};
 use parked::Parked;
-use perform::{Answer, Asked};
+use perform::{Answer, Asked, Page};
 use taken::Taken;
 
 pub use progress::Shared;
@@ -132,6 +132,12 @@ pub struct Driver {
     loads: Vec<(ordain_core::Token, ordain_core::Key)>,
     /// How many are under way.
     loading: usize,
+    /// Reads of spilled events that wait for others to return.
+    pages: VecDeque<Page>,
+    /// How many are under way.
+    reading: usize,
+    /// No turn is to be started: what was executed fills the memory.
+    held: bool,
     /// What the store was asked.
     asked: FuturesUnordered<Asked>,
     /// Taken from the source, and not yet by the sequencer.
@@ -163,6 +169,9 @@ impl Driver {
             bunch: Vec::new(),
             loads: Vec::new(),
             loading: 0,
+            pages: VecDeque::new(),
+            reading: 0,
+            held: false,
             asked: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             source_ended: false,
@@ -258,8 +267,13 @@ impl Driver {
             Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Saved(Ok(())) => self.taken.saved(),
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
-            Answer::Loads(inputs) => {
+            Answer::Page(input) => {
+                self.reading -= 1;
+                self.sequencer.handle(now, input);
+            }
+            Answer::Loads(inputs, rest) => {
                 self.loading -= 1;
+                self.loads.splice(0..0, rest);
                 for input in inputs {
                     self.sequencer.handle(now, input);
                 }
@@ -374,7 +388,7 @@ impl Driver {
             Effect::Ack { through } => self.taken.acknowledge(through),
             Effect::Publish { batch, applied } => self.publish(batch, applied),
             Effect::ReadSpill { token, key, from, limit, bytes } => {
-                self.read_spill(token, key, from, limit, bytes);
+                self.pages.push_back(Page { token, key, from, limit, bytes });
             }
             Effect::Replay { token, key, source, missing, within } => {
                 debug_assert_eq!(source, 0, "the store is the only replay source of this build");

@@ -177,13 +177,15 @@ pub trait Store: Send + Sync + 'static {
     /// [`CommitReply::Fenced`].
     async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError>;
 
-    /// Loads jobs, and takes over for the partition those that another one had. The outer error
-    /// concerns all of them; the inner one names a job that cannot be read.
+    /// Loads jobs, and takes over for the partition those that another one had: of the first key
+    /// and of as many after it as have up to so many bytes together. The outer error concerns all
+    /// of them; the inner one names a job that cannot be read.
     #[allow(clippy::type_complexity, reason = "it is `Input::Loaded`'s")]
     async fn load(
         &self,
         partition: &Partition,
         keys: &[Key],
+        bytes: usize,
     ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError>;
 
     /// Commits a batch durably. A number that is the last one again is answered as it was; the

@@ -98,7 +98,7 @@ async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes:
 
 /// Loads keys, which takes them over, and compares all of them.
 async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
-    let loaded = store.load(&owner.partition, keys).await.expect("a load");
+    let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
         let kept = model.get_mut(key).map(|kept| {
             kept.partition = owner.partition.number;

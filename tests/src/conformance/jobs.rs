@@ -130,6 +130,33 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
+/// A load answers for as many keys as have so many bytes together, and always for the first.
+pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
+    const SIZE: usize = 10_000;
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(4);
+    for key in &keys {
+        let mut write = absent(key);
+        write.state = Change::Put(vec![1; SIZE].into());
+        owner.write(store, write).await;
+    }
+    let other = Owner::claim(store, "s", 1).await;
+    let cases = [(0, 1), (SIZE, 1), (SIZE * 7 / 2, 3), (usize::MAX, 4)];
+    for (round, (bytes, expected)) in (2..).zip(cases) {
+        let loaded = store.load(&other.partition, &keys, bytes).await.expect("a load");
+        assert_eq!(loaded.len(), expected, "of {bytes} bytes");
+        for job in loaded {
+            let job = job.expect("readable").expect("a job");
+            assert_eq!((job.state.map_or(0, |state| state.len()), job.job.partition), (SIZE, 1));
+        }
+        // What it did not answer for is not taken over.
+        if expected < keys.len() {
+            owner.write(store, next(&keys[3], round)).await;
+        }
+    }
+}
+
 /// Any text is a key, up to the limit; a longer one is refused alone.
 pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let store = fixture.store();
@@ -153,7 +180,8 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let too_long = "k".repeat(KEY_SIZE_LIMIT + 1);
     let applied = owner.commit(store, vec![absent(&too_long)]).await;
     assert!(matches!(&applied.refused[..], [(0, Refusal::Corrupt(_))]), "{applied:?}");
-    let loaded = store.load(&owner.partition, &[too_long.into()]).await.expect("a load");
+    let loaded =
+        store.load(&owner.partition, &[too_long.into()], usize::MAX).await.expect("a load");
     assert!(loaded[0].is_err());
 }
 
@@ -169,7 +197,7 @@ pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     let writes = keys.iter().map(|key| next(key, 2)).collect();
     let applied = owner.commit(store, writes).await;
     assert!(matches!(&applied.refused[..], [(1, Refusal::Corrupt(_))]), "{applied:?}");
-    let loaded = store.load(&owner.partition, &keys).await.expect("a load");
+    let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
     let nexts: Vec<Option<u64>> =
         loaded.iter().map(|job| job.as_ref().ok()?.as_ref().map(|job| job.job.next)).collect();
     assert_eq!(nexts, [Some(3), None, Some(3)]);

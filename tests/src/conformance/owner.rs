@@ -60,7 +60,8 @@ impl Owner {
 
     /// Loads a job.
     pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<Loaded>> {
-        let mut loaded = store.load(&self.partition, &[key.into()]).await.expect("a load");
+        let mut loaded =
+            store.load(&self.partition, &[key.into()], usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 1);
         loaded.remove(0).expect("a job that can be read")
     }

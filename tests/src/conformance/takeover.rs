@@ -20,7 +20,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(one.commit(store, vec![blind.clone()]).await.refused, [(0, Refusal::Partition(2))]);
 
     let wanted = [keys[0].clone(), "none".into(), keys[1].clone()];
-    let loaded = store.load(&one.partition, &wanted).await.expect("a load");
+    let loaded = store.load(&one.partition, &wanted, usize::MAX).await.expect("a load");
     let loaded: Vec<_> = loaded.into_iter().map(|job| job.expect("readable")).collect();
     assert!(loaded[1].is_none());
     for job in [&loaded[0], &loaded[2]] {

@@ -200,7 +200,7 @@ async fn load_all(folder: &Path) -> bool {
     };
     let owner = Owner::claim(&store, "s", 0).await;
     let keys: Vec<Key> = (0..COMMITS).map(|number| format!("key-{number}").into()).collect();
-    let Ok(loaded) = store.load(&owner.partition, &keys).await else { return false };
+    let Ok(loaded) = store.load(&owner.partition, &keys, usize::MAX).await else { return false };
     let mut whole = true;
     for (number, job) in (0..).zip(loaded) {
         let Ok(job) = job else {

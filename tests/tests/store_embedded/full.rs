@@ -39,7 +39,7 @@ async fn child() {
     assert_eq!(owner.send(&store, &unknown).await, CommitReply::Unknown);
     let mark = Mark { name: "mark".to_owned(), value: "1".into() };
     for failed in [
-        store.load(&owner.partition, &["key-0".into()]).await.map(|_| ()),
+        store.load(&owner.partition, &["key-0".into()], usize::MAX).await.map(|_| ()),
         store.put_marks(&[mark]).await,
         store.claim(&owner.partition).await.map(|_| ()),
         store.flush().await,

@@ -18,6 +18,10 @@ use crate::store::StoreError;
 
 /// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
 const LOADS: usize = 2;
+/// Bytes of one load: as much as a commit may have. The sequencer knows of them only afterwards.
+const LOAD_BYTES: usize = 4 << 20;
+/// Reads of spilled events under way at one time, for the same reason.
+const READS: usize = 4;
 /// Between tries of a read that failed.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -28,32 +32,58 @@ pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 pub(super) enum Answer {
     /// To one question.
     One(Input),
-    /// To a load of several jobs.
-    Loads(Vec<Input>),
+    /// To a load of several jobs, and those that had no room in it.
+    Loads(Vec<Input>, Vec<(Token, Key)>),
+    /// To a read of spilled events.
+    Page(Input),
     /// To a checkpoint.
     Saved(Result<(), StoreError>),
 }
 
+/// Spilled events to be read.
+pub(super) struct Page {
+    pub(super) token: Token,
+    pub(super) key: Key,
+    pub(super) from: u64,
+    pub(super) limit: usize,
+    pub(super) bytes: usize,
+}
+
 impl Driver {
-    /// Hands over what was gathered while effects were drained.
+    /// Hands over what was gathered while effects were drained, and what had to wait.
     pub(super) fn hand_over(&mut self) {
+        let full = self.sequencer.is_full();
+        let held = full && !self.sequencer.written();
+        if held != self.held {
+            self.held = held;
+            self.turns.hold(held);
+        }
         if !self.bunch.is_empty() {
             self.turns.submit(std::mem::take(&mut self.bunch));
         }
-        if !self.loads.is_empty() && self.loading < LOADS {
+        let full = full && !self.sequencer.drained();
+        if !full && !self.loads.is_empty() && self.loading < LOADS {
             self.loading += 1;
             let loads = std::mem::take(&mut self.loads);
             self.load(loads);
+        }
+        while !full
+            && self.reading < READS
+            && let Some(page) = self.pages.pop_front()
+        {
+            self.reading += 1;
+            self.read_page(page);
         }
     }
 
     fn load(&mut self, loads: Vec<(Token, Key)>) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.ask(async move {
-            let (tokens, keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = insist("load", || store.load(&partition, &keys)).await;
+            let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
+            let loaded = insist("load", || store.load(&partition, &keys, LOAD_BYTES)).await;
+            let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
-            Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect())
+            Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
         });
     }
 
@@ -82,19 +112,12 @@ impl Driver {
         }
     }
 
-    pub(super) fn read_spill(
-        &mut self,
-        token: Token,
-        key: Key,
-        from: u64,
-        limit: usize,
-        bytes: usize,
-    ) {
+    fn read_page(&mut self, Page { token, key, from, limit, bytes }: Page) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
-        self.answer(async move {
+        self.ask(async move {
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
             let (events, end) = insist("read of spilled events", read).await;
-            Input::SpillRead { token, events, end }
+            Answer::Page(Input::SpillRead { token, events, end })
         });
     }
 

@@ -9,8 +9,8 @@
 //! [`CommitReply::Unknown`] and everything else [`StoreError::Failed`]. Only opening it again
 //! reads what the disk really holds, so a process that runs on it ends.
 //!
-//! **Reading** goes to the blocking threads: most reads are served from memory, but any of them
-//! may meet the disk, or a scan of thousands of entries.
+//! **Reading** goes to blocking threads, a few at a time: most reads are served from memory, but any
+//! of them may meet the disk, or a scan of thousands of entries.
 //!
 //! Policy must never be decided here; what a write does and when it applies stands in the batch.
 
@@ -40,7 +40,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -65,6 +65,9 @@ const STALLED: Duration = Duration::from_secs(5);
 /// Memory for blocks that were read from disk, by default. Enough for the index blocks and the
 /// hot part of the jobs of a million keys; the rest is in the system's own cache.
 const CACHE: u64 = 64 * 1024 * 1024;
+
+/// Reads under way at one time. Each has a thread, which keeps memory of what it has read.
+const READS: usize = 4;
 
 /// How long dead letters are kept by default, in ms: 30 days, for somebody to look at them.
 const DEAD_TTL: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -96,6 +99,7 @@ impl Options {
 /// The embedded store. Dropping it waits for what was asked of it, and gives the folder back.
 pub struct Embedded {
     shared: Arc<Shared>,
+    reads: Semaphore,
     /// `None` only while it is dropped.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
@@ -122,7 +126,8 @@ impl Embedded {
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
             .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
-        Ok(Self { shared, requests: Some(sender), thread: Some(thread) })
+        let reads = Semaphore::new(READS);
+        Ok(Self { shared, reads, requests: Some(sender), thread: Some(thread) })
     }
 
     /// Puts any bytes in the place of a job. For tests of what a damaged job does.
@@ -182,6 +187,7 @@ impl Embedded {
         &self,
         read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let _turn = self.reads.acquire().await.expect("it is never closed");
         self.shared.check()?;
         let shared = self.shared.clone();
         match spawn_blocking(move || read(&shared)).await {
@@ -239,9 +245,11 @@ impl Store for Embedded {
         &self,
         partition: &Partition,
         keys: &[Key],
+        bytes: usize,
     ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError> {
         let (stream, wanted) = (partition.stream.clone(), keys.to_vec());
-        let mut loaded = self.read(move |shared| read::load(shared, &stream, &wanted)).await?;
+        let read = move |shared: &Shared| read::load(shared, &stream, &wanted, bytes);
+        let mut loaded = self.read(read).await?;
         let is_foreign = |job: &read::LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
@@ -254,7 +262,8 @@ impl Store for Embedded {
         self.ask(|answer| Request::TakeOver { partition: request.0, keys: request.1, answer })
             .await?;
         let stream = partition.stream.clone();
-        let again = self.read(move |shared| read::load(shared, &stream, &taken)).await?;
+        let again = move |shared: &Shared| read::load(shared, &stream, &taken, usize::MAX);
+        let again = self.read(again).await?;
         for (index, job) in foreign.into_iter().zip(again) {
             loaded[index] = job;
         }

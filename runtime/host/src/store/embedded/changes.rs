@@ -13,7 +13,7 @@ use super::keys;
 use super::recent::Recent;
 use super::record::{self, Envelope, INLINE_STATE, Record, State};
 use super::shared::Shared;
-use super::tables::{Tables, is_damage};
+use super::tables::{Tables, is_damage, own_key};
 use crate::store::codec::{
     TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
 };
@@ -387,5 +387,5 @@ fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Resul
     if from >= to {
         return Ok(Vec::new());
     }
-    table.range(from..to).map(fjall::Guard::key).collect()
+    table.range(from..to).map(own_key).collect()
 }

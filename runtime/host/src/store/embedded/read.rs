@@ -34,15 +34,26 @@ pub(super) fn load(
     shared: &Shared,
     stream: &str,
     keys: &[Key],
+    bytes: usize,
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
-    let load = |key: &Key| match load_one(shared, &snapshot, stream, key, now) {
-        Ok(loaded) => Ok(loaded),
-        Err(error) if is_damage(&error) => Ok(Err(error.to_string())),
-        Err(error) => Err(read_error(&error)),
-    };
-    keys.iter().map(load).collect()
+    let (mut jobs, mut read) = (Vec::with_capacity(keys.len()), 0);
+    for key in keys {
+        let job = match load_one(shared, &snapshot, stream, key, now) {
+            Ok(job) => job,
+            Err(error) if is_damage(&error) => Err(error.to_string()),
+            Err(error) => return Err(read_error(&error)),
+        };
+        if let Ok(Some(job)) = &job {
+            read += job.memory();
+        }
+        if read > bytes && !jobs.is_empty() {
+            break;
+        }
+        jobs.push(job);
+    }
+    Ok(jobs)
 }
 
 fn load_one(

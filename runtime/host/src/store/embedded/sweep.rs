@@ -10,6 +10,7 @@ use super::recent::Recent;
 use super::record::{Envelope, Record};
 use super::shared::Shared;
 use super::tables::is_damage;
+use super::tables::own_key;
 use crate::store::codec::letter_time;
 
 /// Entries at opening: about a tenth of a second.
@@ -79,7 +80,7 @@ impl Sweep {
         let mut moved_to = u64::MAX;
         let mut work = 0;
         for entry in times.range(keys::expiry(self.jobs_from, &[])..keys::expiry(u64::MAX, &[])) {
-            let entry = entry.key()?;
+            let entry = own_key(entry)?;
             let Some((at, place)) = keys::split_timed(&entry) else { continue };
             self.jobs_from = at;
             if at > now || work >= limit {
@@ -105,7 +106,7 @@ impl Sweep {
         let from = keys::letter_age(self.letters_from, &[]);
         let to = keys::letter_age(u64::MAX, &[]);
         for (count, entry) in tables.times.range(from..to).enumerate() {
-            let entry = entry.key()?;
+            let entry = own_key(entry)?;
             let Some((at, place)) = keys::split_timed(&entry) else { continue };
             self.letters_from = at;
             if at > before || count >= limit {

@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{
+    Database, Guard, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Slice,
+};
 
 use super::journal;
 use crate::store::StoreError;
@@ -26,11 +28,8 @@ const WORKERS: usize = 1;
 
 /// What a table holds in memory before it is written out. What is large and short-lived gets more
 /// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
-/// them longer. The engine holds writers back when four of a table wait to be written out, so
-/// that all tables together stay below 480 MiB, and ordinarily below a fifth of that. What it
-/// takes to write them out and to merge them comes on top and grows with the length of keys,
-/// each of which stands in several tables and their indexes: 80,000 waiting keys of 1 KiB have
-/// been seen to take 1.2 GiB together.
+/// them longer. What it takes to write tables out and to merge them comes on top, and grows with
+/// the length of keys.
 const SMALL_TABLE: u64 = 8 * MIB;
 const LARGE_TABLE: u64 = 16 * MIB;
 
@@ -108,18 +107,26 @@ impl Tables {
             .max_journaling_size(JOURNALS)
             .worker_threads(WORKERS)
             .open()?;
-        let table = |name, memory| {
-            db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memory))
+        let table = |name, memory, values: &Option<KvSeparationOptions>| {
+            db.keyspace(name, || {
+                KeyspaceCreateOptions::default()
+                    .max_memtable_size(memory)
+                    .with_kv_separation(values.clone())
+            })
         };
+        let inside = &None;
+        // Large values go to files of their own, by the engine's measure (1 KiB): a merge of
+        // tables would hold all that it moves in memory.
+        let apart = &Some(KvSeparationOptions::default());
         Ok(Self {
-            jobs: table("jobs", LARGE_TABLE)?,
-            states: table("states", LARGE_TABLE)?,
-            spill: table("spill", LARGE_TABLE)?,
-            ids: table("ids", SMALL_TABLE)?,
-            letters: table("letters", SMALL_TABLE)?,
-            outbox: table("outbox", LARGE_TABLE)?,
-            times: table("times", SMALL_TABLE)?,
-            meta: table("meta", SMALL_TABLE)?,
+            jobs: table("jobs", LARGE_TABLE, inside)?,
+            states: table("states", LARGE_TABLE, apart)?,
+            spill: table("spill", LARGE_TABLE, apart)?,
+            ids: table("ids", SMALL_TABLE, inside)?,
+            letters: table("letters", SMALL_TABLE, apart)?,
+            outbox: table("outbox", LARGE_TABLE, apart)?,
+            times: table("times", SMALL_TABLE, inside)?,
+            meta: table("meta", SMALL_TABLE, inside)?,
             db,
         })
     }
@@ -134,6 +141,12 @@ impl Tables {
     pub(super) fn push(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::Buffer)
     }
+}
+
+/// The key of an entry, by itself: as it is read it is part of the block that it stood in, and
+/// whoever keeps it (a removal that is to be written does) keeps the values there as well.
+pub(super) fn own_key(entry: Guard) -> fjall::Result<Slice> {
+    Ok(Slice::new(&entry.key()?))
 }
 
 /// A value as it may be kept for long.

@@ -22,7 +22,7 @@ use super::recent::Recent;
 use super::record::Record;
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
-use super::tables::{is_damage, reason, words_of};
+use super::tables::{is_damage, own_key, reason, words_of};
 use crate::store::codec::{FenceRecord, encode_outbox_letters};
 use crate::store::{Claim, Claimed, Mark, Partition};
 
@@ -301,7 +301,7 @@ impl Writer {
             if through > done {
                 let from = keys::outbox(partition, *shard, done + 1);
                 for entry in tables.outbox.range(from..=keys::outbox(partition, *shard, through)) {
-                    batch.remove(&tables.outbox, entry.key()?);
+                    batch.remove(&tables.outbox, own_key(entry)?);
                 }
                 batch.insert(&tables.meta, place, through.to_le_bytes());
             }
