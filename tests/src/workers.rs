@@ -144,6 +144,7 @@ pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
         state: None,
         events: events.collect(),
         fresh: false,
+        bytes: usize::MAX,
     }
 }
 

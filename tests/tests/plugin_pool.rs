@@ -125,27 +125,27 @@ fn more_slow_keys_than_a_worker_suspends_are_all_ended() -> Result<()> {
 fn a_turn_that_emits_much_ends_early() -> Result<()> {
     let workers = Workers::faulty()?;
     let emit = r#"{"do":"emit","messages":4,"bytes":100000}"#;
-    let done = workers.run(turn("key", &[emit; 8]));
+    let done = workers.run(Turn { bytes: 1 << 20, ..turn("key", &[emit; 8]) });
     assert_eq!((done.verdicts.len(), done.failure), (3, None));
     Ok(())
 }
 
 #[test]
-fn a_queue_that_is_held_starts_nothing_and_holds_up_nobody() -> Result<()> {
+fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
     let done = Box::new(move |done: Vec<TurnDone>| {
         let _ = send.send(done);
     });
-    let held = StreamContext::new("payments", SINKS);
-    let held = workers.pool.attach(held, workers.turns.handler(), done);
-    held.hold(true);
-    held.submit((0..100).map(|lane| token(lane, turn("held", &[OK]))).collect());
+    let payments = StreamContext::new("payments", SINKS);
+    let paused = workers.pool.attach(payments, workers.turns.handler(), done);
+    paused.pause(true);
+    paused.submit((0..100).map(|lane| token(lane, turn("paused", &[OK]))).collect());
     for _ in 0..10 {
         workers.command(OK);
     }
     assert!(results.try_recv().is_err(), "a turn was started");
-    held.hold(false);
+    paused.pause(false);
     let mut count = 0;
     while count < 100 {
         count += results.recv_timeout(Duration::from_secs(30))?.len();

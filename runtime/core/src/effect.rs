@@ -11,14 +11,16 @@ use crate::turn::{Token, Turn};
 /// [`Input`](crate::Input).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a job and take it over for this partition. Answered by `Loaded`.
+    /// Load a job and take it over for this partition, as soon as
+    /// [`may_read`](crate::Sequencer::may_read) allows it. Answered by `Loaded`.
     Load {
         /// To be given back.
         token: Token,
         /// The key.
         key: Key,
     },
-    /// Execute a turn. Answered by `TurnDone`.
+    /// Execute a turn, as soon as [`may_run`](crate::Sequencer::may_run) allows it. Answered by
+    /// `TurnDone`.
     Run(Turn),
     /// Commit a batch under the owner's claim. Answered by `Committed`. Until it is, no other
     /// batch of the same shard is asked for, except the same one again.
@@ -36,7 +38,8 @@ pub enum Effect {
         /// Which of its writes applied, and when.
         applied: Applied,
     },
-    /// Read spilled events. Answered by `SpillRead`.
+    /// Read spilled events, as soon as [`may_read`](crate::Sequencer::may_read) allows it. Answered
+    /// by `SpillRead`.
     ReadSpill {
         /// To be given back.
         token: Token,

@@ -37,6 +37,7 @@ mod lane;
 mod lanes;
 mod letters;
 mod load;
+mod memory;
 mod rare;
 mod repeat;
 mod restart;
@@ -103,9 +104,6 @@ pub struct Sequencer {
     fault: Option<crate::fault::Fault>,
 }
 
-/// Share of the memory budget at which intake stops; the rest is for outcomes of what is in.
-const INTAKE_SHARE: (usize, usize) = (3, 4);
-
 impl Sequencer {
     /// A sequencer for a partition that has just been claimed. `commits` has the number of the
     /// last commit of each shard.
@@ -152,23 +150,15 @@ impl Sequencer {
 
     /// How many more deliveries it takes now.
     pub fn credit(&self) -> usize {
-        let limit = self.settings.memory_budget / INTAKE_SHARE.1 * INTAKE_SHARE.0;
-        if self.draining || self.stopped || self.memory >= limit {
+        if self.draining || self.stopped || self.filling() {
             return 0;
         }
         let window = self.settings.prefetch.saturating_sub(self.window.len());
         window.min(self.room())
     }
 
-    /// Whether it holds as much as it may. Of the turns, loads and reads that it has asked for, it
-    /// knows only afterwards how much they bring: none is to be started before what is under way
-    /// ([`Self::drained`], and for turns [`Self::written`]) has had the chance to free some.
-    pub fn is_full(&self) -> bool {
-        self.memory >= self.settings.memory_budget
-    }
-
     /// Whether nothing is being committed or published at this moment.
-    pub fn written(&self) -> bool {
+    fn written(&self) -> bool {
         self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
     }
 
@@ -200,7 +190,7 @@ impl Sequencer {
 
     /// The key that stops the intake for good, and the event that it stopped at: it may spill no
     /// more (`overflow = pause`), and only somebody outside can let it go on.
-    pub fn full(&self) -> Option<(&Key, u64)> {
+    pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(Shard::is_quiet) {
             return None;
         }

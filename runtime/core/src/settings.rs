@@ -16,8 +16,9 @@ pub struct Settings {
     pub shards: u32,
     /// Lanes in memory.
     pub max_lanes: usize,
-    /// Memory for events, states and outcomes; beyond it waiting events are spilled, then intake
-    /// stops.
+    /// Bytes for events, states, outcomes and what is unpublished. At three quarters waiting events
+    /// are spilled and intake stops; at all of it nothing is loaded or executed until something is
+    /// written.
     pub memory_budget: usize,
     /// Events dispatched or executed and not yet committed.
     pub run_ahead: usize,

@@ -31,6 +31,9 @@ pub struct Turn {
     pub events: Vec<(u64, Arc<Event>)>,
     /// Whether the first event must run on an instance that nothing has run on.
     pub fresh: bool,
+    /// The turn ends with the event whose messages bring them to so many bytes: nothing of it can
+    /// be committed before its end.
+    pub bytes: usize,
 }
 
 /// What a worker did.
@@ -50,17 +53,6 @@ pub struct TurnDone {
     pub state: Change,
     /// How the event after the settled ones failed, if it did.
     pub failure: Option<Failure>,
-}
-
-impl TurnDone {
-    /// What its outcomes cost in memory, in bytes.
-    pub fn memory(&self) -> usize {
-        let messages = |verdict: &Verdict| match verdict {
-            Verdict::Effect { messages, .. } => messages.iter().map(Message::memory).sum(),
-            Verdict::Rejected(reason) => reason.len(),
-        };
-        self.state.memory() + self.verdicts.iter().map(messages).sum::<usize>()
-    }
 }
 
 /// How an executed event ended.

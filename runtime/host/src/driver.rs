@@ -128,16 +128,16 @@ pub struct Driver {
     started: Instant,
     /// Turns to hand over together.
     bunch: Vec<Turn>,
-    /// Loads to make together when one that is under way returns.
+    /// Loads to make together, as soon as one may be made.
     loads: Vec<(ordain_core::Token, ordain_core::Key)>,
     /// How many are under way.
     loading: usize,
-    /// Reads of spilled events that wait for others to return.
+    /// Reads of spilled events to make, as soon as one may be made.
     pages: VecDeque<Page>,
     /// How many are under way.
     reading: usize,
-    /// No turn is to be started: what was executed fills the memory.
-    held: bool,
+    /// Bytes of one load: as many as a commit has. What it brings is known only afterwards.
+    load_bytes: usize,
     /// What the store was asked.
     asked: FuturesUnordered<Asked>,
     /// Taken from the source, and not yet by the sequencer.
@@ -156,7 +156,7 @@ impl Driver {
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
         let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
         let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
-        let prefetch = parts.settings.prefetch;
+        let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -171,7 +171,7 @@ impl Driver {
             loading: 0,
             pages: VecDeque::new(),
             reading: 0,
-            held: false,
+            load_bytes,
             asked: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             source_ended: false,
@@ -226,7 +226,7 @@ impl Driver {
 
     /// Says that a full key holds up everything; where nobody could end that, it ends the run.
     fn watch_full(&mut self, once: bool) -> Result<(), DriverError> {
-        let Some((key, event)) = self.sequencer.full() else { return Ok(()) };
+        let Some((key, event)) = self.sequencer.stopped_by() else { return Ok(()) };
         let full = DriverError::Full { key: key.to_string(), event };
         if once {
             return Err(full);
@@ -340,7 +340,7 @@ impl Driver {
             self.take_answer(answer);
             self.check()?;
         }
-        if let Some(mark) = self.taken.checkpoint() {
+        if let Some(mark) = self.taken.begin_save() {
             self.store.put_marks(&[mark]).await?;
         }
         self.store.flush().await?;

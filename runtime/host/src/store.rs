@@ -177,9 +177,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`CommitReply::Fenced`].
     async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError>;
 
-    /// Loads jobs, and takes over for the partition those that another one had: of the first key
-    /// and of as many after it as have up to so many bytes together. The outer error concerns all
-    /// of them; the inner one names a job that cannot be read.
+    /// Loads jobs in order until they have `bytes` together, one at least, and takes over for the
+    /// partition those that another one had. Those not reached are neither answered nor taken
+    /// over. The outer error concerns all of them; the inner one names a job that cannot be read.
     #[allow(clippy::type_complexity, reason = "it is `Input::Loaded`'s")]
     async fn load(
         &self,

@@ -64,6 +64,7 @@ fn row(
         state: None,
         events: (1..).take(TURN).map(|sequence| (sequence, Arc::clone(&event))).collect(),
         fresh: false,
+        bytes: usize::MAX,
     };
     let done = caller.run(turn());
     let effect = |verdict: &Verdict| matches!(verdict, Verdict::Effect { .. });

@@ -163,6 +163,7 @@ impl Bare {
                 state: states.get(&key).cloned(),
                 events: vec![(sequence, Arc::new(event))],
                 fresh: false,
+                bytes: usize::MAX,
             };
             let done = caller.run(turn);
             match done.state {

@@ -146,7 +146,7 @@ impl Sequencer {
                 return;
             }
             self.memory += event.memory();
-            self.lanes[index].rare.checks.push(Check { sequence, event, delivery });
+            self.lanes[index].rare.make().checks.push(Check { sequence, event, delivery });
         } else {
             self.hold(index, sequence, delivery, event);
         }

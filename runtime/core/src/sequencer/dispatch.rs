@@ -83,6 +83,7 @@ impl Sequencer {
             state: lane.state.clone(),
             events,
             fresh: lane.rare.again == Some(lane.done),
+            bytes: self.settings.batch_bytes,
         }));
     }
 

@@ -14,7 +14,7 @@ use crate::settings::{Exhausted, Ordering};
 use crate::turn::Token;
 
 /// The gap that a lane has at its `front`.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
     /// The first missing sequence.
     pub(super) at: u64,
@@ -89,9 +89,9 @@ impl Sequencer {
                     lane.ended || lane.parked() || closed(gap)
                 }
             };
-            if lane.rare.gap.as_deref().is_some_and(over) {
-                lane.rare.gap = None;
-                lane.rare.replay = None;
+            if lane.rare.gap.as_ref().is_some_and(over) {
+                let rare = lane.rare.make();
+                (rare.gap, rare.replay) = (None, None);
             }
             return;
         }
@@ -110,16 +110,16 @@ impl Sequencer {
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
             let round = if front == lane.done { lane.job.rounds } else { 0 };
-            let until = match lane.rare.gap_due.take() {
+            let rare = lane.rare.make();
+            let until = match rare.gap_due.take() {
                 // What the last owner had not acknowledged comes again: it gets the time for that.
                 Some(due) if !ended => due.max(self.born.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
             };
             let stage = Stage::Clock(until.max(now));
-            lane.rare.replay = None;
-            lane.rare.gap =
-                Some(Box::new(Gap { at: front, stage, round, again: false, tail: false }));
+            rare.replay = None;
+            rare.gap = Some(Gap { at: front, stage, round, again: false, tail: false });
             if ended || until <= now {
                 self.gap_round(index);
             }
@@ -133,7 +133,7 @@ impl Sequencer {
     /// The clock has run out.
     pub(super) fn gap_round(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.rare.gap else { return };
+        let Some(gap) = lane.rare.gap_mut() else { return };
         if gap.round >= self.settings.gap.attempts {
             gap.stage = Stage::Exhausted;
             return;
@@ -192,7 +192,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = &lane.rare.gap else { return };
         let certain = lane.misses(gap.at);
-        let Some(gap) = &mut lane.rare.gap else { return };
+        let Some(gap) = lane.rare.gap_mut() else { return };
         if !certain || missing.is_empty() {
             // It may be among what only the store has, and then the round is made when that is
             // known; or nothing later is held any more, and then it is no gap.
@@ -200,7 +200,7 @@ impl Sequencer {
             return;
         }
         gap.stage = Stage::Asking(source);
-        lane.rare.replay = Some(serial);
+        lane.rare.make().replay = Some(serial);
         self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         let (key, within) = (lane.key.clone(), self.settings.complete_ttl);
@@ -245,13 +245,15 @@ impl Sequencer {
     pub(super) fn replayed(&mut self, token: Token, found: Vec<(u64, Arc<Event>)>, again: bool) {
         // Also one that nobody waits for any more was under way.
         self.replays.answer(token);
-        let Some(index) = self.answered(token, |lane| &mut lane.rare.replay) else { return };
+        let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.replay)) else {
+            return;
+        };
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.rare.gap else { return };
+        let Some(gap) = lane.rare.gap_mut() else { return };
         gap.again |= again;
         let (at, stage, tail) = (gap.at, gap.stage, gap.tail);
         if tail {
-            lane.rare.gap = None;
+            lane.rare.make().gap = None;
         }
         let sequenced = self.settings.ordering == Ordering::Sequenced;
         for (sequence, event) in found {
@@ -277,7 +279,7 @@ impl Sequencer {
     fn end_round(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        let Some(gap) = &mut lane.rare.gap else { return };
+        let Some(gap) = lane.rare.gap_mut() else { return };
         gap.round += 1;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
@@ -297,7 +299,7 @@ impl Sequencer {
     fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
-        let Some(gap) = &mut lane.rare.gap else { return };
+        let Some(gap) = lane.rare.gap else { return };
         if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
             return;
         }
@@ -312,7 +314,7 @@ impl Sequencer {
         };
         match self.settings.gap.on_exhausted {
             Exhausted::Wait => {
-                gap.stage = Stage::Waiting;
+                lane.rare.make().gap = Some(Gap { stage: Stage::Waiting, ..gap });
                 // Nothing is due any more.
                 lane.header = lane.job.spilled.count > 0;
             }
@@ -326,10 +328,8 @@ impl Sequencer {
                     return;
                 }
                 let last = (next - 1).min(first + room - 1);
-                gap.at = last + 1;
-                if gap.at == next {
-                    lane.rare.gap = None;
-                }
+                let at = last + 1;
+                lane.rare.make().gap = (at != next).then_some(Gap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 self.lanes[index].advance_front();
                 self.update_gap(index);
@@ -346,14 +346,16 @@ impl Sequencer {
     /// The key has been silent for `gap.tail`: asks once for the event that would be next.
     pub(super) fn ask_for_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.rare.tail_at = None;
+        if let Some(rare) = lane.rare.there() {
+            rare.tail_at = None;
+        }
         let busy = lane.turn.is_some() || lane.rare.gap.is_some() || lane.held.to_run() > 0;
         if busy || lane.ended || lane.parked() || !lane.live() || lane.rare.rest.count > 0 {
             return;
         }
         let at = lane.done;
         let stage = Stage::Asking(0);
-        lane.rare.gap = Some(Box::new(Gap { at, stage, round: 0, again: false, tail: true }));
+        lane.rare.make().gap = Some(Gap { at, stage, round: 0, again: false, tail: true });
         self.ask_source(index, 0);
     }
 
@@ -364,7 +366,7 @@ impl Sequencer {
         for index in self.lanes.indices() {
             let lane = &mut self.lanes[index];
             if lane.rare.tail_at.is_some_and(|at| at > self.now) {
-                lane.rare.tail_at = Some(self.now);
+                lane.rare.make().tail_at = Some(self.now);
             }
             if self.lanes[index].rare.gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
                 self.gap_round(index);

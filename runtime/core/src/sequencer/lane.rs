@@ -24,7 +24,7 @@ use crate::job::{Job, Spilled, Status};
 use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
 
-/// Each event touches all of it some times, and most lanes are in no cache: what few lanes have
+/// Each event touches all of it several times, and most lanes are in no cache: what few lanes have
 /// belongs in [`Rare`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
@@ -220,10 +220,8 @@ impl Lane {
 
     /// Deliveries of repeats of an event, which end with it.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<Delivery> {
-        if self.rare.repeats.is_empty() {
-            return Vec::new();
-        }
-        let same = self.rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
+        let Some(rare) = self.rare.there() else { return Vec::new() };
+        let same = rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
     }
 

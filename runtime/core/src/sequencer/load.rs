@@ -66,7 +66,7 @@ impl Sequencer {
     pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
         // Also one that nobody waits for any more was under way.
         self.loads_under_way.answer(token);
-        let Some(index) = self.answered(token, |lane| &mut lane.load) else { return };
+        let Some(index) = self.answered(token, |lane| Some(&mut lane.load)) else { return };
         if self.lanes[index].live() {
             self.reloaded_for_gap(index, &loaded);
         } else {
@@ -91,11 +91,12 @@ impl Sequencer {
     pub(super) fn answered(
         &mut self,
         token: Token,
-        waiting: impl Fn(&mut Lane) -> &mut Option<u64>,
+        waiting: impl Fn(&mut Lane) -> Option<&mut Option<u64>>,
     ) -> Option<u32> {
         let careless = fault!(self, ForgetTheTokenCheck);
-        if self.lanes.get(token.lane).is_some() {
-            let slot = waiting(&mut self.lanes[token.lane]);
+        if self.lanes.get(token.lane).is_some()
+            && let Some(slot) = waiting(&mut self.lanes[token.lane])
+        {
             if *slot == Some(token.serial) || (careless && slot.is_some()) {
                 *slot = None;
                 return Some(token.lane);
@@ -129,21 +130,21 @@ impl Sequencer {
         }
         let wait = loaded.due_in.unwrap_or(0);
         if known != Known::NEW {
-            lane.rare.known = known;
-            lane.rare.rest = lane.job.spilled;
+            let rare = lane.rare.make();
+            (rare.known, rare.rest) = (known, lane.job.spilled);
         }
         if lane.rare.rest.count > 0 {
-            lane.rare.gap_due = Some(now + wait.min(settings.gap.timeout));
+            lane.rare.make().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
         match lane.job.status {
             Status::Retrying => {
-                lane.rare.retry_at = Some(now + wait.min(settings.retry.backoff.max));
+                lane.rare.make().retry_at = Some(now + wait.min(settings.retry.backoff.max));
                 lane.job.status = Status::Active;
             }
             Status::Waiting => lane.job.status = Status::Active,
             Status::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
                 let wait = if self.ended { 0 } else { wait };
-                lane.rare.tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
+                lane.rare.make().tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
                 // An entry that no setting asks for any more would come up again and again.
                 lane.header |= lane.rare.tail_at.is_none();
             }

@@ -1,14 +1,14 @@
-//! What most lanes have none of. It is kept beside the lane: with a hundred thousand lanes it is
-//! the memory that each event touches that costs time.
+//! What most lanes have none of (all have it where `gap.tail` is set). It is kept beside the lane:
+//! with a hundred thousand lanes it is the memory that each event touches that costs time.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use super::gap::Gap;
 use super::lane::{Check, Known};
 use crate::event::Delivery;
 use crate::job::Spilled;
 
-/// Reading what is not there shows that there is none; writing makes room for it.
+/// Reading what is not there shows that there is none.
 #[derive(Debug, Default)]
 pub(super) struct Rare(Option<Box<Parts>>);
 
@@ -33,7 +33,7 @@ pub(super) struct Parts {
     pub(super) reload_at: Option<u64>,
     /// When to ask for a lost last event.
     pub(super) tail_at: Option<u64>,
-    pub(super) gap: Option<Box<Gap>>,
+    pub(super) gap: Option<Gap>,
     /// When the store says that a gap found now is to be asked for.
     pub(super) gap_due: Option<u64>,
     /// Earliest entry in the timers.
@@ -62,6 +62,24 @@ impl Rare {
     /// Whether there may be any of it.
     pub(super) fn is_some(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// What there is of it: where something is only taken away, no room need be made.
+    pub(super) fn there(&mut self) -> Option<&mut Parts> {
+        self.0.as_deref_mut()
+    }
+
+    /// Room for it.
+    pub(super) fn make(&mut self) -> &mut Parts {
+        self.0.get_or_insert_with(|| Box::new(NONE))
+    }
+
+    pub(super) fn take_checks(&mut self) -> Vec<Check> {
+        self.there().map(|it| std::mem::take(&mut it.checks)).unwrap_or_default()
+    }
+
+    pub(super) fn gap_mut(&mut self) -> Option<&mut Gap> {
+        self.there()?.gap.as_mut()
     }
 
     /// Bytes it takes.
@@ -112,12 +130,6 @@ impl Deref for Rare {
     }
 }
 
-impl DerefMut for Rare {
-    fn deref_mut(&mut self) -> &mut Parts {
-        self.0.get_or_insert_with(|| Box::new(NONE))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,14 +157,14 @@ mod tests {
             (|it| it.timer = Some(0), |it| it.timer = None),
         ];
         for (number, (set, clear)) in changes.into_iter().enumerate() {
-            set(&mut rare);
+            set(rare.make());
             rare.release();
             assert!(rare.is_some(), "change {number} was lost");
-            clear(&mut rare);
+            clear(rare.make());
             rare.release();
             assert!(!rare.is_some(), "change {number} stays");
         }
-        rare.known = known;
+        rare.make().known = known;
         rare.release();
         assert_eq!(rare.known, known);
         // What is shared by all that have none is never written to.

@@ -28,7 +28,7 @@ impl Sequencer {
             // Found by replay, and now the source has it too.
             lane.held.deliver(position, delivery);
         } else {
-            lane.rare.repeats.push((sequence, delivery));
+            lane.rare.make().repeats.push((sequence, delivery));
         }
     }
 

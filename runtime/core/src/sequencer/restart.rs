@@ -27,7 +27,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         lane.mode = Mode::Foreign(next);
-        lane.rare.reload_at = Some(self.now + self.settings.gap.timeout.max(1));
+        lane.rare.make().reload_at = Some(self.now + self.settings.gap.timeout.max(1));
         self.settle(index);
     }
 
@@ -66,7 +66,7 @@ impl Sequencer {
             }
         }
         // Their memory stays counted: a check becomes an arrival.
-        let checks = std::mem::take(&mut lane.rare.checks);
+        let checks = lane.rare.take_checks();
         lane.arrivals.extend(checks.into_iter().map(|check| (check.delivery, check.event)));
         lane.arrivals.extend(arrivals);
 
@@ -75,10 +75,12 @@ impl Sequencer {
         let old = std::mem::replace(lane, fresh);
         lane.arrivals = old.arrivals;
         lane.turn = old.turn.map(|turn| InTurn { stale: true, ..turn });
-        lane.rare.again = old.rare.again;
         lane.dirty = old.dirty;
         lane.ready = old.ready;
-        lane.rare.timer = old.rare.timer;
+        if old.rare.again.is_some() || old.rare.timer.is_some() {
+            let rare = lane.rare.make();
+            (rare.again, rare.timer) = (old.rare.again, old.rare.timer);
+        }
         lane.class = old.class;
         lane.restless = old.restless;
         lane.charged = old.charged;

@@ -27,15 +27,15 @@ impl Sequencer {
                 Some(wish) => wish.min(settings.backoff.max),
                 None => self.jitter.delay(settings.backoff, lane.job.attempts - 1),
             };
-            lane.rare.again = None;
-            lane.rare.retry_at = Some(self.now.saturating_add(delay));
+            let rare = lane.rare.make();
+            (rare.again, rare.retry_at) = (None, Some(self.now.saturating_add(delay)));
             lane.job.trouble = Some(Box::new(trouble(failure, version)));
             lane.header = true;
         } else if lane.rare.again == Some(lane.done) && !never_enough {
             self.exhausted(index, failure, version);
         } else {
             // At once, on a fresh instance: what earlier events left behind may be to blame.
-            lane.rare.again = Some(lane.done);
+            lane.rare.make().again = Some(lane.done);
         }
     }
 
@@ -78,9 +78,9 @@ impl Sequencer {
         lane.job.status = Status::Parked;
         lane.job.generation = lane.job.generation.wrapping_add(1);
         lane.job.trouble = Some(Box::new(trouble));
-        lane.rare.again = None;
-        lane.rare.retry_at = None;
-        lane.rare.gap = None;
+        if let Some(rare) = lane.rare.there() {
+            (rare.again, rare.retry_at, rare.gap) = (None, None, None);
+        }
         lane.spill_all = true;
         lane.header = true;
     }
@@ -95,8 +95,9 @@ impl Sequencer {
     /// The event at `done` has no history yet.
     fn calm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.rare.again = None;
-        lane.rare.retry_at = None;
+        if let Some(rare) = lane.rare.there() {
+            (rare.again, rare.retry_at) = (None, None);
+        }
         lane.job.attempts = 0;
         lane.job.rounds = 0;
         lane.job.trouble = None;
@@ -106,11 +107,11 @@ impl Sequencer {
     pub(super) fn retry_now(&mut self, index: u32) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
-        lane.rare.retry_at = None;
+        lane.rare.make().retry_at = None;
         if lane.held.to_run() == 0 && lane.rare.rest.count == 0 {
             // Its event is to come again, from the source or, if it was a lost last one, by the
             // next asking for it; until then nothing is due.
-            lane.rare.tail_at = tail;
+            lane.rare.make().tail_at = tail;
             lane.header = true;
         }
     }

@@ -46,7 +46,7 @@ impl Sequencer {
             at = at.min(deadline.unwrap_or(u64::MAX));
         }
         if at < lane.rare.timer.unwrap_or(u64::MAX) {
-            lane.rare.timer = Some(at);
+            lane.rare.make().timer = Some(at);
             self.timers.set(at, index, lane.birth);
         }
     }
@@ -54,7 +54,9 @@ impl Sequencer {
     pub(super) fn lane_timeout(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        lane.rare.timer = None;
+        if let Some(rare) = lane.rare.there() {
+            rare.timer = None;
+        }
         if lane.rare.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         }
@@ -62,7 +64,8 @@ impl Sequencer {
             self.gap_round(index);
         }
         let lane = &mut self.lanes[index];
-        if lane.rare.reload_at.take_if(|at| *at <= now).is_some() && !lane.writing {
+        let reload = lane.rare.there().and_then(|rare| rare.reload_at.take_if(|at| *at <= now));
+        if reload.is_some() && !lane.writing {
             self.load_again(index);
         }
         if self.lanes[index].rare.tail_at.is_some_and(|at| at <= now) {

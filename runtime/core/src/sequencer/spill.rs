@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::held::{Held, SpillCopy};
-use super::lanes::List;
 use super::letters::{aside, settling};
 use super::window::NO_LANE;
-use super::{INTAKE_SHARE, Sequencer, Shard};
+use super::{Sequencer, Shard};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::job::Spilled;
@@ -40,7 +39,7 @@ impl Sequencer {
         };
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
-        lane.rare.page = Some(serial);
+        lane.rare.make().page = Some(serial);
         self.pages.ask(Token { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
             token: Token { lane: index, serial },
@@ -54,7 +53,9 @@ impl Sequencer {
     pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
         // Also one that nobody waits for any more was under way.
         self.pages.answer(token);
-        let Some(index) = self.answered(token, |lane| &mut lane.rare.page) else { return };
+        let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.page)) else {
+            return;
+        };
         let lane = &mut self.lanes[index];
         if lane.ended && !lane.over() {
             // They are buried once the end is durable, and read again for that.
@@ -67,9 +68,9 @@ impl Sequencer {
         match events.last() {
             Some(&(last, _)) if !end && left > 0 => {
                 let (first, last) = (last + 1, lane.rare.rest.last.max(last + 1));
-                lane.rare.rest = Spilled { count: left, first, last };
+                lane.rare.make().rest = Spilled { count: left, first, last };
             }
-            _ => lane.rare.rest = Spilled::default(),
+            _ => lane.rare.make().rest = Spilled::default(),
         }
         for (sequence, event) in events {
             if self.lanes[index].over() {
@@ -80,7 +81,7 @@ impl Sequencer {
         }
         // What may have been among the events read is known now, and what was taken for there too.
         self.lanes[index].front = self.lanes[index].done;
-        for check in std::mem::take(&mut self.lanes[index].rare.checks) {
+        for check in self.lanes[index].rare.take_checks() {
             self.memory -= check.event.memory();
             self.take(index, check.delivery, check.event);
         }
@@ -150,26 +151,10 @@ impl Sequencer {
         };
         let stored = |held: &Held| held.sequence >= from && held.copy == SpillCopy::Stored;
         for held in lane.held.extract(lane.running(), stored) {
-            lane.rare.rest.add(held.sequence);
+            lane.rare.make().rest.add(held.sequence);
             self.memory -= held.event.memory();
         }
         lane.front = lane.done;
-    }
-
-    /// Where memory is full, a lane that waits for its turn gives up its state, if states of this
-    /// size would fill memory with one for each event of the window. It is loaded again. Only what
-    /// has just been committed is given up, so that each time something has moved on.
-    pub(super) fn put_down(&mut self, index: u32) {
-        let lane = &self.lanes[index];
-        let share = self.settings.memory_budget / self.settings.prefetch.max(1);
-        if self.is_full()
-            && lane.ready
-            && lane.pending.is_empty()
-            && lane.turn.is_none()
-            && lane.state.as_ref().is_some_and(|state| state.len() > share)
-        {
-            self.load_again(index);
-        }
     }
 
     /// When the oldest delivery has waited so long that its lane is to spill.
@@ -178,41 +163,12 @@ impl Sequencer {
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    fn can_spill_head(&self, lane: u32) -> bool {
+    pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && !fault!(self, NeverSpill)
             && self.lanes.get(lane).is_some_and(|lane| {
                 lane.live() && !lane.spill_all && lane.can_spill(&self.settings)
             })
-    }
-
-    /// Makes room where something holds up everything else.
-    pub(super) fn relieve(&mut self) {
-        let mut stalled = false;
-        if let Some(head) = self.window.head()
-            && self.can_spill_head(head.lane)
-        {
-            let late = self.now >= head.at.saturating_add(self.settings.spill_after);
-            if late || head.behind > self.settings.prefetch / 2 {
-                self.lanes[head.lane].spill_all = true;
-                self.settle(head.lane);
-            }
-            stalled = late || self.stalled();
-        }
-        let limit = self.settings.memory_budget / INTAKE_SHARE.1 * INTAKE_SHARE.0;
-        if (stalled || self.ended || self.memory >= limit || self.room() == 0)
-            && !fault!(self, NeverSpill)
-        {
-            while let Some(index) = self.lanes.first(List::Blocked) {
-                self.lanes[index].spill_all = true;
-                self.settle(index);
-            }
-        }
-        while self.memory >= limit
-            && let Some(index) = self.lanes.first(List::Leaving)
-        {
-            self.leave(index);
-        }
     }
 
     /// Where events beyond `spill_limit` are dead-lettered, so are those that were held before
@@ -238,7 +194,7 @@ impl Sequencer {
         let mut over: Vec<_> =
             over.map(|held| (held.sequence, held.delivery, held.event)).collect();
         if lane.rare.page.is_none() && !lane.rare.rest.contiguous() {
-            let checks = std::mem::take(&mut lane.rare.checks).into_iter();
+            let checks = lane.rare.take_checks().into_iter();
             over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
         }
         lane.spill_all = false;
@@ -261,12 +217,12 @@ impl Sequencer {
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if lane.parked() && lane.rare.reload_at.is_none() && lane.durable_but_full(&self.settings) {
-            lane.rare.reload_at = Some(self.now.saturating_add(self.settings.due_poll));
+            lane.rare.make().reload_at = Some(self.now.saturating_add(self.settings.due_poll));
         }
     }
 
     /// Whether intake has stopped and nothing that runs will start it again.
-    fn stalled(&self) -> bool {
+    pub(super) fn stalled(&self) -> bool {
         self.window.len() >= self.settings.prefetch
             && self.turns == 0
             && self.loads_under_way.len() == 0
@@ -277,10 +233,12 @@ impl Sequencer {
     /// What is held of a key that has just ended becomes letters.
     pub(super) fn completed(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.rare.gap = None;
         lane.spill_all = false;
-        // A read under way knows nothing of what comes back among the spilled here.
-        lane.rare.page = None;
+        if let Some(rare) = lane.rare.there() {
+            rare.gap = None;
+            // A read under way knows nothing of what comes back among the spilled here.
+            rare.page = None;
+        }
         if let Some(ids) = &mut lane.ids {
             // They end without a number, so that a repeat of one must not pass for settled.
             ids.forget_from(lane.done);
@@ -289,7 +247,7 @@ impl Sequencer {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
                 // It is buried with the others that the store has, as they are read.
-                self.lanes[index].rare.rest.add(held.sequence);
+                self.lanes[index].rare.make().rest.add(held.sequence);
                 continue;
             }
             self.after_end(index, held.sequence, held.delivery, &held.event);

@@ -15,9 +15,10 @@ section! {
             because "a handler only computes, so more threads than processors only take turns";
         /// Keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
-            because "a lane takes about 1 KiB without its events, so this is about 100 MiB";
-        /// Memory for events, states and outcomes; beyond it waiting events go to the store, then
-        /// reading stops.
+            because "with key and state a lane takes about 1 KiB, so this is about 100 MiB";
+        /// Memory for events, states, outcomes and what is unpublished. At three quarters of it
+        /// waiting events go to the store and reading stops; at all of it nothing is loaded or
+        /// executed until something is written. Store and handlers take theirs besides.
         memory_budget: Size ["16MiB" to "1024GiB"] = "512MiB",
             because "enough for the windows of many partitions, and half of a small machine";
         /// Events of a partition that are dispatched or executed and not yet committed.

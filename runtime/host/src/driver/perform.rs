@@ -1,6 +1,8 @@
-//! What the sequencer asks of the store, the workers and the publisher. The driver itself waits for
-//! the store's answers: a task of its own for each would be one more thread to wake. Reads that fail are made again until they work, since nothing can go on
-//! without them.
+//! What the sequencer asks of the store, the workers and the publisher.
+//!
+//! The driver itself waits for the store's answers: a task of its own for each would be one more
+//! thread to wake. Reads that fail are made again until they work, since nothing can go on without
+//! them.
 
 use std::future::{Future, ready};
 use std::ops::RangeInclusive;
@@ -18,9 +20,7 @@ use crate::store::StoreError;
 
 /// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
 const LOADS: usize = 2;
-/// Bytes of one load: as much as a commit may have. The sequencer knows of them only afterwards.
-const LOAD_BYTES: usize = 4 << 20;
-/// Reads of spilled events under way at one time, for the same reason.
+/// Reads of spilled events under way at one time. What they bring is known only afterwards.
 const READS: usize = 4;
 /// Between tries of a read that failed.
 const RETRY: Duration = Duration::from_millis(500);
@@ -52,22 +52,17 @@ pub(super) struct Page {
 impl Driver {
     /// Hands over what was gathered while effects were drained, and what had to wait.
     pub(super) fn hand_over(&mut self) {
-        let full = self.sequencer.is_full();
-        let held = full && !self.sequencer.written();
-        if held != self.held {
-            self.held = held;
-            self.turns.hold(held);
-        }
+        self.turns.pause(!self.sequencer.may_run());
         if !self.bunch.is_empty() {
             self.turns.submit(std::mem::take(&mut self.bunch));
         }
-        let full = full && !self.sequencer.drained();
-        if !full && !self.loads.is_empty() && self.loading < LOADS {
+        let may_read = self.sequencer.may_read();
+        if may_read && !self.loads.is_empty() && self.loading < LOADS {
             self.loading += 1;
             let loads = std::mem::take(&mut self.loads);
             self.load(loads);
         }
-        while !full
+        while may_read
             && self.reading < READS
             && let Some(page) = self.pages.pop_front()
         {
@@ -78,9 +73,10 @@ impl Driver {
 
     fn load(&mut self, loads: Vec<(Token, Key)>) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let bytes = self.load_bytes;
         self.ask(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = insist("load", || store.load(&partition, &keys, LOAD_BYTES)).await;
+            let loaded = insist("load", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
             Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
@@ -146,7 +142,7 @@ impl Driver {
     }
 
     pub(super) fn save_checkpoint(&mut self) {
-        let Some(mark) = self.taken.checkpoint() else { return };
+        let Some(mark) = self.taken.begin_save() else { return };
         let store = Arc::clone(&self.store);
         self.ask(async move { Answer::Saved(store.put_marks(&[mark]).await) });
     }

@@ -24,7 +24,7 @@ pub(super) struct Taken {
     prints: VecDeque<Print>,
     /// Acknowledgements since the last checkpoint.
     unsaved: usize,
-    /// Those that the checkpoint covers which is being written.
+    /// Acknowledgements that the checkpoint being written covers.
     saving: usize,
     /// What a crash may bring again.
     limit: usize,
@@ -94,7 +94,7 @@ impl Taken {
 
     /// The checkpoint of what is acknowledged, as it is kept. Until [`Self::saved`] it is being
     /// written.
-    pub(super) fn checkpoint(&mut self) -> Option<Mark> {
+    pub(super) fn begin_save(&mut self) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
         let (name, position) = (self.name.as_ref()?, self.acknowledged?);
@@ -130,7 +130,7 @@ mod tests {
 
     /// Where a file with this text is gone on with.
     fn resume(taken: &mut Taken, text: &[u8]) -> Option<u64> {
-        let mark = taken.checkpoint().expect("a checkpoint");
+        let mark = taken.begin_save().expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
         checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
     }
@@ -146,7 +146,7 @@ mod tests {
                 taken.add(Position { offset: *offset as u64, line });
             }
         }
-        assert!(taken.checkpoint().is_none(), "nothing is acknowledged");
+        assert!(taken.begin_save().is_none(), "nothing is acknowledged");
 
         taken.acknowledge(1);
         assert_eq!(resume(&mut taken, &text[..14]), Some(4));
@@ -176,7 +176,7 @@ mod tests {
         taken.acknowledge(repeats);
         assert!(taken.is_due() && !taken.has_room());
 
-        assert!(taken.checkpoint().is_some());
+        assert!(taken.begin_save().is_some());
         assert!(taken.is_saving() && !taken.is_due() && !taken.has_room(), "it is not durable");
         taken.saved();
         assert_eq!(take_all(&mut taken), repeats);
@@ -189,7 +189,7 @@ mod tests {
             assert!(taken.has_room());
             taken.add(Position { offset: line, line });
             taken.acknowledge(line);
-            assert!(taken.checkpoint().is_none() && !taken.is_saving());
+            assert!(taken.begin_save().is_none() && !taken.is_saving());
         }
     }
 }

@@ -96,8 +96,8 @@ impl Turns {
     }
 
     /// Lets no more turns start, or lets them start again. Those that run, run on.
-    pub fn hold(&self, held: bool) {
-        self.queues.hold(&self.attachment, held);
+    pub fn pause(&self, paused: bool) {
+        self.queues.pause(&self.attachment, paused);
     }
 
     /// Lets another version execute the turns that are submitted from now on, and those that no

@@ -24,11 +24,9 @@ pub(super) struct Setting {
 pub(super) struct Ended {
     pub(super) done: TurnDone,
     pub(super) instance: Option<Instance>,
+    /// Bytes of its messages and its state.
+    pub(super) bytes: usize,
 }
-
-/// Bytes of messages at which a turn ends before its last event: nothing of it can be committed
-/// until then.
-const TURN_BYTES: usize = 1 << 20;
 
 /// Executes a turn, beginning on `instance` if there is one.
 pub(super) async fn run(
@@ -61,7 +59,7 @@ pub(super) async fn run(
                 apply(change, &mut state, &mut done.state);
                 bytes += messages.iter().map(Message::memory).sum::<usize>();
                 done.verdicts.push(Verdict::Effect { messages, complete });
-                if complete || bytes > TURN_BYTES {
+                if complete || bytes >= turn.bytes {
                     break;
                 }
             }
@@ -75,7 +73,8 @@ pub(super) async fn run(
             break;
         }
     }
-    Ended { done, instance }
+    bytes += done.state.memory();
+    Ended { done, instance, bytes }
 }
 
 /// Executes one event. Puts an instance back only if it can be used again.

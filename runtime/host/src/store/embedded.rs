@@ -187,7 +187,7 @@ impl Embedded {
         &self,
         read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _turn = self.reads.acquire().await.expect("it is never closed");
+        let _permit = self.reads.acquire().await.expect("it is never closed");
         self.shared.check()?;
         let shared = self.shared.clone();
         match spawn_blocking(move || read(&shared)).await {

@@ -39,13 +39,14 @@ impl World {
         }
     }
 
-    /// Whether a question has to wait, since its answer would bring more into a full memory.
+    /// Whether something has to wait, since it would bring more into a full memory.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
-        matches!(effect, Effect::Load { .. } | Effect::ReadSpill { .. })
-            && self
-                .owners
-                .get(&id)
-                .is_some_and(|owner| owner.sequencer.is_full() && !owner.sequencer.drained())
+        let Some(Owner { sequencer, .. }) = self.owners.get(&id) else { return false };
+        match effect {
+            Effect::Run(_) => !sequencer.may_run(),
+            Effect::Load { .. } | Effect::ReadSpill { .. } => !sequencer.may_read(),
+            _ => false,
+        }
     }
 
     /// One round of an owner's driver.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Applied, Batch, Effect, Input, Stop};
+use ordain_core::{Applied, Batch, Effect, Stop};
 
 use super::{Owner, Reply, What, World};
 use crate::store::{Message, Post};
@@ -13,8 +13,11 @@ impl World {
         match effect {
             Effect::Run(turn) => {
                 self.progress = self.now;
-                let (wait, done) = self.execute(owner, &turn);
-                self.plan_at(wait, What::Tell(id, Input::TurnDone(done)));
+                if owner.sequencer.may_run() {
+                    self.execute(id, &owner.version, &turn);
+                } else {
+                    self.plan_at(1, What::Serve(id, Effect::Run(turn)));
+                }
             }
             Effect::Commit(batch) => {
                 let reply = self.reply();

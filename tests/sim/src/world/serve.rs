@@ -59,6 +59,11 @@ impl World {
     /// Answers a question. The owner may be gone by now; a load takes its job over all the same.
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
+        if let Effect::Run(turn) = effect {
+            let version = self.owners.get(&owner).map(|owner| owner.version.clone());
+            version.inspect(|version| self.execute(owner, version, turn));
+            return;
+        }
         let mut wait = self.latency();
         let input = match effect {
             Effect::Load { token, key } => {

@@ -1,8 +1,8 @@
 //! The workers: execute turns with the simulated handler, and sometimes stop early.
 
-use ordain_core::{Change, Failure, FailureKind, Turn, TurnDone, Verdict};
+use ordain_core::{Change, Failure, FailureKind, Input, Message, Turn, TurnDone, Verdict, Version};
 
-use super::{FIRST_VERSION, Owner, World};
+use super::{FIRST_VERSION, What, World};
 use crate::handler::{self, Nature};
 use crate::plan::Blocked;
 use crate::producer::BLOCKED_KEY;
@@ -11,21 +11,21 @@ use crate::producer::BLOCKED_KEY;
 const HOUR: u64 = 3_600_000;
 
 impl World {
-    /// What comes of a turn, and after how long.
-    pub(super) fn execute(&mut self, owner: &Owner, turn: &Turn) -> (u64, TurnDone) {
+    /// Executes a turn: what comes of it is told after a while.
+    pub(super) fn execute(&mut self, owner: u64, version: &Version, turn: &Turn) {
         let mut done = TurnDone {
             token: turn.token,
-            version: owner.version.clone(),
+            version: version.clone(),
             verdicts: Vec::new(),
             state: Change::Keep,
             failure: None,
         };
-        let mut state = turn.state.clone();
+        let (mut state, mut bytes) = (turn.state.clone(), 0);
         for (sequence, event) in &turn.events {
             let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
             *tries += 1;
             let nature = handler::nature(&self.plan, event);
-            if let Some(kind) = nature.failure(*tries - 1, *owner.version != *FIRST_VERSION) {
+            if let Some(kind) = nature.failure(*tries - 1, **version != *FIRST_VERSION) {
                 done.failure = Some(self.failure(kind));
                 break;
             }
@@ -36,18 +36,19 @@ impl World {
                 }
                 continue;
             }
-            let version = &owner.version;
             let effect = handler::handle(&self.plan, version, *sequence, event, state.as_deref());
             state = handler::changed(state, &effect.state);
             done.state = handler::then(done.state, &effect.state);
             let ends = event.end() || effect.complete;
             let (messages, complete) = (effect.messages, effect.complete);
+            bytes += messages.iter().map(Message::memory).sum::<usize>();
             done.verdicts.push(Verdict::Effect { messages, complete });
-            if ends || self.rng.permille(self.plan.handler.stops_early) {
+            if ends || bytes >= turn.bytes || self.rng.permille(self.plan.handler.stops_early) {
                 break;
             }
         }
-        (self.duration(turn), done)
+        let wait = self.duration(turn);
+        self.plan_at(wait, What::Tell(owner, Input::TurnDone(done)));
     }
 
     fn failure(&mut self, kind: FailureKind) -> Failure {

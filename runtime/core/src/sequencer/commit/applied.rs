@@ -37,7 +37,7 @@ impl Sequencer {
                 write.messages.iter().map(|emitted| emitted.message.memory()).sum::<usize>();
             self.write_applied(position, in_write, write, &applied);
             self.settle(index);
-            self.put_down(index);
+            self.unload_state(index);
         }
         self.stats.messages += messages.0 as u64;
         for letter in batch.forwarded(&applied) {
@@ -91,7 +91,7 @@ impl Sequencer {
                 }
                 Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
                 None => {
-                    self.lanes[index].rare.rest.add(check.sequence);
+                    self.lanes[index].rare.make().rest.add(check.sequence);
                     self.window.finish(check.delivery);
                 }
             }
@@ -105,7 +105,7 @@ impl Sequencer {
         lane.header |= lane.job.spilled.count > exact.count;
         lane.job.spilled = exact;
         if in_write.events > 0 && lane.rare.tail_at != tail {
-            lane.rare.tail_at = tail;
+            lane.rare.make().tail_at = tail;
         }
         lane.assumed = false;
         if lane.over() {
@@ -143,7 +143,9 @@ impl Sequencer {
             self.wait(index, delivery, event);
         }
         // Their memory stays counted.
-        self.lanes[index].rare.checks.extend(in_write.checks);
+        if !in_write.checks.is_empty() {
+            self.lanes[index].rare.make().checks.extend(in_write.checks);
+        }
         match refusal {
             Refusal::Next(_) => self.load_again(index),
             Refusal::Partition(next) => self.yield_lane(index, next),

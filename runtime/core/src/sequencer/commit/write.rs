@@ -53,7 +53,7 @@ impl Sequencer {
         lane.absent = false;
         let known = Known::of(&job);
         if lane.rare.known != known {
-            lane.rare.known = known;
+            lane.rare.make().known = known;
         }
         lane.header = false;
         lane.writing = true;
@@ -199,14 +199,14 @@ fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
     }
     let room = lane.check_room(settings).min(room);
     let (mut now, mut later): (Vec<Check>, Vec<Check>) = (Vec::new(), Vec::new());
-    for check in std::mem::take(&mut lane.rare.checks) {
+    for check in lane.rare.take_checks() {
         if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
             later.push(check);
         } else {
             now.push(check);
         }
     }
-    lane.rare.checks = later;
+    lane.rare.make().checks = later;
     now
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Attachment {
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
     /// Nothing more of it is started for now.
-    held: AtomicBool,
+    paused: AtomicBool,
 }
 
 impl Attachment {
@@ -33,7 +33,7 @@ impl Attachment {
             done,
             waiting: Mutex::default(),
             detached: AtomicBool::new(false),
-            held: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
         }
     }
 
@@ -58,8 +58,8 @@ impl Attachment {
         self.detached.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed)
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     /// Hands results back.
@@ -155,10 +155,13 @@ impl Queues {
     }
 
     /// Lets no more turns of a queue start, or lets them start again.
-    pub(super) fn hold(&self, attachment: &Attachment, held: bool) {
+    pub(super) fn pause(&self, attachment: &Attachment, paused: bool) {
+        if attachment.is_paused() == paused {
+            return;
+        }
         let _state = self.state();
-        attachment.held.store(held, Ordering::Relaxed);
-        if !held {
+        attachment.paused.store(paused, Ordering::Relaxed);
+        if !paused {
             self.changed.notify_all();
         }
     }
@@ -182,7 +185,7 @@ impl Queues {
     fn make_ready(&self, attachment: &Arc<Attachment>) {
         let mut state = self.state();
         state.ready.push_back(Arc::clone(attachment));
-        if state.idle > 0 {
+        if state.idle > 0 && !attachment.is_paused() {
             self.changed.notify_one();
         }
     }
@@ -216,7 +219,7 @@ impl Queues {
     fn take(&self, state: &mut State, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
         for _ in 0..state.ready.len() {
             let attachment = state.ready.pop_front()?;
-            if attachment.is_held() || !wanted(&attachment.stream) {
+            if attachment.is_paused() || !wanted(&attachment.stream) {
                 state.ready.push_back(attachment);
                 continue;
             }
@@ -229,7 +232,8 @@ impl Queues {
             if turns.is_empty() {
                 continue;
             }
-            if !state.ready.is_empty() && state.idle > 0 {
+            let more = state.ready.iter().any(|other| !other.is_paused());
+            if more && state.idle > 0 {
                 self.changed.notify_one();
             }
             return Some(Bunch { attachment, turns });

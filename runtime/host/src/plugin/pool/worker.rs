@@ -19,7 +19,8 @@ use super::super::turn::{self, Ended, Setting};
 use super::instances::Instances;
 use super::queue::{Attachment, Bunch, Queues, Woken};
 
-/// Bytes of results that are handed back together.
+/// Bytes of results that are handed back together: whoever submits counts the memory that they
+/// take, and is to know soon.
 const RESULT_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
@@ -96,7 +97,7 @@ impl Worker {
         let mut results = Vec::with_capacity(turns.len());
         let mut bytes = 0;
         while self.has_room(&attachment.stream)
-            && !attachment.is_held()
+            && !attachment.is_paused()
             && !attachment.is_detached()
             && !self.queues.is_closed()
             && let Some(turn) = turns.pop_front()
@@ -104,11 +105,9 @@ impl Worker {
             let mut turn = self.start(&setting, turn);
             match poll(&mut turn) {
                 Poll::Ready(ended) => {
-                    let done = self.end(&handler, ended);
-                    bytes += done.memory();
-                    results.push(done);
+                    bytes += ended.bytes;
+                    results.push(self.end(&handler, ended));
                     if bytes > RESULT_BYTES {
-                        // Whoever submits is to know soon what it costs.
                         attachment.done(std::mem::take(&mut results));
                         bytes = 0;
                     }

@@ -48,10 +48,10 @@ pub(super) fn load(
         if let Ok(Some(job)) = &job {
             read += job.memory();
         }
-        if read > bytes && !jobs.is_empty() {
+        jobs.push(job);
+        if read >= bytes {
             break;
         }
-        jobs.push(job);
     }
     Ok(jobs)
 }

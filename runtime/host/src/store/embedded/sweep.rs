@@ -9,8 +9,7 @@ use super::keys;
 use super::recent::Recent;
 use super::record::{Envelope, Record};
 use super::shared::Shared;
-use super::tables::is_damage;
-use super::tables::own_key;
+use super::tables::{is_damage, own_key};
 use crate::store::codec::letter_time;
 
 /// Entries at opening: about a tenth of a second.

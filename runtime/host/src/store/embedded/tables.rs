@@ -28,8 +28,9 @@ const WORKERS: usize = 1;
 
 /// What a table holds in memory before it is written out. What is large and short-lived gets more
 /// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
-/// them longer. What it takes to write tables out and to merge them comes on top, and grows with
-/// the length of keys.
+/// them longer. The engine holds writers back when four of a table wait to be written out, 480 MiB
+/// for all tables together; ordinarily they have a fifth of that. What it takes to write them out
+/// and to merge them comes on top, and grows with the length of keys.
 const SMALL_TABLE: u64 = 8 * MIB;
 const LARGE_TABLE: u64 = 16 * MIB;
 
