@@ -10,7 +10,7 @@ use crate::setup::{cargo, host, plugins, say, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose names contain this.
+    /// Only tests whose names (of the functions, not the files) contain this.
     filter: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Delays between tries: exponential, with full jitter, from a seed.
+//! Delays between tries: exponential, with jitter, from a seed.
 
 use crate::settings::Backoff;
 

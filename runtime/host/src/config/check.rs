@@ -49,9 +49,17 @@ impl Checks<'_> {
             );
         }
         let room = runtime.memory_budget.0 / 4;
-        if runtime.event_size.0 > room {
-            let message = format!("must be at most a quarter of memory_budget, {room} bytes here");
-            self.note("runtime.event_size", message);
+        for (name, size) in [
+            ("runtime.event_size", runtime.event_size.0),
+            ("runtime.batch_size", runtime.batch_size.0),
+            ("plugins.state_size", plugins.state_size.0),
+            ("plugins.messages_size", plugins.messages_size.0),
+        ] {
+            if size > room {
+                let message =
+                    format!("must be at most a quarter of memory_budget, {room} bytes here");
+                self.note(name, message);
+            }
         }
         if plugins.state_size.0 >= plugins.memory.0 {
             let message = "must be below plugins.memory: a handler has its state in memory";

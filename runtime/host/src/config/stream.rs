@@ -87,8 +87,8 @@ section! {
             because "an event that was only overtaken is there by then";
         /// Rounds of asking.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff they take some ten seconds: a restart of what is asked";
-        /// Between rounds, with full jitter.
+            because "with the backoff they take one to three seconds: an answer that is late by that is there";
+        /// Between rounds: anywhere between the lower bound and the doubled one, up to the upper one.
         backoff: Backoff ["1ms..1ms" to "7d..7d"] = "200ms..5s",
             because "quick at first, and never a burden for who is asked";
         /// Who is asked, in this order: the store for what it retains, then HTTP servers.
@@ -113,8 +113,8 @@ section! {
     pub struct Retry {
         /// Tries of one event that asks for another or ran too long, the first included.
         attempts: u32 [1 to 1_000_000] = 5,
-            because "with the backoff they take some seconds: a short disturbance passes";
-        /// Between tries, with full jitter.
+            because "with the backoff they take about a second: a short disturbance passes";
+        /// Between tries: anywhere between the lower bound and the doubled one, up to the upper one.
         backoff: Backoff ["1ms..1ms" to "7d..7d"] = "100ms..30s",
             because "quick at first, and never a burden for who is down";
         /// After the last try: the key stops, or the event is dead-lettered and the key goes on.

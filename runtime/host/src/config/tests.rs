@@ -322,6 +322,15 @@ fn settings_are_checked_against_each_other() {
         ],
     );
     check_stream(
+        "[runtime]\nmemory_budget = \"16MiB\"\nbatch_size = \"8MiB\"\n\
+         [plugins]\nstate_size = \"8MiB\"\nmessages_size = \"8MiB\"\n",
+        &[
+            (6, "runtime.batch_size", "at most a quarter of memory_budget"),
+            (8, "plugins.state_size", "at most a quarter of memory_budget"),
+            (9, "plugins.messages_size", "at most a quarter of memory_budget"),
+        ],
+    );
+    check_stream(
         "[admin]\nlisten = \"0.0.0.0:7070\"\n[ingress]\nlisten = \"0.0.0.0:7070\"\ntoken = \"short\"\n",
         &[
             (5, "admin.listen", "needs a `token`"),

@@ -77,7 +77,7 @@ impl FileSink {
                     file.set_len(length)?;
                     tracing::info!(
                         path = %path.display(), bytes = present - length,
-                        "cut off what was written and not yet marked as published: it comes again"
+                        "cut off what is not marked as published: what of it is ours comes again"
                     );
                 }
                 length
