@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ordain::plugin::{Engine, Handler, HandlerFile, LogLine, Pool, Settings, StreamContext, Turns};
+use ordain::plugin::{
+    Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
+};
 use ordain_core::{
     Event, EventParts, Failure, FailureKind, Key, Message, Token, Turn, TurnDone, Verdict,
 };
@@ -67,9 +69,9 @@ impl Workers {
             }
         }));
         let (send, results) = channel();
-        let done = Box::new(move |done| {
+        let done = Box::new(move |done: Results| {
             // A test that has ended needs no results.
-            let _ = send.send(done);
+            let _ = send.send(done.take());
         });
         let turns = pool.attach(stream, handler, done);
         Ok(Self { engine, turns, pool, lines, results })

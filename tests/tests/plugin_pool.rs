@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain::plugin::{InstancePolicy, Settings, StreamContext};
+use ordain::plugin::{InstancePolicy, Results, Settings, StreamContext};
 use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
@@ -134,8 +134,8 @@ fn a_turn_that_emits_much_ends_early() -> Result<()> {
 fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
-    let done = Box::new(move |done: Vec<TurnDone>| {
-        let _ = send.send(done);
+    let done = Box::new(move |done: Results| {
+        let _ = send.send(done.take());
     });
     let payments = StreamContext::new("payments", SINKS);
     let paused = workers.pool.attach(payments, workers.turns.handler(), done);
@@ -160,8 +160,8 @@ fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
     let workers = Workers::plugin("faulty", patient)?;
     workers.turns.submit((0..200).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
     let (send, results) = channel();
-    let done = Box::new(move |done| {
-        let _ = send.send(done);
+    let done = Box::new(move |done: Results| {
+        let _ = send.send(done.take());
     });
     let other = StreamContext::new("payments", SINKS);
     let turns = workers.pool.attach(other, workers.turns.handler(), done);
@@ -181,8 +181,8 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
     let queues: Vec<_> = (0..3)
         .map(|_| {
             let send = send.clone();
-            let done = Box::new(move |done: Vec<TurnDone>| {
-                let _ = send.send(done);
+            let done = Box::new(move |done: Results| {
+                let _ = send.send(done.take());
             });
             let stream = StreamContext::new("orders", SINKS);
             workers.pool.attach(stream, workers.turns.handler(), done)

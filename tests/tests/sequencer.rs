@@ -122,6 +122,19 @@ fn a_key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
 }
 
 #[test]
+fn a_silent_key_is_asked_for_its_next_event() -> Result<()> {
+    let mut rig = Rig::new("gap = { tail = \"1s\" }")?;
+    rig.deliver(0, 1);
+    assert_eq!(rig.batches[0].writes[0].due_in, Some(1_000), "also if it leaves memory");
+    assert_eq!(rig.sequencer.poll_timeout(), Some(1_000));
+    rig.sequencer.handle_timeout(1_000);
+    let asked = std::iter::from_fn(|| rig.sequencer.poll_effect())
+        .any(|effect| matches!(effect, Effect::Replay { missing, .. } if missing == [2..=2]));
+    assert!(asked);
+    Ok(())
+}
+
+#[test]
 fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 1, max_width = 1000000, \
                on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";

@@ -43,14 +43,17 @@ fn writes(number: u64) -> Vec<JobWrite> {
     for key in ["left", "right"] {
         let expect = if number == 1 { Expect::Absent } else { Expect::Next(number) };
         let mut write = fresh(key, expect, job(number + 1));
-        let size = 1 + number * 331 % 9_000;
+        // Large enough that tables and files of values are written and merged under way.
+        let size = 1 + number * 331_331 % 900_000;
         write.state = Change::Put(vec![number as u8; size as usize].into());
         writes.push(write);
     }
     let mut own = absent(&format!("own-{number}"));
     own.spill = vec![(9, event("own", 9, "held"))];
     own.job.spilled.add(9);
-    let message = Message::new(&MessageParts { sink: "out", ..MessageParts::default() });
+    let data = vec![7; (number * 77_777 % 300_000) as usize];
+    let message =
+        Message::new(&MessageParts { sink: "out", data: &data, ..MessageParts::default() });
     own.messages = vec![Emitted { sequence: 1, index: 0, message }];
     own.due_in = Some(60_000);
     writes.push(own);
@@ -66,7 +69,7 @@ async fn answered_commits_outlive_kill_9() {
     let mut checked = 0;
     for round in 0..ROUNDS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
-        let answered = run_and_kill(folder.path(), Duration::from_micros(random >> 49));
+        let answered = run_and_kill(folder.path(), Duration::from_micros(random >> 45));
         assert!(answered > checked, "each round commits");
         checked = check(folder.path(), answered, checked).await;
     }

@@ -106,6 +106,13 @@ pub struct Trouble {
     pub version: Option<Version>,
 }
 
+impl Trouble {
+    /// What it costs in memory, in bytes.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.error.len()
+    }
+}
+
 /// Extent of a key's spill area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spilled {

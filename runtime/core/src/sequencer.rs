@@ -61,6 +61,7 @@ use crate::event::Key;
 use crate::input::Input;
 use crate::settings::{Ordering, Settings};
 use crate::stats::{LaneState, Stats};
+use crate::turn::Token;
 
 /// Decides what happens to each event of one partition, and when.
 #[derive(Debug)]
@@ -88,6 +89,8 @@ pub struct Sequencer {
     memory: usize,
     /// What a turn's outcome took lately, in bytes.
     outcome: usize,
+    /// The turn that was started last although it did not fit, and when.
+    extra: Option<(Token, u64)>,
     outbox: usize,
     /// Lanes to which something will happen by itself.
     restless: usize,
@@ -130,6 +133,7 @@ impl Sequencer {
             ahead: 0,
             memory: 0,
             outcome: 0,
+            extra: None,
             outbox: 0,
             restless: 0,
             timers: Timers::default(),
@@ -289,7 +293,10 @@ impl Sequencer {
         }
         let resend = self.shards.iter().filter_map(Shard::resend_at).min();
         let due = self.due.at().filter(|_| !self.draining);
-        [self.timers.next(), self.spill_timeout(), due, resend].into_iter().flatten().min()
+        [self.timers.next(), self.spill_timeout(), self.extra_timeout(), due, resend]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     // Shared by the parts.

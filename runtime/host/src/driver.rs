@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn, TurnDone};
+use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
 use tokio::sync::{mpsc, watch};
 
-use crate::plugin::Turns;
+use crate::plugin::{Results, Turns};
 use crate::sink::{Job, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Claimed, Partition, Store, StoreError};
@@ -38,7 +38,7 @@ const TELL_EVERY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub enum Note {
     /// Turns that a worker finished.
-    Turns(Vec<TurnDone>),
+    Turns(Results),
     /// Anything else.
     Input(Input),
 }
@@ -253,7 +253,7 @@ impl Driver {
             match note {
                 Note::Input(input) => self.sequencer.handle(now, input),
                 Note::Turns(turns) => {
-                    for turn in turns {
+                    for turn in turns.take() {
                         self.sequencer.handle(now, Input::TurnDone(turn));
                     }
                 }
@@ -364,6 +364,8 @@ impl Driver {
         while let Some(effect) = self.sequencer.poll_effect() {
             self.perform(effect);
         }
+        // After a stop nothing is written any more, not even a checkpoint.
+        self.check()?;
         self.hand_over();
         if self.taken.is_due() {
             self.save_checkpoint();

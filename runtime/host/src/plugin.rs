@@ -23,6 +23,6 @@ pub use engine::{Engine, EngineError};
 pub use folder::{Folder, HandlerFile, RefusedFile};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
 pub use load::{Digest, Handler, LoadError};
-pub use pool::{Done, Pool, Turns};
+pub use pool::{Done, Pool, Results, Turns};
 pub use settings::{InstancePolicy, Limits, Settings};
 pub use stream::StreamContext;

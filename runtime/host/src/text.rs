@@ -61,6 +61,8 @@ pub fn cut(mut text: String, bytes: usize) -> String {
         text.truncate(text.floor_char_boundary(bytes));
         text.push('…');
     }
+    // What was cut off, or made room for, is not to be kept as long as the rest.
+    text.shrink_to_fit();
     text
 }
 

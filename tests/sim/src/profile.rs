@@ -281,7 +281,12 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(3, 10);
     plan.producer.events = (10, 60);
     plan.producer.spread = rng.pick(&[1_000, 20_000]);
+    // Sometimes so little memory that each turn fills it.
+    plan.handler.padding = rng.pick(&[0, 0, 2 << 10]);
     let settings = &mut plan.settings;
+    if plan.handler.padding > 0 {
+        settings.memory_budget = 8 << 10;
+    }
     settings.prefetch = rng.pick(&[10, 30]);
     settings.lane_buffer = rng.pick(&[4, 64]);
     // With one turn at a time a slow handler has the only worker, whatever the sequencer does.

@@ -43,18 +43,16 @@ impl Sequencer {
         {
             return false;
         }
-        // What the turns under way will bring must fit as well, unless nothing is under way that
-        // could make room.
-        let expected = self.memory + (self.turns + 1) * self.outcome;
         let turns = fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns;
         let ahead = fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead;
         turns
             && ahead
             && self.outbox < self.settings.max_outbox
-            && (expected <= self.settings.memory_budget || self.drained())
+            && (self.fits() || (self.written() && !self.extra_runs()))
     }
 
     fn start_turn(&mut self, index: u32) {
+        let fits = self.fits();
         let serial = self.next_serial();
         let mut limit = self.settings.quantum;
         if !fault!(self, IgnoreRunAhead) {
@@ -75,6 +73,9 @@ impl Sequencer {
             return;
         }
         lane.turn = Some(InTurn { serial, events: events.len() as u32, stale: false });
+        if !fits {
+            self.extra = Some((Token { lane: index, serial }, self.now));
+        }
         self.turns += 1;
         self.ahead += events.len();
         self.effects.push_back(Effect::Run(Turn {
@@ -90,6 +91,7 @@ impl Sequencer {
     pub(super) fn turn_done(&mut self, done: TurnDone) {
         let careless = fault!(self, ForgetTheTokenCheck);
         let index = done.token.lane;
+        self.extra.take_if(|(token, _)| *token == done.token);
         let turn = self.lanes.get(index).and_then(|lane| lane.turn);
         let Some(turn) = turn.filter(|turn| turn.serial == done.token.serial) else {
             self.stats.stale += 1;

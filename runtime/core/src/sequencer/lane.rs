@@ -20,7 +20,7 @@ use super::held::{HeldEvents, SpillCopy};
 use super::ids::Ids;
 use super::rare::Rare;
 use crate::event::{Delivery, Event, Key};
-use crate::job::{Job, Spilled, Status};
+use crate::job::{Job, Spilled, Status, Trouble};
 use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
 
@@ -377,6 +377,7 @@ impl Lane {
             + self.key.len()
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
+            + self.job.trouble.as_deref().map_or(0, Trouble::memory)
             + self.rare.memory()
     }
 }

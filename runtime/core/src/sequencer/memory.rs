@@ -2,11 +2,15 @@
 //!
 //! At three quarters of the budget intake stops, blocked lanes spill and idle ones leave: the last
 //! quarter is for what is in already. What a turn, a load or a read of spilled events brings is
-//! known only afterwards. So at the whole budget none of them is to start while something is under
-//! way that will free some of it.
+//! known only afterwards. So at the whole budget none of them is to start while something is being
+//! committed or published, and then one turn at a time; loads and reads when nothing is there to
+//! run. A turn that runs long holds up none of that.
 
 use super::Sequencer;
 use super::lanes::List;
+
+/// A turn that takes longer than this, in ms, is slow: the others don't wait for it.
+const SOON: u64 = 50;
 
 impl Sequencer {
     /// Whether what it has asked to [`Run`](crate::Effect::Run) may start now: where memory is
@@ -16,10 +20,26 @@ impl Sequencer {
     }
 
     /// Whether what it has asked to [`Load`](crate::Effect::Load) and to
-    /// [read](crate::Effect::ReadSpill) may be read now: where memory is full, what is executed goes
+    /// [read](crate::Effect::ReadSpill) may be read now: where memory is full, what can run goes
     /// first.
     pub fn may_read(&self) -> bool {
-        !self.full() || self.drained()
+        !self.full() || (self.written() && self.ready.is_empty() && !self.extra_runs())
+    }
+
+    /// Whether another turn fits, with what it and those under way will bring.
+    pub(super) fn fits(&self) -> bool {
+        self.memory + (self.turns + 1) * self.outcome <= self.settings.memory_budget
+    }
+
+    /// Whether the turn that was started last without fitting may end soon.
+    pub(super) fn extra_runs(&self) -> bool {
+        self.extra.is_some_and(|(_, at)| self.now < at.saturating_add(SOON))
+    }
+
+    /// When the next one may start although that one has not ended.
+    pub(super) fn extra_timeout(&self) -> Option<u64> {
+        let waits = !self.ready.is_empty() || self.full();
+        self.extra.filter(|_| waits && self.extra_runs()).map(|(_, at)| at.saturating_add(SOON))
     }
 
     /// Whether it holds as much as it may.
@@ -66,7 +86,7 @@ impl Sequencer {
     pub(super) fn unload_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.settings.prefetch.max(1);
-        if self.full()
+        if !self.fits()
             && lane.ready
             && lane.pending.is_empty()
             && lane.turn.is_none()

@@ -29,11 +29,11 @@ impl Sequencer {
                 self.shards[lane.shard as usize].dirty.push_back(index);
             }
         }
+        self.lanes[index].rare.release();
+        self.count(index);
         if self.lanes[index].rare.is_some() {
             self.arm(index);
-            self.lanes[index].rare.release();
         }
-        self.count(index);
     }
 
     /// Sees to it that the lane is looked at when its earliest deadline comes.

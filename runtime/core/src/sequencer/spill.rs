@@ -24,6 +24,10 @@ impl Sequencer {
         if lane.rare.page.is_some() || lane.rare.rest.count == 0 || lane.writing {
             return;
         }
+        if lane.turn.is_some() {
+            // Until it has ended, which may be long, others need the room.
+            return;
+        }
         let next = lane.done + lane.running() as u64;
         let from = if lane.over() {
             lane.rare.rest.first
@@ -138,12 +142,13 @@ impl Sequencer {
 
     /// Forgets held events that the store has and that cannot run soon.
     pub(super) fn unload(&mut self, index: u32) {
+        let slow = self.filling() && self.lanes[index].turn.is_some();
         let lane = &mut self.lanes[index];
-        if !lane.blocked() || lane.rare.page.is_some() || lane.ended {
+        if !(slow || lane.blocked()) || lane.rare.page.is_some() || lane.ended {
             return;
         }
-        let from = if lane.parked() || lane.rare.retry_at.is_some() {
-            lane.done
+        let from = if slow || lane.parked() || lane.rare.retry_at.is_some() {
+            lane.done + lane.running() as u64
         } else {
             let gap = lane.rare.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
             let rest = if lane.rare.rest.count > 0 { lane.rare.rest.first } else { u64::MAX };

@@ -21,7 +21,40 @@ use queue::{Attachment, Queues};
 use worker::Worker;
 
 /// What is done with results, on a worker's thread: it should only hand them on.
-pub type Done = Box<dyn Fn(Vec<TurnDone>) + Send + Sync>;
+pub type Done = Box<dyn Fn(Results) + Send + Sync>;
+
+/// Results of turns. As long as nobody takes them out, what they take in memory holds up the turns
+/// of their queue.
+pub struct Results {
+    turns: Vec<TurnDone>,
+    bytes: usize,
+    queues: Arc<Queues>,
+    attachment: Arc<Attachment>,
+}
+
+impl Results {
+    fn new(turns: Vec<TurnDone>, bytes: usize, queues: &Arc<Queues>, of: &Arc<Attachment>) -> Self {
+        of.unread(bytes);
+        Self { turns, bytes, queues: Arc::clone(queues), attachment: Arc::clone(of) }
+    }
+
+    /// Takes them out.
+    pub fn take(mut self) -> Vec<TurnDone> {
+        std::mem::take(&mut self.turns)
+    }
+}
+
+impl std::fmt::Debug for Results {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Results").field(&self.turns).finish()
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        self.queues.taken(&self.attachment, self.bytes);
+    }
+}
 
 /// The worker threads. Dropping it ends them: what they run is dropped within a tick, what is
 /// queued at once, and nothing of it is reported.

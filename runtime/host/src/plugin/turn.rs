@@ -24,7 +24,7 @@ pub(super) struct Setting {
 pub(super) struct Ended {
     pub(super) done: TurnDone,
     pub(super) instance: Option<Instance>,
-    /// Bytes of its messages and its state.
+    /// Bytes of its messages, reasons and state.
     pub(super) bytes: usize,
 }
 
@@ -63,7 +63,10 @@ pub(super) async fn run(
                     break;
                 }
             }
-            Ok(Settled::Rejected(reason)) => done.verdicts.push(Verdict::Rejected(reason)),
+            Ok(Settled::Rejected(reason)) => {
+                bytes += reason.len();
+                done.verdicts.push(Verdict::Rejected(reason));
+            }
             Err(failure) => {
                 done.failure = Some(failure);
                 break;

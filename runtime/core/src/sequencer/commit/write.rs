@@ -20,6 +20,7 @@ impl Sequencer {
         index: u32,
         room: (usize, usize),
     ) -> (JobWrite, InWrite, Cost) {
+        let tail = self.tail_from_now();
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
         let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
@@ -40,6 +41,9 @@ impl Sequencer {
         self.stats.spilled += spill.len() as u64;
 
         lane.job.spilled = spilled(lane, &checks);
+        if chunk.events > 0 && lane.rare.tail_at != tail {
+            lane.rare.make().tail_at = tail;
+        }
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {

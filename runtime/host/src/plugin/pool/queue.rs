@@ -1,18 +1,21 @@
 //! One queue for each source of turns, served round robin.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ordain_core::{Turn, TurnDone};
+use ordain_core::Turn;
 
 use super::super::load::Handler;
 use super::super::stream::StreamContext;
-use super::Done;
+use super::{Done, Results};
 
 /// Events that a worker takes at once: enough that taking them costs nothing, few enough that
 /// another queue need not wait long.
 const BUNCH_EVENTS: usize = 128;
+/// Bytes of results that are handed back and not taken, beyond which no turn starts: what they take
+/// is counted only when they are taken.
+const UNREAD_BYTES: usize = 4 << 20;
 
 /// One source of turns.
 pub(super) struct Attachment {
@@ -23,6 +26,8 @@ pub(super) struct Attachment {
     detached: AtomicBool,
     /// Nothing more of it is started for now.
     paused: AtomicBool,
+    /// Bytes of results that nobody has taken yet.
+    unread: AtomicUsize,
 }
 
 impl Attachment {
@@ -34,6 +39,7 @@ impl Attachment {
             waiting: Mutex::default(),
             detached: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            unread: AtomicUsize::new(0),
         }
     }
 
@@ -59,12 +65,17 @@ impl Attachment {
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+        self.paused.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
+    }
+
+    /// Notes results that are handed back.
+    pub(super) fn unread(&self, bytes: usize) {
+        self.unread.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Hands results back.
-    pub(super) fn done(&self, results: Vec<TurnDone>) {
-        if !results.is_empty() && !self.is_detached() {
+    pub(super) fn done(&self, results: Results) {
+        if !self.is_detached() {
             (self.done)(results);
         }
     }
@@ -156,14 +167,23 @@ impl Queues {
 
     /// Lets no more turns of a queue start, or lets them start again.
     pub(super) fn pause(&self, attachment: &Attachment, paused: bool) {
-        if attachment.is_paused() == paused {
-            return;
+        if attachment.paused.swap(paused, Ordering::Relaxed) && !paused {
+            self.wake_all();
         }
+    }
+
+    /// Results of a queue were taken.
+    pub(super) fn taken(&self, attachment: &Attachment, bytes: usize) {
+        let before = attachment.unread.fetch_sub(bytes, Ordering::Relaxed);
+        if before >= UNREAD_BYTES && before - bytes < UNREAD_BYTES {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        // Whoever has looked and is about to wait has the lock.
         let _state = self.state();
-        attachment.paused.store(paused, Ordering::Relaxed);
-        if !paused {
-            self.changed.notify_all();
-        }
+        self.changed.notify_all();
     }
 
     /// Gives back turns that a worker took and cannot execute now, ahead of the others.
@@ -219,6 +239,9 @@ impl Queues {
     fn take(&self, state: &mut State, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
         for _ in 0..state.ready.len() {
             let attachment = state.ready.pop_front()?;
+            if attachment.is_detached() {
+                continue;
+            }
             if attachment.is_paused() || !wanted(&attachment.stream) {
                 state.ready.push_back(attachment);
                 continue;

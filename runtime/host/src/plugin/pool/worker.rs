@@ -16,6 +16,7 @@ use super::super::engine::{Engine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK}
 use super::super::load::Handler;
 use super::super::stream::StreamContext;
 use super::super::turn::{self, Ended, Setting};
+use super::Results;
 use super::instances::Instances;
 use super::queue::{Attachment, Bunch, Queues, Woken};
 
@@ -94,7 +95,7 @@ impl Worker {
             handler: Arc::clone(&handler),
             stream: Arc::clone(&attachment.stream),
         });
-        let mut results = Vec::with_capacity(turns.len());
+        let mut ended = Vec::with_capacity(turns.len());
         let mut bytes = 0;
         while self.has_room(&attachment.stream)
             && !attachment.is_paused()
@@ -104,17 +105,16 @@ impl Worker {
         {
             let mut turn = self.start(&setting, turn);
             match poll(&mut turn) {
-                Poll::Ready(ended) => {
-                    bytes += ended.bytes;
-                    results.push(self.end(&handler, ended));
+                Poll::Ready(turn) => {
+                    bytes += turn.bytes;
+                    ended.push(self.end(&handler, turn));
                     if bytes > RESULT_BYTES {
-                        attachment.done(std::mem::take(&mut results));
-                        bytes = 0;
+                        self.hand_back(&attachment, &mut ended, &mut bytes);
                     }
                 }
                 Poll::Pending => {
                     // What is finished must not wait behind what is slow.
-                    attachment.done(std::mem::take(&mut results));
+                    self.hand_back(&attachment, &mut ended, &mut bytes);
                     let slow = Slow {
                         attachment: Arc::clone(&attachment),
                         handler: Arc::clone(&handler),
@@ -124,8 +124,15 @@ impl Worker {
                 }
             }
         }
-        attachment.done(results);
+        self.hand_back(&attachment, &mut ended, &mut bytes);
         self.queues.give_back(&attachment, turns);
+    }
+
+    fn hand_back(&self, to: &Arc<Attachment>, ended: &mut Vec<TurnDone>, bytes: &mut usize) {
+        let (ended, bytes) = (std::mem::take(ended), std::mem::take(bytes));
+        if !ended.is_empty() {
+            to.done(Results::new(ended, bytes, &self.queues, to));
+        }
     }
 
     /// Whether another turn of a stream may become a slow one.
@@ -155,8 +162,9 @@ impl Worker {
         }
         match poll(&mut slow.turn) {
             Poll::Ready(ended) => {
+                let mut bytes = ended.bytes;
                 let done = self.end(&slow.handler, ended);
-                slow.attachment.done(vec![done]);
+                self.hand_back(&slow.attachment, &mut vec![done], &mut bytes);
             }
             Poll::Pending => self.slow.push_back(slow),
         }
