@@ -15,6 +15,9 @@ const SIZE: usize = 1_000_000;
 /// What the process takes apart from the budget, in MiB: what is under way when it is full, and
 /// above all the store's engine, with what it has not written to its files yet.
 const ELSE: u64 = 352;
+/// The same with outcomes of 4 MiB, each of which is there several times on its way: in the guest's
+/// memory, as messages, as a record and in the journal, and as text for the sink.
+const ELSE_OF_OUTCOMES: u64 = 608;
 
 const CONFIG: &str = r#"
 [runtime]
@@ -38,7 +41,7 @@ path = "out.ndjson"
 type Line = (&'static str, u64, String);
 
 /// Runs a handler over rounds of events, each round over all keys.
-fn within_budget(handler: &str, keys: u64, rounds: &[Line]) -> Result<()> {
+fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
     let home = Home::new(&[handler], &CONFIG.replace("HANDLER", handler))?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
     for (round, (kind, sequence, data)) in rounds.iter().enumerate() {
@@ -57,7 +60,7 @@ fn within_budget(handler: &str, keys: u64, rounds: &[Line]) -> Result<()> {
     let expected = keys * rounds.len() as u64;
     ensure!(report["settled"] == expected, "{report}, and {expected} events");
     println!("{handler}: {peak} MiB");
-    ensure!(peak <= BUDGET + ELSE, "{peak} MiB with a budget of {BUDGET} MiB");
+    ensure!(peak <= BUDGET + besides, "{peak} MiB with a budget of {BUDGET} MiB");
     Ok(())
 }
 
@@ -71,19 +74,24 @@ fn large_events() -> Result<()> {
         char::from(b' ' + 3 + (random >> 60) as u8)
     };
     let large: String = (0..SIZE).map(|_| digit()).collect();
-    within_budget("probe", 1_000, &[("noop", 2, format!("\"{large}\"")), ("noop", 1, "0".into())])
+    within_budget(
+        "probe",
+        1_000,
+        &[("noop", 2, format!("\"{large}\"")), ("noop", 1, "0".into())],
+        ELSE,
+    )
 }
 
 /// Each key has a large state, and is called again with it.
 #[test]
 fn large_states() -> Result<()> {
     let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
-    within_budget("faulty", 1_000, &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())])
+    within_budget("faulty", 1_000, &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())], ELSE)
 }
 
 /// Each event emits many messages at once, 4 MiB together.
 #[test]
 fn large_outcomes() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
-    within_budget("faulty", 256, &[("t", 1, emit.into())])
+    within_budget("faulty", 512, &[("t", 1, emit.into())], ELSE_OF_OUTCOMES)
 }
