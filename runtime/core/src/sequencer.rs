@@ -199,7 +199,7 @@ impl Sequencer {
             return None;
         }
         let lane = self.lanes.get(self.window.head()?.lane)?;
-        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(|gap| gap.for_ever());
+        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(gap::Gap::for_ever);
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 

@@ -123,7 +123,7 @@ impl Sequencer {
             if ended || until <= now {
                 self.gap_round(index);
             }
-        } else if lane.rare.gap.as_ref().and_then(|gap| gap.clock()).is_some_and(|at| at <= now) {
+        } else if lane.rare.gap.as_ref().and_then(Gap::clock).is_some_and(|at| at <= now) {
             // It ran out while the gap stood still.
             self.gap_round(index);
         }
@@ -177,7 +177,7 @@ impl Sequencer {
             self.load_again(index);
             return;
         }
-        if lane.rare.gap.as_ref().is_some_and(|gap| gap.reloading()) {
+        if lane.rare.gap.as_ref().is_some_and(Gap::reloading) {
             self.ask_source(index, 0);
         }
     }

@@ -199,7 +199,7 @@ impl Lane {
 
     /// Whether a round of its gap begins with the job being loaded again.
     pub(super) fn reloads(&self) -> bool {
-        self.live() && self.rare.gap.as_ref().is_some_and(|gap| gap.reloading())
+        self.live() && self.rare.gap.as_ref().is_some_and(super::gap::Gap::reloading)
     }
 
     /// Events being executed whose results will count.

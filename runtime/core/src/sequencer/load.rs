@@ -96,11 +96,10 @@ impl Sequencer {
         let careless = fault!(self, ForgetTheTokenCheck);
         if self.lanes.get(token.lane).is_some()
             && let Some(slot) = waiting(&mut self.lanes[token.lane])
+            && (*slot == Some(token.serial) || (careless && slot.is_some()))
         {
-            if *slot == Some(token.serial) || (careless && slot.is_some()) {
-                *slot = None;
-                return Some(token.lane);
-            }
+            *slot = None;
+            return Some(token.lane);
         }
         self.stats.stale += 1;
         None
