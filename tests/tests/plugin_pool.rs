@@ -154,6 +154,32 @@ fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
 }
 
 #[test]
+fn results_that_nobody_takes_hold_up_their_queue() -> Result<()> {
+    let workers = Workers::faulty()?;
+    let (send, results) = channel();
+    let done = Box::new(move |done: Results| {
+        let _ = send.send(done);
+    });
+    let payments = StreamContext::new("payments", SINKS);
+    let turns = workers.pool.attach(payments, workers.turns.handler(), done);
+    let emit = r#"{"do":"emit","messages":10,"bytes":100000}"#;
+    turns.submit((0..40).map(|lane| token(lane, turn("large", &[emit]))).collect());
+    let mut untaken = vec![results.recv_timeout(Duration::from_secs(30))?];
+    for _ in 0..10 {
+        // The worker has nothing else left to do before each of these is over.
+        workers.command(OK);
+    }
+    untaken.extend(results.try_iter());
+    let untaken: usize = untaken.into_iter().map(|results| results.take().len()).sum();
+    assert!((1..10).contains(&untaken), "{untaken} of 40 were executed");
+    let mut count = untaken;
+    while count < 40 {
+        count += results.recv_timeout(Duration::from_secs(30))?.take().len();
+    }
+    Ok(())
+}
+
+#[test]
 fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
     let mut patient = settings();
     patient.limits.timeout = Duration::from_hours(1);

@@ -1,7 +1,9 @@
 //! `memory_budget` bounds what large events, states and outcomes take, whatever there is of them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -40,8 +42,8 @@ path = "out.ndjson"
 /// One event: type, sequence, data.
 type Line = (&'static str, u64, String);
 
-/// Runs a handler over rounds of events, each round over all keys.
-fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
+/// A home with a handler and rounds of events for it, each round over all keys.
+fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     let home = Home::new(&[handler], &CONFIG.replace("HANDLER", handler))?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
     for (round, (kind, sequence, data)) in rounds.iter().enumerate() {
@@ -53,6 +55,12 @@ fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Res
         }
     }
     events.into_inner().context("the events are written")?;
+    Ok(home)
+}
+
+/// Runs a handler over rounds of events.
+fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
+    let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];
     let mut service = Service::start(&home, &run)?;
     let peak = service.peak_memory()? >> 10;
@@ -94,4 +102,33 @@ fn large_states() -> Result<()> {
 fn large_outcomes() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
     within_budget("faulty", 512, &[("t", 1, emit.into())], ELSE_OF_OUTCOMES)
+}
+
+/// States are given up, loaded again and written while turns and loads are held up; a crash at any
+/// moment of that loses and repeats nothing.
+#[test]
+fn killed_while_memory_is_full() -> Result<()> {
+    const ROUND: u64 = 300;
+    let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
+    let state = || r#"{"do":"state"}"#.to_owned();
+    let rounds = [("t", 1, put), ("t", 2, state()), ("t", 3, state())];
+    let home = home_with("faulty", ROUND, &rounds)?;
+    for round in 0..8 {
+        let mut run = home.start()?;
+        std::thread::sleep(Duration::from_millis(40 + 35 * round));
+        run.kill()?;
+        run.wait()?;
+    }
+    home.run_once()?;
+    let mut seen = BTreeMap::<String, Vec<String>>::new();
+    for line in home.read("out.ndjson").lines() {
+        let message: Value = serde_json::from_str(line)?;
+        ensure!(message["data"]["bytes"] == SIZE, "{message}");
+        let (key, id) = (message["subject"].as_str(), message["id"].as_str());
+        let id = id.context("an id")?.rsplit('/').nth(1).context("a sequence")?.to_owned();
+        seen.entry(key.context("a key")?.to_owned()).or_default().push(id);
+    }
+    ensure!(seen.len() as u64 == ROUND, "{} keys", seen.len());
+    ensure!(seen.values().all(|sequences| sequences == &["2", "3"]), "{seen:?}");
+    Ok(())
 }

@@ -76,6 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_cut_off_is_not_kept() {
+        let text = cut("x".repeat(1 << 20), 10);
+        assert_eq!(text, "xxxxxxxxxx…");
+        assert!(text.capacity() < 100);
+    }
+
+    #[test]
     fn nothing_unseen_is_left() {
         assert_eq!(clean("plain, ä, 日本, 👍"), "plain, ä, 日本, 👍");
         assert_eq!(clean("a\x1b[2J\r\n\t\u{7f}\u{9b}"), r"a\u001b[2J\r\n\t\u007f\u009b");
