@@ -98,15 +98,11 @@ impl Sequencer {
         }
         self.trim_ids(index);
         let exact = spilled(&self.lanes[index], &[]);
-        let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         // Checks were counted as if they were new. The record must not keep that: it would seem
         // to be at its limit too early, more so with each repeat after a restart.
         lane.header |= lane.job.spilled.count > exact.count;
         lane.job.spilled = exact;
-        if in_write.events > 0 && lane.rare.tail_at != tail {
-            lane.rare.make().tail_at = tail;
-        }
         lane.assumed = false;
         if lane.over() {
             self.completed(index);
