@@ -69,7 +69,8 @@ macro_rules! conformance_suite {
                 letters_are_forwarded_once;
             expiry: a_tombstone_ends, an_ended_key_is_born_again, writing_puts_expiry_off,
                 nothing_of_an_expired_key_is_left;
-            takeover: loading_takes_a_job_over, a_due_entry_moves_along;
+            takeover: loading_takes_a_job_over, a_key_that_came_back_is_not_the_same,
+                a_due_entry_moves_along;
             history: a_store_is_what_was_written;
             ids: ids_are_remembered_from_the_window_on;
             keys: streams_do_not_meet, partitions_do_not_meet;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ordain::store::codec::{
     FenceRecord, JobView, decode_fence, decode_letter, decode_outbox, decode_taken_id,
     encode_fence, encode_job, encode_letter, encode_outbox_letters, encode_outbox_write,
-    encode_taken_id, letter_time, set_partition,
+    encode_taken_id, letter_time, take_over,
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
@@ -39,7 +39,7 @@ prop_compose! {
 
 prop_compose! {
     fn job()(
-        (next, incarnation, partition, ids_from) in any::<(u64, u64, u32, u64)>(),
+        (next, incarnation, partition, takeovers, ids_from) in any::<(u64, u64, u32, u32, u64)>(),
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
         (count, first, last) in any::<(u64, u64, u64)>(),
         status in status(),
@@ -50,7 +50,7 @@ prop_compose! {
     ) -> Job {
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         Job {
-            next, incarnation, partition, status, attempts, rounds, generation,
+            next, incarnation, partition, takeovers, status, attempts, rounds, generation,
             spilled: Spilled { count, first, last },
             version: version.map(Into::into),
             trouble,
@@ -164,11 +164,13 @@ proptest! {
         encode_job(&job, now, &mut bytes);
         let mut expected = job;
         expected.fill_times(now);
-        let view = JobView::parse(&bytes).expect("a job");
+        let before = bytes.clone();
+        let view = JobView::parse(&before).expect("a job");
         prop_assert_eq!((view.next, view.partition), (expected.next, expected.partition));
         prop_assert_eq!(view.to_job(), expected.clone());
-        set_partition(&mut bytes, partition);
+        take_over(&mut bytes, &view, partition);
         expected.partition = partition;
+        expected.takeovers = expected.takeovers.wrapping_add(1);
         prop_assert_eq!(JobView::parse(&bytes).expect("a job").to_job(), expected);
     }
 

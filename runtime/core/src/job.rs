@@ -22,6 +22,9 @@ pub struct Job {
     pub incarnation: u64,
     /// The partition whose owner may commit.
     pub partition: u32,
+    /// How often a load took it over from another partition. A write leaves it as it was loaded:
+    /// a key that has come back to a partition is not the one that its old lane there knows.
+    pub takeovers: u32,
     /// What is going on with the key.
     pub status: Status,
     /// Failed tries of event `next`.
@@ -51,6 +54,7 @@ impl Job {
             next: first,
             incarnation: 0,
             partition,
+            takeovers: 0,
             status: Status::Active,
             attempts: 0,
             rounds: 0,
@@ -298,7 +302,9 @@ impl Change {
 pub enum Expect {
     /// There is no job, not even a tombstone.
     Absent,
-    /// There is one, of this partition, with this `next`.
+    /// There is one, of this partition, with this `next` and the [`Job::takeovers`] that the
+    /// write carries. A spill moves `next` as little as a take-over does: only their number tells
+    /// that somebody else had the key meanwhile, and what is spilled is not what the lane knows.
     Next(u64),
 }
 
@@ -418,7 +424,8 @@ pub struct Present {
 pub enum Refusal {
     /// The job's `next` is another (`None`: there is no job).
     Next(Option<u64>),
-    /// Another partition has taken the job over; its `next` is this.
+    /// Another partition has taken the job over, and it may have come back since; its `next` is
+    /// this.
     Partition(u64),
     /// The job cannot be read.
     Corrupt(String),

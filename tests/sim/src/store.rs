@@ -144,7 +144,10 @@ impl Store {
         if record.corrupt {
             return Err("simulated: not readable".into());
         }
-        record.job.partition = partition;
+        if record.job.partition != partition {
+            record.job.partition = partition;
+            record.job.takeovers += 1;
+        }
         Ok(Some(Box::new(Loaded {
             job: record.job.clone(),
             state: record.state.clone(),

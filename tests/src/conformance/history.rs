@@ -23,6 +23,7 @@ const LIFE: u64 = 1_000;
 struct Kept {
     next: u64,
     partition: u32,
+    takeovers: u32,
     state: Option<Bytes>,
     ends: bool,
 }
@@ -48,7 +49,8 @@ fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> JobW
         _ if model.contains_key(key) => Expect::Next(next),
         _ => Expect::Absent,
     };
-    let mut write = fresh(key, expect, Job::new(next + 1, partition));
+    let takeovers = model.get(key).map_or(0, |kept| kept.takeovers);
+    let mut write = fresh(key, expect, Job { takeovers, ..Job::new(next + 1, partition) });
     write.state = state(rng);
     write.expire_in = rng.random_ratio(1, 5).then_some(LIFE);
     write
@@ -74,6 +76,7 @@ fn apply(model: &mut Model, write: &JobWrite) -> Option<Refusal> {
     let kept = Kept {
         next: write.job.next,
         partition: write.job.partition,
+        takeovers: write.job.takeovers,
         state,
         ends: write.expire_in.is_some(),
     };
@@ -101,7 +104,9 @@ async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key])
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
         let kept = model.get_mut(key).map(|kept| {
-            kept.partition = owner.partition.number;
+            if kept.partition != owner.partition.number {
+                (kept.partition, kept.takeovers) = (owner.partition.number, kept.takeovers + 1);
+            }
             (kept.next, kept.partition, kept.state.clone())
         });
         let loaded = loaded.expect("a job that can be read");

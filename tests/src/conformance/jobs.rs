@@ -76,6 +76,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         next: u64::MAX,
         incarnation: 1,
         partition: 0,
+        takeovers: u32::MAX,
         status: Status::Parked,
         attempts: u32::MAX,
         rounds: 300,

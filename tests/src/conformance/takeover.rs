@@ -2,7 +2,7 @@
 
 use ordain_core::{Change, Expect, Job, Refusal};
 
-use super::{Fixture, Owner, absent, fresh, next};
+use super::{Fixture, Owner, absent, event, fresh, next};
 
 /// The loader becomes the one writer; the other is refused.
 pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
@@ -16,7 +16,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
         zero.write(store, write).await;
     }
     // A commit without a load before it is refused.
-    let blind = fresh(&keys[0], Expect::Next(2), Job::new(3, 1));
+    let mut blind = fresh(&keys[0], Expect::Next(2), Job::new(3, 1));
     assert_eq!(one.commit(store, vec![blind.clone()]).await.refused, [(0, Refusal::Partition(2))]);
 
     let wanted = [keys[0].clone(), "none".into(), keys[1].clone()];
@@ -25,11 +25,12 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert!(loaded[1].is_none());
     for job in [&loaded[0], &loaded[2]] {
         let job = job.as_ref().expect("a job");
-        assert_eq!((job.job.partition, job.job.next), (1, 2));
+        assert_eq!((job.job.partition, job.job.takeovers, job.job.next), (1, 1, 2));
         assert_eq!(job.state, Some("state".into()));
     }
     let refused = zero.commit(store, keys.iter().map(|key| next(key, 2)).collect()).await.refused;
     assert_eq!(refused, [(0, Refusal::Partition(2)), (1, Refusal::Partition(2))]);
+    blind.job.takeovers = 1;
     one.write(store, blind).await;
 
     fixture.reopen().await;
@@ -39,8 +40,35 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, Refusal::Partition(2))]);
     // And back.
-    assert_eq!(zero.load(store, &keys[0]).await.expect("a job").job.partition, 0);
-    zero.write(store, next(&keys[0], 3)).await;
+    let back = zero.load(store, &keys[0]).await.expect("a job").job;
+    assert_eq!((back.partition, back.takeovers), (0, 2));
+    let mut write = next(&keys[0], 3);
+    write.job.takeovers = 2;
+    zero.write(store, write).await;
+}
+
+/// A spill moves `next` as little as a load does. A lane that has seen neither must not write over
+/// what another partition has spilled in the meantime.
+pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut zero = Owner::claim(store, "s", 0).await;
+    let mut one = Owner::claim(store, "s", 1).await;
+    zero.write(store, absent("a")).await;
+    let old = next("a", 2);
+
+    let mut job = one.load(store, "a").await.expect("a job").job;
+    job.spilled.add(7);
+    let mut spilling = fresh("a", Expect::Next(2), job);
+    spilling.spill = vec![(7, event("a", 7, "seven"))];
+    one.write(store, spilling).await;
+    // A load that nobody waits for any more.
+    let back = zero.load(store, "a").await.expect("a job").job;
+
+    let refused = zero.commit(store, vec![old]).await.refused;
+    assert_eq!(refused, [(0, Refusal::Partition(2))]);
+    assert_eq!(zero.spilled(store, "a", 0).await, [7]);
+    zero.write(store, fresh("a", Expect::Next(2), Job { next: 3, ..back })).await;
+    assert_eq!(zero.spilled(store, "a", 0).await, [7]);
 }
 
 /// What is due stays due, for the new owner alone.

@@ -38,11 +38,11 @@ pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
         let mut applied = 0;
         for _ in 0..COMMITS {
             let loaded = owner.load(store, "key").await;
-            let (expect, next) = match &loaded {
-                None => (Expect::Absent, 1),
-                Some(loaded) => (Expect::Next(loaded.job.next), loaded.job.next),
+            let (expect, job) = match loaded {
+                None => (Expect::Absent, Job::new(1, partition)),
+                Some(loaded) => (Expect::Next(loaded.job.next), loaded.job),
             };
-            let write = fresh("key", expect, Job::new(next + 1, partition));
+            let write = fresh("key", expect, Job { next: job.next + 1, ..job });
             applied += u64::from(owner.commit(store, vec![write]).await.refused.is_empty());
         }
         applied

@@ -169,7 +169,9 @@ impl Sequencer {
         let moved = match loaded {
             Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.rare.known
+                loaded.job.next > lane.job.next
+                    || loaded.job.takeovers != lane.job.takeovers
+                    || Known::of(&loaded.job) != lane.rare.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };

@@ -13,10 +13,7 @@ mod outbox;
 mod wire;
 
 pub use fence::{FenceRecord, decode_fence, encode_fence};
-pub use job::{
-    JOB_NEXT_AT, JOB_PARTITION_AT, JobView, TAKEN_ID_SIZE, decode_taken_id, encode_job,
-    encode_taken_id, set_partition,
-};
+pub use job::{JobView, TAKEN_ID_SIZE, decode_taken_id, encode_job, encode_taken_id, take_over};
 pub use letter::{decode_letter, encode_letter, letter_time};
 pub use outbox::{decode_outbox, encode_outbox_letters, encode_outbox_write};
 pub use wire::{Reader, Undecodable, put_varint};

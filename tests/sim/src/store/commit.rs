@@ -99,7 +99,8 @@ impl Store {
             return None;
         }
         let next = record.job.next;
-        if record.job.partition != partition {
+        let theirs = record.job.takeovers != write.job.takeovers;
+        if record.job.partition != partition || (theirs && write.expect != Expect::Absent) {
             return Some(Refusal::Partition(next));
         }
         (write.expect != Expect::Next(next)).then_some(Refusal::Next(Some(next)))

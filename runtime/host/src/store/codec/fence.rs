@@ -1,12 +1,14 @@
 //! The fence of a shard with the answer to its last commit, which is kept so that a commit whose
 //! answer was lost gets the same one again.
+//!
+//! All numbers have fixed widths, so that a script can put the record together.
 
 use ordain_core::{Applied, Present, Refusal};
 
-use super::wire::{Reader, Undecodable, put_bytes, put_varint};
+use super::wire::{Reader, Undecodable};
 use crate::store::Claim;
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 const NEXT: u8 = 0;
 const ABSENT: u8 = 1;
@@ -31,18 +33,18 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
     out.extend_from_slice(&fence.claim.random.to_le_bytes());
     out.extend_from_slice(&fence.number.to_le_bytes());
     out.extend_from_slice(&fence.applied.time.to_le_bytes());
-    put_varint(fence.applied.refused.len() as u64, out);
+    put_count(fence.applied.refused.len(), out);
     for (write, refusal) in &fence.applied.refused {
-        put_varint(*write as u64, out);
+        put_count(*write, out);
         put_refusal(refusal, out);
     }
-    put_varint(fence.applied.known.len() as u64, out);
+    put_count(fence.applied.known.len(), out);
     for letter in &fence.applied.known {
-        put_varint(*letter as u64, out);
+        put_count(*letter, out);
     }
     for present in &fence.applied.present {
-        put_varint(present.write as u64, out);
-        put_varint(present.sequence, out);
+        put_count(present.write, out);
+        out.extend_from_slice(&present.sequence.to_le_bytes());
         out.push(u8::from(present.same));
     }
 }
@@ -53,17 +55,17 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
     let claim = Claim { epoch: reader.u64("epoch")?, random: reader.u64("claim")? };
     let number = reader.u64("number")?;
     let mut applied = Applied { time: reader.u64("time")?, ..Applied::default() };
-    for _ in 0..reader.varint("refusals")? {
+    for _ in 0..reader.u32("refusals")? {
         let write = read_position(&mut reader)?;
         applied.refused.push((write, read_refusal(&mut reader)?));
     }
-    for _ in 0..reader.varint("known letters")? {
+    for _ in 0..reader.u32("known letters")? {
         applied.known.push(read_position(&mut reader)?);
     }
     while !reader.is_empty() {
         applied.present.push(Present {
             write: read_position(&mut reader)?,
-            sequence: reader.varint("sequence")?,
+            sequence: reader.u64("sequence")?,
             same: match reader.u8("sameness")? {
                 0 => false,
                 1 => true,
@@ -75,7 +77,12 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
 }
 
 fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {
-    Ok(reader.varint32("position")? as usize)
+    Ok(reader.u32("position")? as usize)
+}
+
+/// A number or a position of things in one batch.
+fn put_count(count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(count as u32).to_le_bytes());
 }
 
 fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
@@ -83,15 +90,16 @@ fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
         Refusal::Next(None) => out.push(ABSENT),
         Refusal::Next(Some(next)) => {
             out.push(NEXT);
-            put_varint(*next, out);
+            out.extend_from_slice(&next.to_le_bytes());
         }
         Refusal::Partition(next) => {
             out.push(PARTITION);
-            put_varint(*next, out);
+            out.extend_from_slice(&next.to_le_bytes());
         }
         Refusal::Corrupt(words) => {
             out.push(CORRUPT);
-            put_bytes(words.as_bytes(), out);
+            put_count(words.len(), out);
+            out.extend_from_slice(words.as_bytes());
         }
     }
 }
@@ -99,9 +107,13 @@ fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
 fn read_refusal(reader: &mut Reader<'_>) -> Result<Refusal, Undecodable> {
     match reader.u8("refusal")? {
         ABSENT => Ok(Refusal::Next(None)),
-        NEXT => Ok(Refusal::Next(Some(reader.varint("refusal")?))),
-        PARTITION => Ok(Refusal::Partition(reader.varint("refusal")?)),
-        CORRUPT => Ok(Refusal::Corrupt(reader.text("refusal")?.to_owned())),
+        NEXT => Ok(Refusal::Next(Some(reader.u64("refusal")?))),
+        PARTITION => Ok(Refusal::Partition(reader.u64("refusal")?)),
+        CORRUPT => {
+            let length = reader.u32("refusal")? as usize;
+            let words = reader.take(length, "refusal")?;
+            Ok(Refusal::Corrupt(String::from_utf8_lossy(words).into_owned()))
+        }
         _ => Err(reader.bad("refusal")),
     }
 }

@@ -9,17 +9,19 @@ use ordain_core::{Cause, Holes, Job, Spilled, Status, TakenId, Trouble};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Where [`Job::partition`] lies in a record, four bytes.
-pub const JOB_PARTITION_AT: usize = 2;
-/// Where [`Job::next`] lies in a record, eight bytes.
-pub const JOB_NEXT_AT: usize = 6;
+const PARTITION_AT: usize = 2;
+/// Where [`Job::takeovers`] lies, four bytes.
+const TAKEOVERS_AT: usize = 6;
+/// Where [`Job::next`] lies, eight bytes.
+const NEXT_AT: usize = 10;
 /// Where the incarnation lies, eight bytes.
-const INCARNATION_AT: usize = 14;
+const INCARNATION_AT: usize = 18;
 /// Where the time of the trouble lies, eight bytes.
-const SINCE_AT: usize = 22;
-const FIXED_SIZE: usize = 30;
+const SINCE_AT: usize = 26;
+const FIXED_SIZE: usize = 34;
 
 /// In the order in which their numbers are stored.
 const STATUS: [Status; 5] =
@@ -32,6 +34,8 @@ pub struct JobView<'a> {
     pub status: Status,
     /// [`Job::partition`].
     pub partition: u32,
+    /// [`Job::takeovers`].
+    pub takeovers: u32,
     /// [`Job::next`].
     pub next: u64,
     /// [`Job::incarnation`].
@@ -57,12 +61,14 @@ impl<'a> JobView<'a> {
         let status = reader.u8("status")?;
         let status = *STATUS.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
         let partition = reader.u32("partition")?;
+        let takeovers = reader.u32("takeovers")?;
         let next = reader.u64("next")?;
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
         let view = Self {
             status,
             partition,
+            takeovers,
             next,
             incarnation,
             since,
@@ -97,6 +103,7 @@ impl<'a> JobView<'a> {
             next: self.next,
             incarnation: self.incarnation,
             partition: self.partition,
+            takeovers: self.takeovers,
             status: self.status,
             attempts: self.attempts,
             rounds: self.rounds,
@@ -120,8 +127,9 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     let mut fixed = [0; FIXED_SIZE];
     fixed[0] = FORMAT;
     fixed[1] = job.status as u8;
-    fixed[JOB_PARTITION_AT..JOB_NEXT_AT].copy_from_slice(&job.partition.to_le_bytes());
-    fixed[JOB_NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
+    fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&job.partition.to_le_bytes());
+    fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&job.takeovers.to_le_bytes());
+    fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
     fixed[INCARNATION_AT..SINCE_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
     let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
     fixed[SINCE_AT..].copy_from_slice(&since.to_le_bytes());
@@ -151,9 +159,11 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes another partition into a record that [`JobView::parse`] has accepted.
-pub fn set_partition(record: &mut [u8], partition: u32) {
-    record[JOB_PARTITION_AT..JOB_NEXT_AT].copy_from_slice(&partition.to_le_bytes());
+/// Gives a record that [`JobView::parse`] has accepted to another partition.
+pub fn take_over(record: &mut [u8], view: &JobView<'_>, partition: u32) {
+    let takeovers = view.takeovers.wrapping_add(1);
+    record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
+    record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
 type TroubleView<'a> = (Cause, &'a str, Option<&'a str>);

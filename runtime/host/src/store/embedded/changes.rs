@@ -106,7 +106,7 @@ impl<'a> Changes<'a> {
         };
         let expired = old.as_ref().is_some_and(|old| old.envelope.expired(self.now));
         let live = old.as_ref().filter(|_| !expired);
-        if let Some(refusal) = refuse(write.expect, live, self.partition.number) {
+        if let Some(refusal) = refuse(write, live, self.partition.number) {
             return Ok(Some(refusal));
         }
         if let Some(old) = &old
@@ -329,11 +329,15 @@ struct Found {
 }
 
 /// Whether a write's condition holds.
-fn refuse(expect: Expect, job: Option<&Record<'_>>, partition: u32) -> Option<Refusal> {
-    match (expect, job.map(|record| &record.job)) {
+fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<Refusal> {
+    let takeovers = write.job.takeovers;
+    match (write.expect, job.map(|record| &record.job)) {
         (Expect::Absent, None) => None,
         (Expect::Next(_), None) => Some(Refusal::Next(None)),
         (_, Some(job)) if job.partition != partition => Some(Refusal::Partition(job.next)),
+        (Expect::Next(_), Some(job)) if job.takeovers != takeovers => {
+            Some(Refusal::Partition(job.next))
+        }
         (Expect::Next(next), Some(job)) if job.next == next => None,
         (_, Some(job)) => Some(Refusal::Next(Some(job.next))),
     }

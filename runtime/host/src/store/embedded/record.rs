@@ -3,7 +3,7 @@
 
 use ordain_core::Job;
 
-use crate::store::codec::{JobView, Reader, Undecodable, encode_job, put_varint, set_partition};
+use crate::store::codec::{JobView, Reader, Undecodable, encode_job, put_varint, take_over};
 
 const FORMAT: u8 = 1;
 
@@ -118,11 +118,11 @@ impl<'a> Record<'a> {
         out
     }
 
-    /// The same job in another partition.
+    /// The same job taken over by another partition.
     pub(super) fn with_partition(&self, partition: u32) -> Vec<u8> {
         let mut out = self.with_envelope(&self.envelope);
         let job_at = out.len() - self.job_bytes.len();
-        set_partition(&mut out[job_at..], partition);
+        take_over(&mut out[job_at..], &self.job, partition);
         out
     }
 }
