@@ -43,7 +43,7 @@ pub use source::{
 };
 pub use stream::{Gap, GapExhausted, Retry, RetryExhausted, Stream};
 pub use template::{Replay, RoutingKey};
-pub use text::{BrokerUrl, FilePath, Name, Named, Place, RedisUrl, Secret, Text};
+pub use text::{BrokerUrl, FilePath, Name, Named, Place, Secret, Text};
 pub use units::{Millis, Off, Percent, Size};
 
 use reader::Reader;

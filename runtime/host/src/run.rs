@@ -19,7 +19,8 @@ use crate::config::{ConfigError, Loaded, StoreConfig};
 use crate::driver::{Driver, DriverError, Shared, asked_to_stop};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
-use crate::store::embedded::{Embedded, Options};
+use crate::store::embedded::{self, Embedded};
+use crate::store::redis::{self, Redis};
 use crate::store::{Store, StoreError};
 
 use files::Files;
@@ -171,12 +172,25 @@ async fn drive(
 
 /// Opens the store of a configuration.
 pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
-    let StoreConfig::Embedded(embedded) = &loaded.config.store else {
-        unreachable!("`unsupported` refuses other stores");
-    };
-    let mut options = Options::new(&*embedded.path);
-    options.cache = embedded.cache.0;
-    options.dead_ttl = loaded.config.store.dead_ttl().0;
-    let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
-    Ok(Arc::new(opened.map_err(RunError::Panic)??))
+    let dead_ttl = loaded.config.store.dead_ttl().0;
+    match &loaded.config.store {
+        StoreConfig::Embedded(embedded) => {
+            let mut options = embedded::Options::new(&*embedded.path);
+            options.cache = embedded.cache.0;
+            options.dead_ttl = dead_ttl;
+            let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
+            Ok(Arc::new(opened.map_err(RunError::Panic)??))
+        }
+        StoreConfig::Redis(redis) => {
+            let options = redis::Options {
+                address: redis.url.clone(),
+                prefix: redis.prefix.to_string(),
+                shards: redis.shards,
+                replicas: redis.durability.replicas(),
+                dead_ttl,
+                shift: Arc::default(),
+            };
+            Ok(Arc::new(Redis::open(options).await?))
+        }
+    }
 }

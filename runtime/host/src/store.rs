@@ -6,6 +6,7 @@
 
 pub mod codec;
 pub mod embedded;
+pub mod redis;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -179,10 +179,13 @@ impl Checks<'_> {
         let at = format!("sinks.{name}");
         match sink {
             Sink::Amqp(_) => self.needs_broker(&at),
-            Sink::File(_) if !matches!(self.config.store, StoreConfig::Embedded(_)) => {
-                let message =
-                    "a file is written by one process: with a shared store use another kind";
-                self.note(&at, message);
+            Sink::File(file)
+                if file.path != Place::Standard
+                    && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
+            {
+                let message = "a file is kept exact by the embedded store only: use path = \"-\", \
+                               another kind of sink, or [store] kind = \"embedded\"";
+                self.note(&format!("{at}.path"), message);
             }
             Sink::File(_) => {}
             Sink::Stream(sink) => self.stream_sink(&format!("{at}.stream"), &sink.stream),

@@ -2,7 +2,7 @@
 //! row from [`NOT_YET`]; nothing else knows of the list.
 
 use super::problem::{Lines, Problem};
-use super::{Config, Replay, Sink, Source, StoreConfig, Stream};
+use super::{Config, Replay, Sink, Source, Stream};
 
 /// What it is, its places in the reference, and the settings of a configuration that ask for it.
 type NotYet = (&'static str, &'static [&'static str], fn(&Config, &Lines) -> Vec<String>);
@@ -11,9 +11,6 @@ const NOT_YET: &[NotYet] = &[
     ("the operators' listener", &["admin"], |it, _| given(it.admin.is_some(), "admin")),
     ("events over HTTP", &["ingress"], |it, _| given(it.ingress.is_some(), "ingress")),
     ("a broker", &["broker"], |it, _| given(it.broker.is_some(), "broker")),
-    ("a store in Redis", &["store.redis"], |it, _| {
-        given(matches!(it.store, StoreConfig::Redis(_)), "store")
-    }),
     ("alerts", &["runtime.alerts"], |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
     ("a source of kind \"amqp\"", &["streams.source.amqp"], |it, _| {
         sources(it, |it| matches!(it, Source::Amqp(_)))

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use super::scalar::choice;
 use super::section::{kinds, section};
-use super::text::{BrokerUrl, FilePath, Name, RedisUrl, Secret};
+use super::text::{BrokerUrl, FilePath, Name, Secret};
 use super::units::{Millis, Off, Size};
+use crate::store::redis::Address;
 
 section! {
     /// `[runtime]`: what the process may use, shared by all streams.
@@ -115,8 +116,10 @@ section! {
 section! {
     /// `[store] kind = "redis"`.
     pub struct Redis {
-        /// Where it is.
-        url: RedisUrl;
+        /// Where it is: a server, a few nodes of a Cluster, or Sentinels (with commas between
+        /// them, and a master's name at the end where they watch several). Which of these it is,
+        /// is asked.
+        url: Address;
         /// With what the names of all its keys begin.
         prefix: Name = "ordain",
             because "several Ordains can share one Redis under different ones";
@@ -139,6 +142,16 @@ pub enum Durability {
     Local,
     /// That many replicas too.
     Replicas(u32),
+}
+
+impl Durability {
+    /// How many replicas must have a commit before it is answered.
+    pub fn replicas(self) -> u32 {
+        match self {
+            Self::Local => 0,
+            Self::Replicas(count) => count,
+        }
+    }
 }
 
 /// Redis's own documentation advises against more replicas of one master.

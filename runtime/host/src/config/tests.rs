@@ -383,7 +383,7 @@ fn settings_are_checked_against_each_other() {
          [sinks.none]\nkind = \"stream\"\nstream = \"none\"\n",
         &[
             (7, "store.durability", "expected \"local\" or \"replicas:N\""),
-            (8, "sinks.out", "a file is written by one process"),
+            (10, "sinks.out.path", "kept exact by the embedded store only"),
             (13, "sinks.in.stream", "[streams.orders] has another source"),
             (16, "sinks.none.stream", "there is no [streams.none]"),
         ],

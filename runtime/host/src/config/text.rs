@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::reader::{Node, Reader};
 use super::scalar::Scalar;
 use super::section::Setting;
+use crate::store::redis::Address;
 
 /// Longest name: names become parts of file names, queue names and labels of metrics.
 const NAME_LIMIT: usize = 64;
@@ -204,42 +205,37 @@ impl Scalar for Secret {
     }
 }
 
-macro_rules! secret_url {
-    ($(#[doc = $about:literal])+ $name:ident, $form:literal, $($scheme:literal),+) => {
-        $(#[doc = $about])+
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $name(pub Secret);
+/// Where the broker is; it may contain a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerUrl(pub Secret);
 
-        impl Scalar for $name {
-            const FORM: &'static str = $form;
-            const SECRET: bool = true;
+impl Scalar for BrokerUrl {
+    const FORM: &'static str =
+        "a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://)";
+    const SECRET: bool = true;
 
-            fn parse(text: &str) -> Result<Self, String> {
-                let rest = [$($scheme),+].iter().find_map(|scheme| text.strip_prefix(scheme));
-                match rest {
-                    Some(rest) if !rest.is_empty() => Ok(Self(Secret(text.to_owned()))),
-                    _ => Err(String::new()),
-                }
-            }
-
-            fn stand_in() -> Option<Self> {
-                Some(Self(Secret(String::new())))
-            }
+    fn parse(text: &str) -> Result<Self, String> {
+        let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+        match rest {
+            Some(rest) if !rest.is_empty() => Ok(Self(Secret(text.to_owned()))),
+            _ => Err(String::new()),
         }
-    };
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self(Secret(String::new())))
+    }
 }
 
-secret_url!(
-    /// Where the broker is; it may contain a password.
-    BrokerUrl,
-    "a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://)",
-    "amqp://",
-    "amqps://"
-);
-secret_url!(
-    /// Where Redis is; it may contain a password.
-    RedisUrl,
-    "a URL such as \"redis://host:6379/0\" (or rediss://)",
-    "redis://",
-    "rediss://"
-);
+impl Scalar for Address {
+    const FORM: &'static str = "a URL such as \"redis://user:password@host:6379/0\" (or rediss://)";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+
+    fn stand_in() -> Option<Self> {
+        Self::parse("redis://unnamed").ok()
+    }
+}

@@ -3,7 +3,7 @@
 //!
 //! All numbers have fixed widths, so that a script can put the record together.
 
-use ordain_core::{Applied, Present, Refusal};
+use ordain_core::{Applied, CommitReply, Present, Refusal};
 
 use super::wire::{Reader, Undecodable};
 use crate::store::Claim;
@@ -24,6 +24,48 @@ pub struct FenceRecord {
     pub number: u64,
     /// What that commit answered; of no meaning if there was none.
     pub applied: Applied,
+}
+
+/// What a fence says to a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the next one.
+    Apply,
+    /// It is answered without being applied.
+    Answer(CommitReply),
+}
+
+impl Verdict {
+    /// What a shard says that nobody has claimed.
+    pub fn unclaimed() -> Self {
+        Self::Answer(CommitReply::Rewound { found: "no claim at all".to_owned() })
+    }
+}
+
+impl FenceRecord {
+    /// Whether a commit under a claim may be applied.
+    pub fn judge(&self, claim: Claim, number: u64) -> Verdict {
+        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found });
+        let (ours, theirs) = (claim.epoch, self.claim.epoch);
+        if theirs > ours {
+            return Verdict::Answer(CommitReply::Fenced);
+        }
+        if theirs < ours {
+            return rewound(format!(
+                "the claim of epoch {theirs}, and the commit's is of epoch {ours}"
+            ));
+        }
+        if self.claim.random != claim.random {
+            return rewound(format!("another claim of epoch {ours}"));
+        }
+        if number == self.number && number > 0 {
+            return Verdict::Answer(CommitReply::Applied(self.applied.clone()));
+        }
+        if Some(number) == self.number.checked_add(1) {
+            return Verdict::Apply;
+        }
+        rewound(format!("commit {} as the last one, before commit {number}", self.number))
+    }
 }
 
 /// Appends the record.

@@ -6,23 +6,14 @@
 use std::collections::HashMap;
 
 use fjall::OwnedWriteBatch;
-use ordain_core::CommitReply;
 
 use super::keys;
 use super::tables::{Tables, read_error};
-use crate::store::codec::{FenceRecord, decode_fence, encode_fence};
+use crate::store::codec::{FenceRecord, Verdict, decode_fence, encode_fence};
 use crate::store::{Claim, Partition, StoreError};
 
 #[derive(Default)]
 pub(super) struct Fences(HashMap<(Partition, u32), FenceRecord>);
-
-/// What a fence says to a commit.
-pub(super) enum Verdict {
-    /// It is the next one.
-    Apply,
-    /// It is answered without being applied.
-    Answer(CommitReply),
-}
 
 impl Fences {
     /// Reads all of them.
@@ -61,29 +52,10 @@ impl Fences {
         shard: u32,
         number: u64,
     ) -> Verdict {
-        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found });
-        let Some(fence) = self.get(partition, shard) else {
-            return rewound("no claim at all".to_owned());
-        };
-        if fence.claim.epoch > claim.epoch {
-            return Verdict::Answer(CommitReply::Fenced);
+        match self.get(partition, shard) {
+            None => Verdict::unclaimed(),
+            Some(fence) => fence.judge(claim, number),
         }
-        if fence.claim.epoch < claim.epoch {
-            return rewound(format!(
-                "the claim of epoch {}, and the commit's is of epoch {}",
-                fence.claim.epoch, claim.epoch
-            ));
-        }
-        if fence.claim.random != claim.random {
-            return rewound(format!("another claim of epoch {}", claim.epoch));
-        }
-        if number == fence.number && number > 0 {
-            return Verdict::Answer(CommitReply::Applied(fence.applied.clone()));
-        }
-        if Some(number) == fence.number.checked_add(1) {
-            return Verdict::Apply;
-        }
-        rewound(format!("commit {} as the last one, before commit {number}", fence.number))
     }
 
     /// Writes a fence, in memory as well: should the batch fail, the store is out of use.

@@ -7,7 +7,8 @@
 
 use ordain_core::{Key, LetterId};
 
-use crate::store::{KEY_SIZE_LIMIT, Partition};
+use crate::store::Partition;
+use crate::store::codec::{put_letter_key, split_letter_place};
 
 const DUE: u8 = b'd';
 const EXPIRY: u8 = b'e';
@@ -17,11 +18,6 @@ const COUNTER: u8 = b'c';
 const DONE: u8 = b'd';
 const FENCE: u8 = b'f';
 const MARK: u8 = b'm';
-
-/// What ends an escaped key: less than any byte of a longer key, and never inside one.
-const TERMINATOR: [u8; 2] = [0, 1];
-/// What a NUL in an escaped key becomes.
-const ESCAPED_NUL: [u8; 2] = [0, 0xff];
 
 /// All records of a stream in the tables that begin with it. The name has at most
 /// [`STREAM_NAME_LIMIT`](crate::store::STREAM_NAME_LIMIT) bytes, which a claim checks.
@@ -77,21 +73,7 @@ pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
 
 /// The identity of a letter, from its place; `None` if that is no letter's.
 pub(super) fn split_letter(place: &[u8]) -> Option<LetterId> {
-    let (_, rest) = split_stream(place)?;
-    let (rest, tag) = rest.split_last_chunk()?;
-    let (rest, sequence) = rest.split_last_chunk()?;
-    let escaped = rest.strip_suffix(&TERMINATOR)?;
-    let mut key = Vec::with_capacity(escaped.len());
-    let mut bytes = escaped.iter();
-    while let Some(byte) = bytes.next() {
-        key.push(*byte);
-        if *byte == 0 && bytes.next() != Some(&0xff) {
-            return None;
-        }
-    }
-    let key = String::from_utf8(key).ok()?.into();
-    let (sequence, tag) = (u64::from_be_bytes(*sequence), u64::from_be_bytes(*tag));
-    Some(LetterId { key, sequence, tag })
+    split_letter_place(split_stream(place)?.1)
 }
 
 /// The first possible letter of a sequence.
@@ -103,20 +85,8 @@ pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8>
 
 /// All letters of a key.
 pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
-    // A decoder refuses longer keys. Should one come all the same, its letter is kept under the
-    // key's beginning rather than refused.
-    let key = &key[..key.floor_char_boundary(KEY_SIZE_LIMIT)];
-    let mut out = with_stream(&[], stream, key.len() + TERMINATOR.len() + 16);
-    for part in key.as_bytes().split_inclusive(|byte| *byte == 0) {
-        match part.split_last() {
-            Some((0, text)) => {
-                out.extend_from_slice(text);
-                out.extend_from_slice(&ESCAPED_NUL);
-            }
-            _ => out.extend_from_slice(part),
-        }
-    }
-    out.extend_from_slice(&TERMINATOR);
+    let mut out = with_stream(&[], stream, key.len() + 18);
+    put_letter_key(key, &mut out);
     out
 }
 
@@ -238,6 +208,7 @@ fn timed(tag: u8, at: u64, subject: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::KEY_SIZE_LIMIT;
 
     #[test]
     fn streams_and_keys_do_not_meet() {

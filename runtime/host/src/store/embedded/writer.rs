@@ -16,14 +16,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::answered::Answered;
 use super::changes::Changes;
-use super::fences::{Fences, Verdict};
+use super::fences::Fences;
 use super::keys;
 use super::recent::Recent;
 use super::record::Record;
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
 use super::tables::{is_damage, own_key, reason, words_of};
-use crate::store::codec::{FenceRecord, encode_outbox_letters};
+use crate::store::codec::{FenceRecord, Verdict, encode_outbox_letters};
 use crate::store::{Claim, Claimed, Mark, Partition};
 
 /// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one

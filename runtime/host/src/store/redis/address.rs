@@ -1,0 +1,154 @@
+//! Where Redis is: a URL taken apart. What is found there (one server, a Cluster, Sentinels) is
+//! asked, not written in it. Must never show the password.
+
+use std::fmt;
+
+/// The port of a Redis that names none.
+const PORT: u16 = 6379;
+
+/// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    /// Whether to speak TLS: `rediss`.
+    pub tls: bool,
+    /// The ACL user, where one is named.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<String>,
+    /// Where to ask first: nodes of one Cluster, Sentinels, or one server.
+    pub hosts: Vec<(String, u16)>,
+    /// What follows the hosts: the number of a database, or a master's name among Sentinels.
+    pub path: String,
+}
+
+impl Address {
+    /// Takes a URL apart; the error says in words what is wrong, without showing the password.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err("it begins with redis:// or, for TLS, with rediss://".to_owned()),
+        };
+        // A password may contain anything but `/` and `@`, which are written %2F and %40.
+        let (rest, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match rest.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, rest),
+        };
+        if path.contains(['/', '?', '#']) {
+            return Err("after the hosts comes the number of a database, or the name of a master"
+                .to_owned());
+        }
+        let (user, password) = match login {
+            None => (None, None),
+            Some(login) => {
+                let (user, password) = login
+                    .split_once(':')
+                    .ok_or("before the @ comes user:password, or :password")?;
+                let user = decode(user)?;
+                ((!user.is_empty()).then_some(user), Some(decode(password)?))
+            }
+        };
+        let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
+        Ok(Self { tls, user, password, hosts, path: decode(path)? })
+    }
+}
+
+fn host(text: &str) -> Result<(String, u16), String> {
+    let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, port)) => (name, port.strip_prefix(':').or(port.is_empty().then_some(""))),
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let port = match port {
+        Some("") => Some(PORT),
+        Some(port) => port.parse().ok().filter(|port| *port != 0),
+        None => None,
+    };
+    match port {
+        Some(port) if !name.is_empty() && !name.contains(char::is_whitespace) => {
+            Ok((name.to_owned(), port))
+        }
+        _ => Err(format!("{text:?} is no host, or host:port")),
+    }
+}
+
+/// Puts the bytes in place of `%XX`.
+fn decode(text: &str) -> Result<String, String> {
+    let bad = || "a % is followed by two hexadecimal digits (% itself is written %25)".to_owned();
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+        let (high, low) = (digit(bytes.next()), digit(bytes.next()));
+        let (high, low) = high.zip(low).ok_or_else(bad)?;
+        out.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(out).map_err(|_| bad())
+}
+
+/// The hosts, as they are named in messages.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (host, port)) in self.hosts.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(f, "{comma}{host}:{port}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let parse = |url| Address::parse(url).expect("a right URL");
+        let one = parse("redis://localhost");
+        assert_eq!((one.tls, &one.hosts[..]), (false, &[("localhost".to_owned(), 6379)][..]));
+        assert_eq!((one.user, one.password, one.path), (None, None, String::new()));
+        let full = parse("rediss://shop:p%40ss%2F%25@a:7000,[::1]:7001,[::2]/main");
+        assert!(full.tls);
+        assert_eq!(full.to_string(), "a:7000,::1:7001,::2:6379");
+        assert_eq!(full.user.as_deref(), Some("shop"));
+        assert_eq!(full.password.as_deref(), Some("p@ss/%"));
+        assert_eq!(full.path, "main");
+        assert!(!format!("{full:?}").contains("p@ss"));
+        let only_password = parse("redis://:secret@h/3");
+        assert_eq!((only_password.user, only_password.password), (None, Some("secret".into())));
+    }
+
+    #[test]
+    fn wrong_urls_are_refused_without_showing_the_password() {
+        for url in [
+            "http://h",
+            "redis://",
+            "redis://:secret@",
+            "redis://secret@h",
+            "redis://:secret@h:port",
+            "redis://:secret@h:0",
+            "redis://:secret@h:70000",
+            "redis://:secret@a,,b",
+            "redis://:sec%2ret@h/%g",
+            "redis://:secret@h/0?x=1",
+            "redis://:secret@[::1",
+            "redis://:secret@[::1]x",
+        ] {
+            let words = Address::parse(url).expect_err(url);
+            assert!(!words.is_empty() && !words.contains("secret"), "{url}: {words}");
+        }
+    }
+}
