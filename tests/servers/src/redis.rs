@@ -8,6 +8,7 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -26,6 +27,8 @@ use crate::wait::wait_until;
 
 /// Starts of a server whose port somebody takes in the last moment.
 const STARTS: u32 = 5;
+/// Its name in the folder of a server.
+pub(crate) const CONFIG: &str = "redis.conf";
 /// Lines of the log that an error shows.
 const TAIL: usize = 20;
 
@@ -37,7 +40,7 @@ pub struct Redis {
     port: Port,
     tls: Option<(Port, Certificates)>,
     /// Reserved for as long as the server may come back to it.
-    _bus: Option<Port>,
+    bus: Option<Port>,
     options: Options,
     folder: TempDir,
 }
@@ -86,9 +89,9 @@ impl Redis {
             bus: bus.as_ref().map(Port::number),
         };
         let config = options.config(&ports, tls.as_ref().map(|(_, certificates)| certificates));
-        fs::write(folder.path().join("redis.conf"), config)?;
+        fs::write(folder.path().join(CONFIG), config)?;
         let process = Mutex::default();
-        Ok(Self { process, port, tls, _bus: bus, options, folder })
+        Ok(Self { process, port, tls, bus, options, folder })
     }
 
     /// Its port.
@@ -99,6 +102,11 @@ impl Redis {
     /// The port on which it speaks TLS, and its certificates, where that was asked for.
     pub fn tls(&self) -> Option<(u16, &Certificates)> {
         self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
+    }
+
+    /// The port between the nodes of a Cluster, where it is one.
+    pub(crate) fn bus(&self) -> Option<u16> {
+        self.bus.as_ref().map(Port::number)
     }
 
     /// Its address: `redis://127.0.0.1:20001`, with the password of `default`, or `rediss://` and
@@ -166,6 +174,12 @@ impl Redis {
             let info = self.info("replication")?;
             Ok(info.get("master_link_status").is_some_and(|status| status == "up"))
         })
+    }
+
+    /// Adds a line to its configuration, which counts from its next start on.
+    pub(crate) fn append_config(&self, line: &str) -> Result<()> {
+        let mut file = fs::File::options().append(true).open(self.folder.path().join(CONFIG))?;
+        Ok(writeln!(file, "{line}")?)
     }
 
     /// The end of its log.

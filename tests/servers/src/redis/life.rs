@@ -8,8 +8,8 @@ use std::sync::{MutexGuard, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Process, find};
-use crate::redis::Redis;
 use crate::redis::options::Kind;
+use crate::redis::{CONFIG, Redis};
 use crate::wait::wait_until;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Running {
 impl Redis {
     /// Starts the process and waits until it answers.
     pub(crate) fn launch(&self) -> Result<()> {
-        let mut args = vec!["redis.conf"];
+        let mut args = vec![CONFIG];
         args.extend((self.options.kind() == Kind::Sentinel).then_some("--sentinel"));
         let program = find("redis-server")?;
         let process = Process::start(&program, &args, self.folder.path(), &self.log_file())?;

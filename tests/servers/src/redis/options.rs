@@ -97,9 +97,14 @@ impl Options {
 
     /// A node of a Cluster, which still must be told of the others and of its slots.
     #[must_use]
-    pub fn cluster(mut self) -> Self {
+    pub(crate) fn cluster(mut self) -> Self {
         self.kind = Kind::Node;
         self
+    }
+
+    /// A Sentinel, which still must be told what to watch.
+    pub(crate) fn sentinel() -> Self {
+        Self { kind: Kind::Sentinel, ..Self::default() }
     }
 
     pub(crate) fn has_tls(&self) -> bool {
