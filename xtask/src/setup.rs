@@ -1,9 +1,13 @@
-//! What the commands need: cargo, the WebAssembly target, the host, the handlers.
+//! What the commands need: cargo, the WebAssembly target, the host, the handlers, servers.
+
+mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+
+pub(crate) use servers::servers;
 
 /// Where components are built for.
 const TARGET: &str = "wasm32-wasip2";

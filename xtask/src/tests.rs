@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{cargo, host, plugins, say, show};
+use crate::setup::{cargo, host, plugins, say, servers, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -22,6 +22,7 @@ impl TestArgs {
 }
 
 pub(crate) fn test(args: &TestArgs) -> Result<()> {
+    servers()?;
     plugins()?;
     host()?;
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();

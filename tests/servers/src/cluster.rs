@@ -1,0 +1,127 @@
+//! A real Redis Cluster of masters that share all slots. It never fails over by itself: a node
+//! that is killed leaves its slots without an owner until it is restarted.
+
+mod migration;
+
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result};
+
+pub use migration::Migration;
+
+use crate::redis::{Options, Redis};
+use crate::wait::wait_until;
+
+/// The slots of every Cluster.
+const SLOTS: usize = 16_384;
+
+/// Masters that share the slots evenly, in order.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Starts so many masters, at least 3 for a majority after a loss, and waits until every node
+    /// serves. It takes 2 to 3 seconds, of which Redis waits 2.
+    pub fn start(masters: usize) -> Result<Self> {
+        Self::with(masters, &Options::new())
+    }
+
+    /// The same with options for every node.
+    pub fn with(masters: usize, options: &Options) -> Result<Self> {
+        let options = options.clone().cluster();
+        let nodes = (0..masters).map(|_| Redis::with(&options)).collect::<Result<Vec<_>>>()?;
+        for (index, node) in nodes.iter().enumerate() {
+            let slots = share(index, masters);
+            let (first, last) = (slots.start().to_string(), slots.end().to_string());
+            node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
+            // Different from the others, so that nothing is to be settled between them.
+            let epoch = (index + 1).to_string();
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
+            for other in &nodes[index + 1..] {
+                let bus = other.bus().context("a node has a bus")?.to_string();
+                let port = other.port().to_string();
+                node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
+            }
+        }
+        let cluster = Self { nodes };
+        cluster.until_ready()?;
+        Ok(cluster)
+    }
+
+    /// The nodes; the number of a node is its place here.
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// The addresses of all nodes.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Redis::url).collect()
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> Result<u16> {
+        let reply = self.running().command(&["CLUSTER", "KEYSLOT", key])?;
+        let slot = reply.int().context("a slot is a number")?;
+        Ok(u16::try_from(slot)?)
+    }
+
+    /// The number of the node that owns a slot, as the first node that runs sees it.
+    pub fn owner(&self, slot: u16) -> Result<usize> {
+        let slot = i64::from(slot);
+        let reply = self.running().command(&["CLUSTER", "SLOTS"])?;
+        let mut ranges = reply.parts().iter().map(crate::Reply::parts);
+        let owner = ranges.find_map(|range| match range {
+            [first, last, owner, ..] if first.int()? <= slot && slot <= last.int()? => {
+                owner.parts().get(1)?.int()
+            }
+            _ => None,
+        });
+        let port = owner.with_context(|| format!("nobody owns the slot {slot}"))?;
+        let number = self.nodes.iter().position(|node| i64::from(node.port()) == port);
+        number.context("the owner is none of the nodes")
+    }
+
+    /// Waits until every node that runs serves all slots: after a restart, as a node that comes
+    /// back waits 2 seconds before it does.
+    pub fn until_ready(&self) -> Result<()> {
+        let known = format!("cluster_known_nodes:{}", self.nodes.len());
+        let slots = format!("cluster_slots_ok:{SLOTS}");
+        let wanted = ["cluster_state:ok", &slots, &known];
+        wait_until("a Cluster in which every node serves", || {
+            for node in self.nodes.iter().filter(|node| node.is_running()) {
+                let reply = node.command(&["CLUSTER", "INFO"])?;
+                let text = reply.text().unwrap_or_default();
+                if !wanted.iter().all(|wanted| text.lines().any(|line| line == *wanted)) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Begins to move a slot to a node: from now on its owner answers `ASK` for keys that it does
+    /// not have, and the other serves those who say `ASKING`.
+    pub fn migrate(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
+        Migration::begin(self, slot, to)
+    }
+
+    fn running(&self) -> &Redis {
+        // Where none runs, the error is that of the first.
+        self.nodes.iter().find(|node| node.is_running()).unwrap_or(&self.nodes[0])
+    }
+}
+
+/// The slots of one of some masters.
+fn share(index: usize, masters: usize) -> RangeInclusive<usize> {
+    index * SLOTS / masters..=(index + 1) * SLOTS / masters - 1
+}
+
+#[test]
+fn every_slot_has_one_owner() {
+    for masters in 1..=7 {
+        let slots: Vec<usize> = (0..masters).flat_map(|index| share(index, masters)).collect();
+        assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>(), "{masters} masters");
+    }
+}

@@ -1,0 +1,90 @@
+//! A slot on its way from one node to another, in steps, so that a test can act between them. It
+//! does what an operator's tool does, in the same order, and never more of it than is asked.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cluster::Cluster;
+use crate::redis::Redis;
+use crate::resp::Reply;
+
+/// Keys that are moved at a time by [`Migration::finish`].
+const KEYS: usize = 100;
+/// How long a move of keys may stand still, in milliseconds.
+const TIMEOUT_MS: &str = "10000";
+
+/// A slot that is being moved. Dropping it leaves the slot between the nodes.
+#[derive(Debug)]
+#[must_use = "the slot stays between two nodes until the migration is finished"]
+pub struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: String,
+    from: usize,
+    to: usize,
+    /// What the Cluster calls the node that the slot goes to.
+    target: String,
+}
+
+impl<'a> Migration<'a> {
+    pub(crate) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
+        let from = cluster.owner(slot)?;
+        ensure!(from != to, "the node {to} has the slot {slot} already");
+        let source = id(&cluster.nodes()[from])?;
+        let target = id(&cluster.nodes()[to])?;
+        let migration = Self { cluster, slot: slot.to_string(), from, to, target };
+        migration.set(migration.to(), &["IMPORTING", &source])?;
+        migration.set(migration.from(), &["MIGRATING", &migration.target])?;
+        Ok(migration)
+    }
+
+    /// The node that the slot comes from.
+    pub fn from(&self) -> &'a Redis {
+        &self.cluster.nodes()[self.from]
+    }
+
+    /// The node that the slot goes to.
+    pub fn to(&self) -> &'a Redis {
+        &self.cluster.nodes()[self.to]
+    }
+
+    /// Moves keys, at most so many; returns how many. While some are here and some there, a
+    /// command on both is answered `TRYAGAIN`.
+    pub fn move_keys(&self, limit: usize) -> Result<usize> {
+        let count = limit.to_string();
+        let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;
+        let keys: Vec<&str> = keys.parts().iter().filter_map(Reply::text).collect();
+        if !keys.is_empty() {
+            let port = self.to().port().to_string();
+            let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", TIMEOUT_MS];
+            command.extend(self.to().password().iter().flat_map(|password| ["AUTH", password]));
+            command.push("KEYS");
+            command.extend(&keys);
+            self.from().command(&command)?;
+        }
+        Ok(keys.len())
+    }
+
+    /// Moves the keys that are left, and gives the slot to its new owner at every node that runs.
+    pub fn finish(self) -> Result<()> {
+        while self.move_keys(KEYS)? > 0 {}
+        // The new owner first: were it to fail now, the old one would still have the slot.
+        self.set(self.to(), &["NODE", &self.target])?;
+        for (number, node) in self.cluster.nodes().iter().enumerate() {
+            if number != self.to && node.is_running() {
+                self.set(node, &["NODE", &self.target])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, node: &Redis, state: &[&str]) -> Result<()> {
+        let mut command = vec!["CLUSTER", "SETSLOT", &self.slot];
+        command.extend(state);
+        node.command(&command).map(drop)
+    }
+}
+
+/// What the Cluster calls a node.
+fn id(node: &Redis) -> Result<String> {
+    let reply = node.command(&["CLUSTER", "MYID"])?;
+    Ok(reply.text().context("an id is a text")?.to_owned())
+}

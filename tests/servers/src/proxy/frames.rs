@@ -1,0 +1,77 @@
+//! Where requests and answers of the Redis protocol (versions 2 and 3) end. It looks only as far
+//! as that needs, and never changes a byte.
+
+/// What stands at the beginning of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Scan {
+    /// One whole request or answer, of so many bytes.
+    Whole(usize),
+    /// More bytes are needed.
+    Part,
+    /// This is not the Redis protocol.
+    Strange,
+}
+
+/// The first request or answer of some bytes.
+pub(crate) fn scan(bytes: &[u8]) -> Scan {
+    let mut at = 0;
+    // What is still to come: an answer, and for each array that it opens as many more.
+    let mut open: usize = 1;
+    while open > 0 {
+        let Some(kind) = bytes.get(at) else { return Scan::Part };
+        let Some(end) = bytes[at..].windows(2).position(|two| two == b"\r\n") else {
+            return Scan::Part;
+        };
+        let line = &bytes[at + 1..at + end];
+        at += end + 2;
+        open -= 1;
+        match kind {
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
+            b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
+                let Some(length) = number(line) else { return Scan::Strange };
+                let Ok(length) = usize::try_from(length) else { continue };
+                match kind {
+                    b'$' | b'=' | b'!' => at += length + 2,
+                    b'%' => open += 2 * length,
+                    // Attributes, and then what they belong to.
+                    b'|' => open += 2 * length + 1,
+                    _ => open += length,
+                }
+            }
+            _ => return Scan::Strange,
+        }
+    }
+    if at <= bytes.len() { Scan::Whole(at) } else { Scan::Part }
+}
+
+/// Whether an answer is one that nobody asked for.
+pub(crate) fn is_push(answer: &[u8]) -> bool {
+    answer.first() == Some(&b'>')
+}
+
+fn number(line: &[u8]) -> Option<i64> {
+    std::str::from_utf8(line).ok()?.parse().ok()
+}
+
+#[test]
+fn ends_are_found() {
+    for whole in [
+        "+OK\r\n",
+        "-MOVED 1 127.0.0.1:1\r\n",
+        "$3\r\na\r\n\r\n",
+        "$-1\r\n",
+        "*-1\r\n",
+        "*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
+        "*2\r\n*1\r\n:1\r\n*0\r\n",
+        "%1\r\n+a\r\n*1\r\n_\r\n",
+        "|1\r\n+ttl\r\n:1\r\n$1\r\na\r\n",
+        ">2\r\n+invalidate\r\n*0\r\n",
+    ] {
+        let more = format!("{whole}+next\r\n");
+        assert_eq!(scan(more.as_bytes()), Scan::Whole(whole.len()), "{whole:?}");
+        for length in 0..whole.len() {
+            assert_eq!(scan(&whole.as_bytes()[..length]), Scan::Part, "{length} of {whole:?}");
+        }
+    }
+    assert_eq!(scan(b"AMQP\0\0\x09\x01\r\n"), Scan::Strange);
+}

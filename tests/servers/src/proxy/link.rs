@@ -1,0 +1,143 @@
+//! One connection through a proxy: a thread for each direction. Whole requests and whole answers
+//! pass, so that the answer to a request can be told from the others; what does not speak the
+//! Redis protocol passes as it comes.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use anyhow::{Context, Result};
+
+use crate::proxy::Mode;
+use crate::proxy::frames::{Scan, is_push, scan};
+use crate::proxy::state::{Fate, State};
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// What both directions know.
+struct Link {
+    number: u64,
+    state: Arc<State>,
+    /// Known with the first byte of the client.
+    speaks_redis: OnceLock<bool>,
+    /// Of each request that has been passed on and has no answer yet: whether that is to be lost.
+    waiting: Mutex<VecDeque<bool>>,
+}
+
+/// Passes between a client and the server until one of them, or the proxy, ends it.
+pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) -> Result<()> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let both = || Ok::<_, std::io::Error>([client.try_clone()?, server.try_clone()?]);
+    let [to_client, from_server] = both()?;
+    let number = {
+        let mut inner = state.lock();
+        // It may have changed while the server was connected to.
+        if inner.is_shut() {
+            return Ok(());
+        }
+        inner.open(both()?)
+    };
+    let state = Arc::clone(state);
+    let link = Link { number, state, speaks_redis: OnceLock::new(), waiting: Mutex::default() };
+    let link = Arc::new(link);
+    let other = Arc::clone(&link);
+    std::thread::spawn(move || link.run(&client, &server, Link::requests));
+    std::thread::spawn(move || other.run(&from_server, &to_client, Link::answers));
+    Ok(())
+}
+
+/// How many bytes pass, and whether the connection goes on.
+type Passed = (usize, bool);
+
+impl Link {
+    /// Reads on one side, and writes to the other what `pass` lets through.
+    fn run(&self, from: &TcpStream, to: &TcpStream, pass: fn(&Self, &[u8], Mode) -> Passed) {
+        // An end in whatever way closes both sides.
+        let _ = self.pump(from, to, pass);
+        self.state.change(|inner| inner.close(self.number));
+    }
+
+    fn pump(
+        &self,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        pass: fn(&Self, &[u8], Mode) -> Passed,
+    ) -> Result<()> {
+        let mut chunk = vec![0; CHUNK];
+        let mut bytes = Vec::new();
+        loop {
+            let read = from.read(&mut chunk)?;
+            let mode = self.state.until_passing(self.number).context("closed")?;
+            bytes.extend_from_slice(&chunk[..read]);
+            let (passed, goes_on) = pass(self, &bytes, mode);
+            to.write_all(&bytes[..passed])?;
+            bytes.drain(..passed);
+            if !goes_on || read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn requests(&self, bytes: &[u8], mode: Mode) -> Passed {
+        if let Mode::Delay(by) = mode {
+            std::thread::sleep(by);
+        }
+        let mut at = 0;
+        // Clients send arrays of texts, and other protocols do not begin so.
+        if let Some(first) = bytes.first() {
+            self.speaks_redis.get_or_init(|| *first == b'*');
+        }
+        while at < bytes.len() && self.speaks_redis() {
+            let length = match scan(&bytes[at..]) {
+                Scan::Whole(length) => length,
+                Scan::Part => return (at, true),
+                Scan::Strange => break,
+            };
+            let fate = self.state.lock().fate(&bytes[at..at + length]);
+            if fate == Fate::LoseRequest {
+                return (at, false);
+            }
+            // Before it is written, and so before its answer.
+            self.waiting().push_back(fate == Fate::LoseReply);
+            at += length;
+        }
+        (bytes.len(), true)
+    }
+
+    fn answers(&self, bytes: &[u8], mode: Mode) -> Passed {
+        if mode == Mode::CutReplies && !bytes.is_empty() {
+            self.lose();
+            return (0, false);
+        }
+        let mut at = 0;
+        while at < bytes.len() && self.speaks_redis() {
+            let length = match scan(&bytes[at..]) {
+                Scan::Whole(length) => length,
+                Scan::Part => return (at, true),
+                Scan::Strange => break,
+            };
+            if !is_push(&bytes[at..]) && self.waiting().pop_front() == Some(true) {
+                self.lose();
+                return (at, false);
+            }
+            at += length;
+        }
+        (bytes.len(), true)
+    }
+
+    fn speaks_redis(&self) -> bool {
+        self.speaks_redis.get() == Some(&true)
+    }
+
+    /// An answer has been lost.
+    fn lose(&self) {
+        self.state.change(|inner| inner.counts.replies_lost += 1);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<bool>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,205 @@
+//! A real `redis-server` of one's own.
+//!
+//! Every method takes `&self`, so that a test can kill a server while others talk to it.
+
+mod life;
+mod options;
+mod snapshot;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use life::Running;
+pub use options::Options;
+use options::{Kind, Ports};
+pub use snapshot::Snapshot;
+
+use crate::port::Port;
+use crate::resp::{Connection, Reply};
+use crate::tls::Certificates;
+use crate::wait::wait_until;
+
+/// Starts of a server whose port somebody takes in the last moment.
+const STARTS: u32 = 5;
+/// Its name in the folder of a server.
+pub(crate) const CONFIG: &str = "redis.conf";
+/// Lines of the log that an error shows.
+const TAIL: usize = 20;
+
+/// A Redis in a private folder on a private port of 127.0.0.1. Dropping it kills it.
+#[derive(Debug)]
+pub struct Redis {
+    /// Before the folder, so that it ends first.
+    process: Mutex<Running>,
+    port: Port,
+    tls: Option<(Port, Certificates)>,
+    /// Reserved for as long as the server may come back to it.
+    bus: Option<Port>,
+    options: Options,
+    folder: TempDir,
+}
+
+impl Redis {
+    /// Starts a durable server with some more lines of `redis.conf`, and waits until it answers.
+    pub fn start(lines: &[&str]) -> Result<Self> {
+        Self::with(&lines.iter().fold(Options::new(), |options, line| options.line(line)))
+    }
+
+    /// Starts a server with options, and waits until it answers; a replica also until it is in
+    /// step with its master.
+    pub fn with(options: &Options) -> Result<Self> {
+        let mut tries = 1;
+        loop {
+            let redis = Self::prepare(options.clone())?;
+            match redis.launch() {
+                // Somebody else of the machine was faster.
+                Err(_) if tries < STARTS && redis.log().contains("Address already in use") => {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    if redis.options.is_follower() {
+                        redis.until_in_step()?;
+                    }
+                    return Ok(redis);
+                }
+            }
+        }
+    }
+
+    fn prepare(options: Options) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ordain-redis-").tempdir()?;
+        fs::create_dir(folder.path().join("data"))?;
+        let port = Port::take()?;
+        let bus = (options.kind() == Kind::Node).then(Port::take).transpose()?;
+        let tls = if options.has_tls() {
+            Some((Port::take()?, Certificates::make(&folder.path().join("tls"))?))
+        } else {
+            None
+        };
+        let ports = Ports {
+            plain: port.number(),
+            tls: tls.as_ref().map(|(port, _)| port.number()),
+            bus: bus.as_ref().map(Port::number),
+        };
+        let config = options.config(&ports, tls.as_ref().map(|(_, certificates)| certificates));
+        fs::write(folder.path().join(CONFIG), config)?;
+        let process = Mutex::default();
+        Ok(Self { process, port, tls, bus, options, folder })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The port on which it speaks TLS, and its certificates, where that was asked for.
+    pub fn tls(&self) -> Option<(u16, &Certificates)> {
+        self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
+    }
+
+    /// The port between the nodes of a Cluster, where it is one.
+    pub(crate) fn bus(&self) -> Option<u16> {
+        self.bus.as_ref().map(Port::number)
+    }
+
+    /// Its address: `redis://127.0.0.1:20001`, with the password of `default`, or `rediss://` and
+    /// the other port where it speaks TLS.
+    pub fn url(&self) -> String {
+        match &self.tls {
+            Some((port, _)) => format!("rediss://{}127.0.0.1:{}", self.login(), port.number()),
+            None => self.url_at(self.port()),
+        }
+    }
+
+    /// The same at another port, such as that of a proxy before it, without TLS.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("redis://{}127.0.0.1:{port}", self.login())
+    }
+
+    fn login(&self) -> String {
+        self.password().map(|password| format!(":{password}@")).unwrap_or_default()
+    }
+
+    /// The password of the user `default`.
+    pub fn password(&self) -> Option<&str> {
+        self.options.password_of_default()
+    }
+
+    /// A connection to it, logged in as `default`.
+    pub fn connect(&self) -> Result<Connection> {
+        let mut connection = Connection::open(self.port())?;
+        if let Some(password) = self.password() {
+            connection.command(&["AUTH", password])?;
+        }
+        Ok(connection)
+    }
+
+    /// Sends a command over a new connection; an error of the server is an error.
+    pub fn command(&self, command: &[&str]) -> Result<Reply> {
+        self.connect()?.command(command)
+    }
+
+    /// Sends a command over a new connection, and returns also an error of the server as it is.
+    pub fn attempt(&self, command: &[&str]) -> Result<Reply> {
+        self.connect()?.attempt(command)
+    }
+
+    /// The fields of a section of `INFO`.
+    pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
+        let reply = self.command(&["INFO", section])?;
+        let text = reply.text().context("INFO is a text")?;
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// Processor time that it has used since it was started, in seconds.
+    pub fn cpu(&self) -> Result<f64> {
+        let info = self.info("cpu")?;
+        let seconds = |name: &str| -> Result<f64> {
+            Ok(info.get(name).with_context(|| format!("INFO has no {name}"))?.parse()?)
+        };
+        Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
+    }
+
+    /// Waits until it, a replica, is in step with its master.
+    pub fn until_in_step(&self) -> Result<()> {
+        wait_until("a replica in step with its master", || {
+            let info = self.info("replication")?;
+            Ok(info.get("master_link_status").is_some_and(|status| status == "up"))
+        })
+    }
+
+    /// Adds a line to its configuration, which counts from its next start on.
+    pub(crate) fn append_config(&self, line: &str) -> Result<()> {
+        let mut file = fs::File::options().append(true).open(self.folder.path().join(CONFIG))?;
+        Ok(writeln!(file, "{line}")?)
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    fn log(&self) -> String {
+        let bytes = fs::read(self.log_file()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.path().join("redis.log")
+    }
+
+    /// Where its data lies.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+}

@@ -1,0 +1,161 @@
+//! How a server is set up: the default is what Ordain asks of a Redis, every write on disk before
+//! its answer.
+
+use std::path::Path;
+
+use crate::redis::Redis;
+use crate::tls::Certificates;
+
+/// Defaults of every server here, in the language of `redis.conf`. A later line overrides.
+const DEFAULTS: &[&str] = &[
+    "bind 127.0.0.1",
+    "protected-mode no",
+    "daemonize no",
+    "logfile \"\"",
+    "pidfile \"\"",
+    "dir data",
+    "enable-debug-command yes",
+];
+/// Defaults of servers that hold data.
+const DATA: &[&str] = &[
+    "save \"\"",
+    "maxmemory-policy noeviction",
+    // A rewrite would change files under a snapshot's hands.
+    "auto-aof-rewrite-percentage 0",
+    "repl-diskless-sync-delay 0",
+];
+const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
+
+/// What a server shall be.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    lines: Vec<String>,
+    password: Option<String>,
+    kind: Kind,
+    tls: bool,
+    volatile: bool,
+    follower: bool,
+}
+
+/// What kind of server it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    Alone,
+    Node,
+    Sentinel,
+}
+
+impl Options {
+    /// A durable server alone: `appendonly yes`, `appendfsync always`, `noeviction`, no password.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line of `redis.conf`, which overrides what is before it.
+    #[must_use]
+    pub fn line(mut self, line: &str) -> Self {
+        self.lines.push(line.to_owned());
+        self
+    }
+
+    /// Asks for a password of the user `default`.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.line(&format!("requirepass {password}")).line(&format!("masterauth {password}"))
+    }
+
+    /// Adds a user with a password and rules such as `~ordain:* +@all`. The user `default` stays.
+    #[must_use]
+    pub fn user(self, name: &str, password: &str, rules: &str) -> Self {
+        self.line(&format!("user {name} on >{password} {rules}"))
+    }
+
+    /// Speaks TLS on a port of its own; the plain port stays, for the test's own questions.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Keeps everything in memory only.
+    #[must_use]
+    pub fn without_persistence(mut self) -> Self {
+        self.volatile = true;
+        self
+    }
+
+    /// Follows another server, with its password where it has one; ready when it is in step.
+    #[must_use]
+    pub fn replica_of(mut self, master: &Redis) -> Self {
+        self.follower = true;
+        let auth = master.password().map(|password| format!("masterauth {password}"));
+        self.lines.extend(auth);
+        self.line(&format!("replicaof 127.0.0.1 {}", master.port()))
+    }
+
+    /// A node of a Cluster, which still must be told of the others and of its slots.
+    #[must_use]
+    pub(crate) fn cluster(mut self) -> Self {
+        self.kind = Kind::Node;
+        self
+    }
+
+    /// A Sentinel, which still must be told what to watch.
+    pub(crate) fn sentinel() -> Self {
+        Self { kind: Kind::Sentinel, ..Self::default() }
+    }
+
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn is_follower(&self) -> bool {
+        self.follower
+    }
+
+    pub(crate) fn password_of_default(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// The whole configuration.
+    pub(crate) fn config(&self, ports: &Ports, certificates: Option<&Certificates>) -> String {
+        let mut lines: Vec<String> = vec![format!("port {}", ports.plain)];
+        let mut add = |some: &[&str]| lines.extend(some.iter().map(|line| (*line).to_owned()));
+        add(DEFAULTS);
+        if self.kind != Kind::Sentinel {
+            add(DATA);
+        }
+        if self.kind != Kind::Sentinel && !self.volatile {
+            add(DURABLE);
+        }
+        if self.kind == Kind::Node {
+            add(&["cluster-enabled yes", "cluster-node-timeout 2000"]);
+        }
+        lines.extend(ports.bus.map(|port| format!("cluster-port {port}")));
+        if let (Some(port), Some(certificates)) = (ports.tls, certificates) {
+            let file = |path: &Path| path.display().to_string();
+            lines.push(format!("tls-port {port}"));
+            lines.push(format!("tls-cert-file {}", file(&certificates.certificate())));
+            lines.push(format!("tls-key-file {}", file(&certificates.key())));
+            lines.push(format!("tls-ca-cert-file {}", file(&certificates.authority())));
+            lines.push("tls-auth-clients no".to_owned());
+        }
+        lines.extend_from_slice(&self.lines);
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Where a server listens.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    pub(crate) plain: u16,
+    pub(crate) tls: Option<u16>,
+    /// Between the nodes of a Cluster.
+    pub(crate) bus: Option<u16>,
+}

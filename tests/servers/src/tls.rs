@@ -1,0 +1,81 @@
+//! Certificates for one server, made when it starts, so that no key lies in the repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::find;
+
+/// What certificates say. It is written out so that the machine's own settings do not matter.
+const CONFIG: &str = "\
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = localhost
+[authority]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+[server]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = DNS:localhost, IP:127.0.0.1
+";
+/// Days that they are valid.
+const DAYS: &str = "2";
+
+/// A certificate of `localhost` and 127.0.0.1, and of the authority that vouches for it, in PEM.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    folder: PathBuf,
+}
+
+impl Certificates {
+    /// Makes them in a folder, by `openssl`.
+    pub(crate) fn make(folder: &Path) -> Result<Self> {
+        let openssl = find("openssl")?;
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("openssl.conf"), CONFIG)?;
+        let run = |args: &str| {
+            let mut command = Command::new(&openssl);
+            let output = command.current_dir(folder).args(args.split(' ')).output()?;
+            let log = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "`openssl {args}` failed: {log}");
+            Ok(())
+        };
+        for name in ["authority", "server"] {
+            run(&format!("ecparam -name prime256v1 -genkey -noout -out {name}.key"))?;
+        }
+        let config = "-config openssl.conf -sha256";
+        run(&format!(
+            "req -x509 -new -key authority.key -out authority.pem -days {DAYS} {config} \
+             -extensions authority"
+        ))?;
+        run(&format!("req -new -key server.key -out server.csr {config}"))?;
+        run(&format!(
+            "x509 -req -in server.csr -CA authority.pem -CAkey authority.key -set_serial 1 \
+             -out server.pem -days {DAYS} -sha256 -extfile openssl.conf -extensions server"
+        ))
+        .context("signing the server's certificate")?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// The authority's certificate: what a client must trust.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.join("authority.pem")
+    }
+
+    /// The server's certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.join("server.pem")
+    }
+
+    /// The server's private key.
+    pub fn key(&self) -> PathBuf {
+        self.folder.join("server.key")
+    }
+}

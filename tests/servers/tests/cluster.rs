@@ -1,0 +1,96 @@
+//! A Cluster whose slots move and whose nodes come and go.
+
+use anyhow::{Context, Result};
+use ordain_servers::{Cluster, Options, Redis, Reply};
+
+/// The error that a node answers with.
+fn refused(node: &Redis, command: &[&str]) -> Result<String> {
+    match node.attempt(command)? {
+        Reply::Error(error) => Ok(error),
+        reply => anyhow::bail!("{command:?} was answered {reply:?}"),
+    }
+}
+
+#[test]
+fn a_slot_moves_in_steps_and_nodes_come_back() -> Result<()> {
+    let cluster = Cluster::start(3)?;
+    every_master_owns_keys(&cluster)?;
+    a_slot_moves(&cluster)?;
+    a_node_comes_back(&cluster)
+}
+
+fn every_master_owns_keys(cluster: &Cluster) -> Result<()> {
+    let mut owners = [0; 3];
+    for number in 0..30 {
+        let key = format!("key:{number}");
+        let owner = cluster.owner(cluster.slot(&key)?)?;
+        owners[owner] += 1;
+        for (index, node) in cluster.nodes().iter().enumerate() {
+            if index == owner {
+                node.command(&["SET", &key, "1"])?;
+            } else {
+                assert!(refused(node, &["SET", &key, "1"])?.starts_with("MOVED "));
+            }
+        }
+    }
+    assert!(owners.iter().all(|keys| *keys > 0), "{owners:?}");
+    Ok(())
+}
+
+fn a_slot_moves(cluster: &Cluster) -> Result<()> {
+    let slot = cluster.slot("{a}")?;
+    let old = cluster.owner(slot)?;
+    let new = (old + 1) % 3;
+    let [from, to] = [&cluster.nodes()[old], &cluster.nodes()[new]];
+    let keys = ["{a}1", "{a}2"];
+    for key in keys {
+        from.command(&["SET", key, "1"])?;
+    }
+    let migration = cluster.migrate(slot, new)?;
+    assert_eq!((migration.from().port(), migration.to().port()), (from.port(), to.port()));
+    assert_eq!(from.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
+    assert_eq!(migration.move_keys(1)?, 1);
+
+    let is_here = |key: &&str| from.attempt(&["GET", key]).is_ok_and(|it| it.text().is_some());
+    let (here, there): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_here(key));
+    let (here, there) = (*here.first().context("one is left")?, *there.first().context("one")?);
+    let ask = format!("ASK {slot} 127.0.0.1:{}", to.port());
+    assert_eq!(refused(from, &["GET", there])?, ask);
+    assert_eq!(refused(from, &["SET", "{a}new", "1"])?, ask);
+    assert!(refused(from, &["MGET", here, there])?.starts_with("TRYAGAIN"));
+    let moved = format!("MOVED {slot} 127.0.0.1:{}", from.port());
+    assert_eq!(refused(to, &["GET", there])?, moved);
+    let mut connection = to.connect()?;
+    connection.command(&["ASKING"])?;
+    assert_eq!(connection.command(&["GET", there])?, Reply::Text("1".to_owned()));
+
+    migration.finish()?;
+    assert_eq!(cluster.owner(slot)?, new);
+    assert_eq!(to.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
+    let moved = format!("MOVED {slot} 127.0.0.1:{}", to.port());
+    assert_eq!(refused(from, &["GET", here])?, moved);
+    cluster.until_ready()
+}
+
+fn a_node_comes_back(cluster: &Cluster) -> Result<()> {
+    let slot = cluster.slot("{a}")?;
+    let owner = &cluster.nodes()[cluster.owner(slot)?];
+    owner.kill()?;
+    owner.restart()?;
+    cluster.until_ready()?;
+    assert_eq!(owner.command(&["GET", "{a}1"])?, Reply::Text("1".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn a_cluster_may_ask_for_a_password() -> Result<()> {
+    let cluster = Cluster::with(3, &Options::new().password("secret"))?;
+    let slot = cluster.slot("a")?;
+    let owner = cluster.owner(slot)?;
+    cluster.nodes()[owner].command(&["SET", "a", "1"])?;
+    let other = (owner + 1) % 3;
+    cluster.migrate(slot, other)?.finish()?;
+    assert_eq!(cluster.nodes()[other].command(&["GET", "a"])?, Reply::Text("1".to_owned()));
+    assert!(cluster.urls().iter().all(|url| url.starts_with("redis://:secret@127.0.0.1:")));
+    Ok(())
+}

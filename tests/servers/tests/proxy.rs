@@ -1,0 +1,151 @@
+//! What a proxy loses, cuts and holds up, before a real server.
+
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ordain_servers::{Connection, Counts, Mode, Proxy, Redis, Reply};
+
+fn both() -> Result<(Redis, Proxy)> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    Ok((redis, proxy))
+}
+
+#[test]
+fn a_lost_reply_leaves_the_write() -> Result<()> {
+    let (redis, proxy) = both()?;
+    proxy.lose_replies(1, "EVAL");
+    let mut connection = Connection::open(proxy.port())?;
+    assert_eq!(connection.command(&["INCR", "others"])?, Reply::Int(1));
+    let script = "return redis.call('INCR', 'a')";
+    assert!(connection.command(&["EVAL", script, "0"]).is_err());
+    assert_eq!(redis.command(&["GET", "a"])?, Reply::Text("1".to_owned()));
+    let mut again = Connection::open(proxy.port())?;
+    assert_eq!(again.command(&["EVAL", script, "0"])?, Reply::Int(2));
+    assert_eq!(proxy.counts(), Counts { accepted: 2, replies_lost: 1, ..Counts::default() });
+    Ok(())
+}
+
+#[test]
+fn earlier_answers_pass_before_a_lost_one() -> Result<()> {
+    let (redis, proxy) = both()?;
+    proxy.lose_replies(2, "needle");
+    for round in 1..=2 {
+        let mut connection = Connection::open(proxy.port())?;
+        let large = "x".repeat(300_000);
+        connection.send(&["SET", "large", &large])?;
+        connection.send(&["GET", "large"])?;
+        connection.send(&["SET", "needle", &round.to_string()])?;
+        assert_eq!(connection.receive()?, Reply::Text("OK".to_owned()));
+        assert_eq!(connection.receive()?, Reply::Text(large));
+        assert!(connection.receive().is_err());
+        assert_eq!(redis.command(&["GET", "needle"])?, Reply::Text(round.to_string()));
+    }
+    assert_eq!(proxy.counts().replies_lost, 2);
+    Connection::open(proxy.port())?.command(&["SET", "needle", "3"])?;
+    Ok(())
+}
+
+#[test]
+fn a_lost_request_is_not_done() -> Result<()> {
+    let (redis, proxy) = both()?;
+    proxy.lose_requests(1, "INCR");
+    assert!(Connection::open(proxy.port())?.command(&["INCR", "a"]).is_err());
+    assert_eq!(redis.command(&["GET", "a"])?, Reply::Nil);
+    assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "a"])?, Reply::Int(1));
+    assert_eq!(proxy.counts().requests_lost, 1);
+    Ok(())
+}
+
+#[test]
+fn every_reply_is_lost_while_that_is_the_mode() -> Result<()> {
+    let (redis, proxy) = both()?;
+    proxy.set(Mode::CutReplies)?;
+    for _ in 0..3 {
+        assert!(Connection::open(proxy.port())?.command(&["INCR", "a"]).is_err());
+    }
+    assert_eq!(redis.command(&["GET", "a"])?, Reply::Text("3".to_owned()));
+    proxy.set(Mode::Pass)?;
+    assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "a"])?, Reply::Int(4));
+    assert_eq!(proxy.counts().replies_lost, 3);
+    Ok(())
+}
+
+#[test]
+fn a_cut_closes_what_is_open() -> Result<()> {
+    let (_redis, proxy) = both()?;
+    let mut connections = [Connection::open(proxy.port())?, Connection::open(proxy.port())?];
+    for connection in &mut connections {
+        connection.command(&["PING"])?;
+    }
+    proxy.cut();
+    for connection in &mut connections {
+        assert!(connection.command(&["PING"]).is_err());
+    }
+    Connection::open(proxy.port())?.command(&["PING"])?;
+    assert_eq!(proxy.counts().cut, 2);
+    Ok(())
+}
+
+#[test]
+fn refused_is_refused_until_it_passes() -> Result<()> {
+    let (_redis, proxy) = both()?;
+    for _ in 0..20 {
+        let mut open = Connection::open(proxy.port())?;
+        open.command(&["PING"])?;
+        proxy.set(Mode::Refuse)?;
+        assert!(open.command(&["PING"]).is_err());
+        let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()));
+        let error = refused.expect_err("nobody listens");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        proxy.set(Mode::Pass)?;
+        Connection::open(proxy.port())?.command(&["PING"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_delayed_comes_later() -> Result<()> {
+    let (_redis, proxy) = both()?;
+    let by = Duration::from_millis(100);
+    let mut connection = Connection::open(proxy.port())?;
+    proxy.set(Mode::Delay(by))?;
+    let started = Instant::now();
+    connection.command(&["PING"])?;
+    assert!(started.elapsed() >= by);
+    Ok(())
+}
+
+#[test]
+fn a_silent_network_passes_what_it_held_up() -> Result<()> {
+    let (redis, proxy) = both()?;
+    let mut open = Connection::open(proxy.port())?;
+    open.command(&["PING"])?;
+    proxy.set(Mode::HalfOpen)?;
+    open.send(&["INCR", "a"])?;
+    let mut new = Connection::open(proxy.port())?;
+    new.send(&["INCR", "a"])?;
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(redis.command(&["GET", "a"])?, Reply::Nil);
+    proxy.set(Mode::Pass)?;
+    let sum: i64 = [open.receive()?, new.receive()?].iter().filter_map(Reply::int).sum();
+    assert_eq!(sum, 1 + 2);
+    Ok(())
+}
+
+#[test]
+fn a_server_may_come_and_go_behind_it() -> Result<()> {
+    let (redis, proxy) = both()?;
+    let mut open = Connection::open(proxy.port())?;
+    open.command(&["SET", "a", "1"])?;
+    redis.kill()?;
+    assert!(open.command(&["PING"]).is_err());
+    assert!(Connection::open(proxy.port())?.command(&["PING"]).is_err());
+    redis.restart()?;
+    assert_eq!(
+        Connection::open(proxy.port())?.command(&["GET", "a"])?,
+        Reply::Text("1".to_owned())
+    );
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Servers alone: side by side, killed, stopped, paused, sent back in time.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Options, Redis, Reply, wait_until};
+
+fn get(redis: &Redis, key: &str) -> Result<Option<String>> {
+    Ok(redis.command(&["GET", key])?.text().map(str::to_owned))
+}
+
+#[test]
+fn servers_run_side_by_side() -> Result<()> {
+    let servers = (0..4).map(|_| Redis::start(&[])).collect::<Result<Vec<_>>>()?;
+    for (index, redis) in servers.iter().enumerate() {
+        redis.command(&["SET", "index", &index.to_string()])?;
+    }
+    for (index, redis) in servers.iter().enumerate() {
+        assert_eq!(get(redis, "index")?, Some(index.to_string()));
+        assert_eq!(redis.url(), format!("redis://127.0.0.1:{}", redis.port()));
+        assert_ne!(redis.port(), 6379);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_default_is_durable_and_lines_override_it() -> Result<()> {
+    let setting = |redis: &Redis, name: &str| -> Result<String> {
+        let reply = redis.command(&["CONFIG", "GET", name])?;
+        let value = reply.parts().get(1).and_then(Reply::text);
+        Ok(value.with_context(|| format!("{name} is set"))?.to_owned())
+    };
+    let redis = Redis::start(&["appendfsync everysec", "maxmemory 50mb"])?;
+    assert_eq!(setting(&redis, "appendonly")?, "yes");
+    assert_eq!(setting(&redis, "appendfsync")?, "everysec");
+    assert_eq!(setting(&redis, "maxmemory")?, "52428800");
+    assert_eq!(setting(&redis, "maxmemory-policy")?, "noeviction");
+    assert_eq!(setting(&redis, "save")?, "");
+    assert_eq!(setting(&Redis::start(&[])?, "appendfsync")?, "always");
+    let volatile = Redis::with(&Options::new().without_persistence())?;
+    assert_eq!(setting(&volatile, "appendonly")?, "no");
+    volatile.command(&["SET", "a", "1"])?;
+    volatile.restart()?;
+    assert_eq!(get(&volatile, "a")?, None);
+    Ok(())
+}
+
+#[test]
+fn what_was_written_outlives_a_kill() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let port = redis.port();
+    redis.command(&["SET", "a", "1"])?;
+    redis.kill()?;
+    assert!(!redis.is_running());
+    assert!(redis.command(&["PING"]).is_err());
+    redis.restart()?;
+    assert_eq!((redis.port(), get(&redis, "a")?), (port, Some("1".to_owned())));
+    redis.stop()?;
+    assert!(!redis.is_running());
+    redis.restart()?;
+    assert_eq!(get(&redis, "a")?, Some("1".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn a_store_goes_back_in_time() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    redis.command(&["SET", "early", "1"])?;
+    let snapshot = redis.snapshot()?;
+    redis.command(&["SET", "late", "1"])?;
+    redis.restart()?;
+    assert_eq!(get(&redis, "late")?, Some("1".to_owned()));
+    for _ in 0..2 {
+        redis.go_back(&snapshot)?;
+        assert_eq!((get(&redis, "early")?, get(&redis, "late")?), (Some("1".to_owned()), None));
+        redis.command(&["SET", "late", "2"])?;
+    }
+    redis.kill()?;
+    let later = redis.snapshot()?;
+    redis.go_back(&later)?;
+    assert_eq!(get(&redis, "late")?, Some("2".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn a_paused_server_answers_when_it_goes_on() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    redis.pause()?;
+    assert!(redis.is_running());
+    let mut connection = redis.connect()?;
+    connection.send(&["INCR", "a"])?;
+    let snapshot = redis.snapshot()?;
+    redis.resume()?;
+    assert_eq!(connection.receive()?, Reply::Int(1));
+    redis.go_back(&snapshot)?;
+    assert_eq!(get(&redis, "a")?, None, "the server stood still while it was copied");
+    redis.pause()?;
+    redis.stop()
+}
+
+#[test]
+fn processor_time_is_counted() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let before = redis.cpu()?;
+    redis.command(&["EVAL", "for i = 1, 3000000 do end return 1", "0"])?;
+    assert!(redis.cpu()? > before);
+    assert_eq!(redis.info("server")?.get("tcp_port"), Some(&redis.port().to_string()));
+    Ok(())
+}
+
+#[test]
+fn a_replica_follows_also_with_a_password() -> Result<()> {
+    for options in [Options::new(), Options::new().password("secret")] {
+        let master = Redis::with(&options)?;
+        let replica = Redis::with(&options.clone().replica_of(&master))?;
+        let mut connection = master.connect()?;
+        connection.command(&["SET", "a", "1"])?;
+        assert_eq!(connection.command(&["WAIT", "1", "5000"])?, Reply::Int(1));
+        assert_eq!(get(&replica, "a")?, Some("1".to_owned()));
+        let refused = replica.attempt(&["SET", "a", "2"])?;
+        assert!(matches!(&refused, Reply::Error(error) if error.starts_with("READONLY")));
+        master.kill()?;
+        replica.restart()?;
+        master.restart()?;
+        replica.until_in_step()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn passwords_and_users_are_asked_for() -> Result<()> {
+    let options = Options::new().password("secret").user("reader", "open", "~seen:* +get");
+    let redis = Redis::with(&options)?;
+    assert_eq!(redis.url(), format!("redis://:secret@127.0.0.1:{}", redis.port()));
+    let mut stranger = ordain_servers::Connection::open(redis.port())?;
+    let refused = stranger.attempt(&["GET", "seen:1"])?;
+    assert!(matches!(&refused, Reply::Error(error) if error.starts_with("NOAUTH")));
+    stranger.command(&["AUTH", "reader", "open"])?;
+    assert_eq!(stranger.command(&["GET", "seen:1"])?, Reply::Nil);
+    let refused = stranger.attempt(&["SET", "seen:1", "1"])?;
+    assert!(matches!(&refused, Reply::Error(error) if error.starts_with("NOPERM")));
+    Ok(())
+}
+
+#[test]
+fn tls_is_spoken_with_certificates_that_hold() -> Result<()> {
+    let redis = Redis::with(&Options::new().tls().password("secret"))?;
+    let (port, certificates) = redis.tls().context("it speaks TLS")?;
+    assert_eq!(redis.url(), format!("rediss://:secret@127.0.0.1:{port}"));
+    let ask = |trusted: bool| {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-h", "127.0.0.1", "-p", &port.to_string(), "--tls", "--no-auth-warning"]);
+        cli.args(["-a", "secret"]);
+        if trusted {
+            cli.arg("--cacert").arg(certificates.authority());
+        }
+        cli.arg("PING").output()
+    };
+    let output = ask(true)?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "PONG", "{output:?}");
+    assert!(!String::from_utf8_lossy(&ask(false)?.stdout).contains("PONG"));
+    redis.restart()?;
+    assert!(ask(true)?.status.success());
+    Ok(())
+}
+
+#[test]
+fn a_bad_setting_is_an_error_with_the_log() {
+    let error = Redis::start(&["no-such-setting 1"]).expect_err("it cannot start");
+    let error = format!("{error:#}");
+    assert!(error.contains("no-such-setting") && error.contains("its log ends"), "{error}");
+}
+
+/// Its own program again, in which this variable is set.
+const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
+
+#[test]
+fn a_killed_process_leaves_no_server() -> Result<()> {
+    if env::var_os(HOLDS).is_some() {
+        // On a thread that ends, as those of tests do.
+        let redis = std::thread::spawn(|| Redis::start(&[])).join().expect("no panic")?;
+        println!("port {}", redis.port());
+        std::thread::sleep(Duration::from_mins(1));
+        return Ok(());
+    }
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["--exact", "a_killed_process_leaves_no_server", "--nocapture"]);
+    let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
+    let output = BufReader::new(holder.stdout.take().context("it is piped")?);
+    let port = output.lines().map_while(Result::ok).find_map(|line| {
+        // The name of the test may stand before it.
+        line.rsplit_once("port ")?.1.parse::<u16>().ok()
+    });
+    let port = port.context("it names a port")?;
+    let answers = || {
+        let mut connection = ordain_servers::Connection::open(port)?;
+        connection.command(&["PING"])
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    ensure!(answers().is_ok(), "it outlives the thread that started it");
+    holder.kill()?;
+    holder.wait()?;
+    wait_until("the end of the server", || Ok(answers().is_err()))
+}
