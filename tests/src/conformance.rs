@@ -22,13 +22,17 @@ pub use owner::{Owner, absent, event, fresh, job, next, number_of};
 
 use ordain::store::Store;
 
-/// How long the fixture's store keeps dead letters, in ms.
-pub const DEAD_TTL: u64 = 1_000;
+/// How long the fixture's store keeps dead letters, in ms. All times of the suite are long beside
+/// what a slow machine takes for a case: a fixture may add to a clock that goes on by itself.
+pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
 pub trait Fixture: Send {
     /// The store.
     fn store(&self) -> &dyn Store;
+
+    /// Whether marks can be put in one write with what is done of an outbox.
+    const MARKS_WITH_OUTBOX: bool = true;
 
     /// Lets so many ms of the store's time pass.
     fn pass(&mut self, ms: u64) -> impl Future<Output = ()> + Send;

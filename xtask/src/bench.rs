@@ -20,9 +20,10 @@ pub(crate) struct BenchArgs {
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 2] = [
+const BENCHES: [(&str, &str); 3] = [
     ("core", "the sequencer alone, and the crossing into a handler"),
     ("embedded", "from file to file through a handler, on the embedded store"),
+    ("store", "commits into each store, beside plain writes of the same bytes"),
 ];
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {

@@ -10,6 +10,7 @@ mod embedded;
 mod events;
 mod process;
 mod report;
+mod store;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Command {
     Core(Common),
     /// From file to file through the handler `orders`, on the embedded store.
     Embedded(Common),
+    /// Commits into each store, beside plain writes of the same bytes.
+    Store(Common),
     /// One side by itself, in this process.
     #[command(hide = true)]
     Side {
@@ -82,6 +85,7 @@ fn run(command: Command) -> Result<()> {
     let (report, json): (Report, bool) = match command {
         Command::Core(common) => (core::bench(&common)?, common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
+        Command::Store(common) => (store::bench(&common)?, common.json),
         Command::Side { side: Side::Core(side) } => return side.run(),
         Command::Side { side: Side::Bare(side) } => return side.run(),
     };

@@ -42,13 +42,17 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
 /// The process's state; its processor time so far goes into `cpu_seconds`.
 fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    *cpu_seconds = cpu_of(&stat)?;
     // The name, in parentheses, may contain anything.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?.chars().next();
-    // utime and stime are the fields 14 and 15 of the line; the state is the third.
-    let mut ticks = fields.skip(10).take(2).filter_map(|field| field.parse::<f64>().ok());
-    *cpu_seconds = (ticks.next()? + ticks.next()?) / TICKS_PER_SECOND;
-    state
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Processor time in a line of `/proc/PID/stat`: utime and stime are its fields 14 and 15, and the
+/// one behind the name is the third.
+fn cpu_of(stat: &str) -> Option<f64> {
+    let fields = stat.rsplit_once(") ")?.1.split(' ');
+    let mut ticks = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
 }
 
 fn peak(child: &Child) -> Option<f64> {
@@ -56,4 +60,9 @@ fn peak(child: &Child) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib / 1024.0)
+}
+
+/// Processor time of this process so far.
+pub(crate) fn own_cpu_seconds() -> Result<f64> {
+    cpu_of(&fs::read_to_string("/proc/self/stat")?).context("a line with the processor times")
 }

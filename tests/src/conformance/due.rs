@@ -14,19 +14,19 @@ pub async fn entries_come_when_due(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     assert_eq!(owner.due(store, 10).await, (vec![], None));
-    for (key, ms) in [("c", 300), ("a", 200), ("b", LATER), ("now", 0)] {
+    for (key, ms) in [("c", 30_000), ("a", 20_000), ("b", LATER), ("now", 0)] {
         let mut write = absent(key);
         write.due_in = Some(ms);
         owner.write(store, write).await;
     }
     owner.write(store, absent("never")).await;
 
-    fixture.pass(400).await;
+    fixture.pass(40_000).await;
     let store = fixture.store();
     let (keys, next) = owner.due(store, 10).await;
     assert_eq!(keys, ["now", "a", "c"]);
     let left = next.expect("one more");
-    assert!((LATER - SLACK..=LATER - 400).contains(&left), "{left}");
+    assert!((LATER - SLACK..=LATER - 40_000).contains(&left), "{left}");
     let (keys, next) = owner.due(store, 2).await;
     assert_eq!((keys, next), (vec!["now".to_owned(), "a".to_owned()], Some(0)));
 
@@ -53,7 +53,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     assert!(next_in.is_some_and(|left| left > LATER - SLACK));
 
     // Back again, before what has already been read.
-    fixture.pass(10).await;
+    fixture.pass(1_000).await;
     let store = fixture.store();
     let mut sooner = fresh("a", Expect::Next(3), job(3));
     sooner.due_in = Some(0);
@@ -77,9 +77,9 @@ pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     assert_eq!(row.due_at, Some(applied.time + LATER));
 
     let mut soon = next("a", 2);
-    soon.due_in = Some(100);
+    soon.due_in = Some(10_000);
     owner.write(store, soon).await;
-    fixture.pass(200).await;
+    fixture.pass(20_000).await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job");
     assert_eq!(loaded.due_in, Some(0), "it has passed");
 }

@@ -20,14 +20,14 @@ async fn listed(store: &dyn Store) -> usize {
 pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     owner.write(fixture.store(), absent("a")).await;
-    owner.write(fixture.store(), completing(next("a", 2), 500)).await;
-    fixture.pass(100).await;
+    owner.write(fixture.store(), completing(next("a", 2), 50_000)).await;
+    fixture.pass(10_000).await;
     let store = fixture.store();
     let loaded = owner.load(store, "a").await.expect("a tombstone");
     assert_eq!((loaded.job.status, loaded.job.next), (Status::Completed, 3));
     assert_eq!(owner.commit(store, vec![absent("a")]).await.refused, [(0, Refusal::Next(Some(3)))]);
 
-    fixture.pass(600).await;
+    fixture.pass(60_000).await;
     let store = fixture.store();
     assert_eq!(owner.load(store, "a").await, None);
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
@@ -41,13 +41,13 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
 /// As if it had never been, under another incarnation.
 pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
-    let mut write = completing(absent("a"), 200);
+    let mut write = completing(absent("a"), 20_000);
     write.state = Change::Put("old".into());
     write.job.spilled.add(8);
     write.spill = vec![(8, event("a", 8, "old"))];
-    write.due_in = Some(100);
+    write.due_in = Some(10_000);
     let first = owner.write(fixture.store(), write).await;
-    fixture.pass(300).await;
+    fixture.pass(30_000).await;
 
     let store = fixture.store();
     let second = owner.write(store, absent("a")).await;
@@ -60,7 +60,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
 
     // What was noted about the first life must not end the second.
     for round in 0..3 {
-        fixture.pass(300).await;
+        fixture.pass(30_000).await;
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
     }
     fixture.reopen().await;
@@ -72,25 +72,25 @@ pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["kept", "renewed", "shortened"] {
         let mut write = absent(key);
-        write.expire_in = Some(if key == "shortened" { 60_000 } else { 400 });
+        write.expire_in = Some(if key == "shortened" { 6_000_000 } else { 40_000 });
         owner.write(fixture.store(), write).await;
     }
-    fixture.pass(200).await;
+    fixture.pass(20_000).await;
     owner.write(fixture.store(), next("kept", 2)).await;
     let mut write = next("renewed", 2);
-    write.expire_in = Some(800);
+    write.expire_in = Some(80_000);
     owner.write(fixture.store(), write).await;
     let mut write = next("shortened", 2);
-    write.expire_in = Some(100);
+    write.expire_in = Some(10_000);
     owner.write(fixture.store(), write).await;
 
-    fixture.pass(300).await;
+    fixture.pass(30_000).await;
     // A commit sweeps: it finds the entry of `renewed` too early.
     owner.write(fixture.store(), absent("sweeper")).await;
     let store = fixture.store();
     assert!(owner.load(store, "renewed").await.is_some());
     assert_eq!(owner.load(store, "shortened").await, None);
-    fixture.pass(700).await;
+    fixture.pass(70_000).await;
     owner.write(fixture.store(), next("sweeper", 2)).await;
     let store = fixture.store();
     assert_eq!(owner.load(store, "renewed").await, None);
@@ -110,10 +110,10 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
         write.job.ids_from = 1;
         write.ids.push(TakenId { sequence: 1, id: 7, content: 9 });
         write.due_in = Some(0);
-        write.expire_in = Some(100);
+        write.expire_in = Some(10_000);
         owner.write(fixture.store(), write).await;
     }
-    fixture.pass(200).await;
+    fixture.pass(20_000).await;
     assert_eq!(owner.due(fixture.store(), 100).await, (vec![], None), "nobody could act on it");
     owner.write(fixture.store(), absent("sweeper")).await;
     owner.write(fixture.store(), next("sweeper", 2)).await;

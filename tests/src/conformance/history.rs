@@ -17,7 +17,7 @@ const BATCH: usize = 250;
 /// Steps after every key has been written once.
 const STEPS: usize = 150;
 /// Jobs that end have this long.
-const LIFE: u64 = 1_000;
+const LIFE: u64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Kept {

@@ -75,12 +75,12 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
 pub async fn a_due_entry_moves_along(fixture: &mut impl Fixture) {
     let mut zero = Owner::claim(fixture.store(), "s", 0).await;
     let one = Owner::claim(fixture.store(), "s", 1).await;
-    for (key, ms) in [("soon", 100), ("later", 600_000)] {
+    for (key, ms) in [("soon", 10_000), ("later", 600_000)] {
         let mut write = absent(key);
         write.due_in = Some(ms);
         zero.write(fixture.store(), write).await;
     }
-    fixture.pass(200).await;
+    fixture.pass(20_000).await;
     let store = fixture.store();
     assert_eq!(zero.due(store, 10).await.0, ["soon"]);
     assert_eq!(one.due(store, 10).await, (vec![], None));

@@ -117,6 +117,19 @@ impl Redis {
         }
     }
 
+    /// Puts any bytes in the place of a job. For tests of what a damaged job does.
+    #[doc(hidden)]
+    pub async fn overwrite_job(
+        &self,
+        stream: &str,
+        key: &str,
+        bytes: Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let mut put = cmd("HSET");
+        put.arg(self.names.of_stream(self.shard_of(key), "jobs", stream)).arg(key).arg(bytes);
+        self.link.call(&put).await.map(drop).map_err(unavailable)
+    }
+
     async fn try_open(options: &Options) -> Result<Self, StoreError> {
         let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
         let durability = server::look(&link, options.replicas).await?;

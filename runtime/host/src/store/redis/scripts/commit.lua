@@ -5,6 +5,8 @@
 local PUT, DELETE = 1, 2
 local ABSENT, NEW, TROUBLED, LETTERS, SPILL, TAKES_IDS = 1, 2, 4, 8, 16, 32
 local NO_NUMBER = string.rep('\0', 8)
+-- Bytes of a key, as `KEY_SIZE_LIMIT` says.
+local KEY_LIMIT = 1024
 
 local fence_key, jobs, states, outbox, due, expiry, letters, order, age = unpack(KEYS)
 local claim, number, before, entry_id, dead_ttl = unpack(ARGV, 4, 8)
@@ -149,7 +151,9 @@ for i = 1, count do
   local extra = flags >= LETTERS and read_extra(flags) or nil
   extras[i] = extra
   local old, why = olds[i], nil
-  if old and not is_sound(old) then
+  if #ARGV[key_at + i] > KEY_LIMIT then
+    why = corrupt('the key has ' .. #ARGV[key_at + i] .. ' bytes; ' .. KEY_LIMIT .. ' are allowed')
+  elseif old and not is_sound(old) then
     why = corrupt('its record is damaged, or of a version that this one does not read')
   else
     if old and has_expired(old, now) then

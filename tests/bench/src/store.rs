@@ -1,0 +1,265 @@
+//! `store`: commits of batches into each store, beside plain `HSET`s of the same bytes.
+//!
+//! As in the runtime, each shard has one commit under way. What is measured of Redis is the
+//! server's processor time; the embedded store works in this process, so all of its is counted,
+//! with the making of the batches.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use ordain::store::embedded::{self, Embedded};
+use ordain::store::redis::{Address, Options, Redis};
+use ordain::store::{Claimed, Partition, Store};
+use ordain_core::{
+    Batch, Change, CommitReply, Emitted, Expect, Job, JobWrite, Key, Message, MessageParts,
+    shard_of,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tempfile::TempDir;
+
+use crate::Common;
+use crate::process::own_cpu_seconds;
+use crate::report::{Report, Row};
+
+/// Events of a commit, and how many are committed so.
+const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
+const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
+/// Bytes of a state, and of a message's data.
+const BYTES: usize = 256;
+/// Digests of a job: as many as are kept by default.
+const DIGESTS: u32 = 64;
+/// Events of a commit while the keys are made.
+const FILL: usize = 512;
+/// Shards of Redis by default.
+const SHARDS: u32 = 16;
+
+pub(crate) fn bench(common: &Common) -> Result<Report> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 3 * KEYS.len() * BATCHES.len()];
+    for run in 1..=common.runs {
+        let mut at = 0;
+        for side in ["embedded", "redis", "hset"] {
+            for (name, keys) in KEYS {
+                eprintln!("run {run} of {}: {side}, {keys} keys", common.runs);
+                for mut row in runtime.block_on(measure(side, keys))? {
+                    row.side = format!("{side}_{name}_{}", row.side);
+                    eprintln!("{}: {:.0} events/s", row.side, row.events_per_s);
+                    rows[at].push(row);
+                    at += 1;
+                }
+            }
+        }
+    }
+    let mut report = Report::new("store", rows.iter().map(|runs| Row::median(runs)).collect());
+    for (keys, _) in KEYS {
+        report = report.ratio(&format!("redis_{keys}_512"), &format!("hset_{keys}_512"));
+        report = report.ratio(&format!("redis_{keys}_512"), &format!("embedded_{keys}_512"));
+    }
+    Ok(report.note(
+        "Rows: store, keys, events of a commit. Each event writes a job with 64 digests, 256 bytes \
+         of state and a message of 256 bytes, which is then removed; keys are random. CPU is the \
+         server's; of `embedded` it is all of this process. Redis syncs each commit (appendfsync \
+         always). hset: a plain HSET for each event, as many at once, of the same bytes.",
+    ))
+}
+
+async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
+    if side == "embedded" {
+        let folder = TempDir::new()?;
+        let store = Arc::new(Embedded::open(embedded::Options::new(folder.path()))?);
+        return Sides::new(store, keys).await?.rows(&own_cpu_seconds).await;
+    }
+    let server = ordain_servers::Redis::start(&[])?;
+    let cpu = || server.cpu();
+    if side == "hset" {
+        return plain(&server.url(), keys, &cpu).await;
+    }
+    let options = Options {
+        address: Address::parse(&server.url()).map_err(anyhow::Error::msg)?,
+        prefix: "bench".to_owned(),
+        shards: SHARDS,
+        replicas: 0,
+        dead_ttl: u64::MAX >> 12,
+        shift: Arc::default(),
+    };
+    let store = Arc::new(Redis::open(options).await?);
+    Sides::new(store, keys).await?.rows(&cpu).await
+}
+
+type Cpu<'a> = &'a (dyn Fn() -> Result<f64> + Sync);
+
+/// A row of commits of a size.
+fn row(size: usize, events: usize, started: Instant, cpu_seconds: f64) -> Row {
+    Row {
+        side: size.to_string(),
+        events_per_s: events as f64 / started.elapsed().as_secs_f64(),
+        cpu_s_per_million: Some(cpu_seconds / (events as f64 / 1e6)),
+        ..Row::default()
+    }
+}
+
+/// All keys of a store, and one owner.
+struct Sides {
+    shards: Vec<Shard>,
+}
+
+/// The keys of one shard.
+struct Shard {
+    store: Arc<dyn Store>,
+    partition: Partition,
+    claimed: Claimed,
+    shard: u32,
+    number: u64,
+    /// With the next sequence of each.
+    keys: Vec<(Key, u64)>,
+    rng: ChaCha8Rng,
+}
+
+impl Sides {
+    async fn new(store: Arc<dyn Store>, keys: usize) -> Result<Self> {
+        let partition = Partition { stream: "orders".into(), number: 0 };
+        let claimed = store.claim(&partition).await?;
+        let mut shards: Vec<Shard> = (0..store.shards())
+            .map(|shard| Shard {
+                store: Arc::clone(&store),
+                partition: partition.clone(),
+                claimed: claimed.clone(),
+                shard,
+                number: 0,
+                keys: Vec::new(),
+                rng: ChaCha8Rng::seed_from_u64(u64::from(shard)),
+            })
+            .collect();
+        for number in 0..keys {
+            let key: Key = format!("order-{number}").into();
+            let shard = shard_of(&key, store.shards()) as usize;
+            shards[shard].keys.push((key, 1));
+        }
+        let mut sides = Self { shards };
+        let fills = sides.shards.iter_mut().map(Shard::fill);
+        futures_util::future::try_join_all(fills).await?;
+        Ok(sides)
+    }
+
+    async fn rows(mut self, cpu: Cpu<'_>) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for (size, events) in BATCHES {
+            let each = events / self.shards.len() / size;
+            ensure!(each > 0, "too few events for {} shards", self.shards.len());
+            let (started, before) = (Instant::now(), cpu()?);
+            let commits = self.shards.iter_mut().map(|shard| shard.commits(each, size));
+            futures_util::future::try_join_all(commits).await?;
+            rows.push(row(size, each * size * self.shards.len(), started, cpu()? - before));
+        }
+        Ok(rows)
+    }
+}
+
+impl Shard {
+    /// Each key once.
+    async fn fill(&mut self) -> Result<()> {
+        for from in (0..self.keys.len()).step_by(FILL) {
+            let to = (from + FILL).min(self.keys.len());
+            self.commit((from..to).collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// So many commits of random keys.
+    async fn commits(&mut self, count: usize, size: usize) -> Result<()> {
+        for _ in 0..count {
+            let mut keys = std::collections::BTreeSet::new();
+            while keys.len() < size.min(self.keys.len()) {
+                keys.insert(self.rng.random_range(0..self.keys.len()));
+            }
+            self.commit(keys.into_iter().collect()).await?;
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self, keys: Vec<usize>) -> Result<()> {
+        self.number += 1;
+        let mut writes = Vec::with_capacity(keys.len());
+        for at in keys {
+            let (key, next) = &mut self.keys[at];
+            writes.push(write(key, *next));
+            *next += 1;
+        }
+        let (shard, number) = (self.shard, self.number);
+        let batch = Batch { shard, number, writes, letters: Vec::new(), forward: false };
+        let reply = self.store.commit(&self.partition, self.claimed.claim, batch.into()).await;
+        match reply {
+            CommitReply::Applied(applied) if applied.refused.is_empty() => {}
+            other => bail!("commit {number} of shard {shard}: {other:?}"),
+        }
+        Ok(self.store.outbox_done(&self.partition, shard, number, &[]).await?)
+    }
+}
+
+fn write(key: &Key, next: u64) -> JobWrite {
+    let message = Message::new(&MessageParts {
+        sink: "receipts",
+        kind: "receipt",
+        content_type: "application/json",
+        data: &[b'm'; BYTES],
+        ..MessageParts::default()
+    });
+    let mut job = Job::new(next + 1, 0);
+    job.incarnation = 1;
+    job.digests = (0..DIGESTS).collect();
+    job.version = Some("orders@1.0.0".into());
+    JobWrite {
+        key: Arc::clone(key),
+        expect: if next == 1 { Expect::Absent } else { Expect::Next(next) },
+        job,
+        state: Change::Put(vec![b's'; BYTES].into()),
+        messages: vec![Emitted { sequence: next, index: 0, message }],
+        letters: Vec::new(),
+        consumed: Vec::new(),
+        spill: Vec::new(),
+        ids: std::iter::empty().collect(),
+        due_in: None,
+        expire_in: None,
+    }
+}
+
+/// Bytes of what a commit writes of an event: record, state and message.
+const PLAIN_BYTES: usize = 360 + BYTES + BYTES;
+
+async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
+    let client = ::redis::Client::open(url)?;
+    let config = ::redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    put(connection.clone(), (0..keys).collect(), FILL).await?;
+    let mut rows = Vec::new();
+    for (size, events) in BATCHES {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let (started, before) = (Instant::now(), cpu()?);
+        let each = events / SHARDS as usize;
+        let puts = (0..SHARDS).map(|_| {
+            let chosen = (0..each).map(|_| rng.random_range(0..keys)).collect();
+            put(connection.clone(), chosen, size)
+        });
+        futures_util::future::try_join_all(puts).await?;
+        rows.push(row(size, each * SHARDS as usize, started, cpu()? - before));
+    }
+    Ok(rows)
+}
+
+async fn put(
+    mut connection: ::redis::aio::MultiplexedConnection,
+    keys: Vec<usize>,
+    size: usize,
+) -> Result<()> {
+    let value = vec![b'v'; PLAIN_BYTES];
+    for chunk in keys.chunks(size) {
+        let mut pipe = ::redis::pipe();
+        for key in chunk {
+            pipe.cmd("HSET").arg("plain").arg(format!("order-{key}")).arg(&value).ignore();
+        }
+        let () = pipe.query_async(&mut connection).await.context("a plain HSET")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Stores on real servers, each under a prefix of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use ordain::store::Store;
+use ordain::store::redis::{Address, Options, Redis};
+use ordain_servers::Cluster;
+use ordain_tests::conformance::{DEAD_TTL, Fixture};
+
+/// One server for all cases: they share nothing but its time.
+static ALONE: LazyLock<ordain_servers::Redis> =
+    LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(3).expect("a Cluster"));
+
+static PREFIXES: AtomicU64 = AtomicU64::new(0);
+
+/// A store under test.
+pub(super) struct Rig {
+    store: Redis,
+    options: Options,
+}
+
+impl Rig {
+    /// On one server.
+    pub(super) async fn alone() -> Self {
+        let url = tokio::task::spawn_blocking(|| ALONE.url()).await.expect("a server");
+        Self::open(&url).await
+    }
+
+    /// On three masters, of which one is named.
+    pub(super) async fn cluster() -> Self {
+        let url = tokio::task::spawn_blocking(|| CLUSTER.urls().remove(0)).await;
+        Self::open(&url.expect("a Cluster")).await
+    }
+
+    async fn open(url: &str) -> Self {
+        let options = options(url);
+        let store = Redis::open(options.clone()).await.expect("a new store");
+        Self { store, options }
+    }
+}
+
+/// A new store at a URL.
+pub(super) fn options(url: &str) -> Options {
+    Options {
+        address: Address::parse(url).expect("a URL"),
+        prefix: format!("test-{}", PREFIXES.fetch_add(1, Ordering::Relaxed)),
+        shards: 4,
+        replicas: 0,
+        dead_ttl: DEAD_TTL,
+        shift: Arc::default(),
+    }
+}
+
+impl Fixture for Rig {
+    const MARKS_WITH_OUTBOX: bool = false;
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn pass(&mut self, ms: u64) {
+        self.options.shift.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    async fn reopen(&mut self) {
+        self.store = Redis::open(self.options.clone()).await.expect("the store again");
+    }
+
+    async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
+        self.store.overwrite_job(stream, key, bytes).await.expect("garbage");
+    }
+}
