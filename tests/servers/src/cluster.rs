@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 pub use migration::Migration;
 
+use crate::proxy::Proxy;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
@@ -19,6 +20,8 @@ const SLOTS: usize = 16_384;
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
+    /// None, or one before each node.
+    proxies: Vec<Proxy>,
 }
 
 impl Cluster {
@@ -30,22 +33,38 @@ impl Cluster {
 
     /// The same with options for every node.
     pub fn with(masters: usize, options: &Options) -> Result<Self> {
-        let options = options.clone().cluster();
-        let nodes = (0..masters).map(|_| Redis::with(&options)).collect::<Result<Vec<_>>>()?;
+        Self::of(nodes(masters, options)?, Vec::new())
+    }
+
+    /// The same with a proxy before each node, which the nodes name as their own address.
+    pub fn behind_proxies(masters: usize, options: &Options) -> Result<Self> {
+        let nodes = nodes(masters, options)?;
+        let mut proxies = Vec::new();
+        for node in &nodes {
+            let proxy = Proxy::start(node.port())?;
+            node.configure("cluster-announce-port", &proxy.port().to_string())?;
+            proxies.push(proxy);
+        }
+        Self::of(nodes, proxies)
+    }
+
+    fn of(nodes: Vec<Redis>, proxies: Vec<Proxy>) -> Result<Self> {
         for (index, node) in nodes.iter().enumerate() {
-            let slots = share(index, masters);
+            let slots = share(index, nodes.len());
             let (first, last) = (slots.start().to_string(), slots.end().to_string());
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
             // Different from the others, so that nothing is to be settled between them.
             let epoch = (index + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
+        }
+        for (index, node) in nodes.iter().enumerate() {
             for other in &nodes[index + 1..] {
                 let bus = other.bus().context("a node has a bus")?.to_string();
                 let port = other.port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
         }
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, proxies };
         cluster.until_ready()?;
         Ok(cluster)
     }
@@ -55,9 +74,23 @@ impl Cluster {
         &self.nodes
     }
 
-    /// The addresses of all nodes.
+    /// The proxies before the nodes, in the same order; none where that was not asked for.
+    pub fn proxies(&self) -> &[Proxy] {
+        &self.proxies
+    }
+
+    /// The addresses of all nodes, or of the proxies before them.
     pub fn urls(&self) -> Vec<String> {
-        self.nodes.iter().map(Redis::url).collect()
+        let url = |(number, node): (usize, &Redis)| match self.proxies.get(number) {
+            Some(proxy) => node.url_at(proxy.port()),
+            None => node.url(),
+        };
+        self.nodes.iter().enumerate().map(url).collect()
+    }
+
+    /// The port by which the nodes name one of them.
+    fn named(&self, number: usize) -> u16 {
+        self.proxies.get(number).map_or_else(|| self.nodes[number].port(), Proxy::port)
     }
 
     /// The slot of a key.
@@ -79,7 +112,8 @@ impl Cluster {
             _ => None,
         });
         let port = owner.with_context(|| format!("nobody owns the slot {slot}"))?;
-        let number = self.nodes.iter().position(|node| i64::from(node.port()) == port);
+        let mut numbers = 0..self.nodes.len();
+        let number = numbers.find(|number| i64::from(self.named(*number)) == port);
         number.context("the owner is none of the nodes")
     }
 
@@ -111,6 +145,11 @@ impl Cluster {
         // Where none runs, the error is that of the first.
         self.nodes.iter().find(|node| node.is_running()).unwrap_or(&self.nodes[0])
     }
+}
+
+fn nodes(masters: usize, options: &Options) -> Result<Vec<Redis>> {
+    let options = options.clone().cluster();
+    (0..masters).map(|_| Redis::with(&options)).collect()
 }
 
 /// The slots of one of some masters.

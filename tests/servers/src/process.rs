@@ -6,7 +6,7 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
@@ -14,19 +14,24 @@ use anyhow::{Context, Result, ensure};
 
 use crate::wait::wait_for;
 
-/// Starts the program, prints its id, kills it when standard input ends, and ends with it.
+/// Starts the program, prints its id, and ends with it. A line on standard input kills it; the end
+/// of standard input means that nobody is left to do anything, so it removes the folder as well.
 const SHELL: &str = r#"
 exec 3<&0
-log=$1; shift
+folder=$1 log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 3<&- &
 server=$!
-{ read -r _ <&3; kill -KILL "$server"; } >/dev/null 2>&1 &
+{
+    read -r _ <&3 || : >"$folder/orphan"
+    kill -KILL "$server"
+} >/dev/null 2>&1 &
 watch=$!
 echo "$server"
 wait "$server"
 status=$?
 kill -KILL "$watch"
 wait "$watch"
+[ -e "$folder/orphan" ] && rm -rf -- "$folder"
 exit "$status"
 "#;
 
@@ -36,16 +41,17 @@ pub(crate) struct Process {
     shell: Child,
     /// The program's, not the shell's.
     id: u32,
-    /// Its end is what kills.
+    /// What is written here, or its end, kills.
     hold: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts a program, with what it prints appended to `log`.
+    /// Starts a program in a folder of its own, with what it prints appended to `log`.
     pub(crate) fn start(program: &Path, args: &[&str], folder: &Path, log: &Path) -> Result<Self> {
         File::options().create(true).append(true).open(log)?;
         let mut shell = Command::new("sh");
-        shell.args(["-c", SHELL, "sh"]).arg(log).arg(program).args(args).current_dir(folder);
+        shell.args(["-c", SHELL, "sh"]).arg(folder).arg(log).arg(program).args(args);
+        shell.current_dir(folder);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = shell.spawn().context("cannot start `sh`")?;
         let hold = shell.stdin.take();
@@ -82,8 +88,11 @@ impl Process {
 
     /// Ends it at once, as `kill -9` does, and waits for that.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        drop(self.hold.take());
-        self.wait()?;
+        if let Some(mut hold) = self.hold.take() {
+            // It fails where the program has ended by itself.
+            let _ = hold.write_all(b"kill\n");
+            self.wait()?;
+        }
         Ok(())
     }
 }

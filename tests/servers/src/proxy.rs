@@ -80,11 +80,13 @@ impl Proxy {
         });
         let listens = mode != Mode::Refuse;
         wait_until("the proxy's port", || {
-            let is_so = self.state.lock().listens == listens;
-            if !is_so && !listens {
-                self.wake();
+            if listens {
+                return Ok(self.state.lock().listens);
             }
-            Ok(is_so)
+            // Asked of the system too: for a moment, a process that is being started elsewhere
+            // holds a copy of what is closed here.
+            let connects = self.wake();
+            Ok(!connects && !self.state.lock().listens)
         })
     }
 
@@ -113,10 +115,9 @@ impl Proxy {
         self.state.lock().counts
     }
 
-    /// Wakes the thread that waits for a connection.
-    fn wake(&self) {
-        // It fails where nobody waits any more.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()));
+    /// Wakes the thread that waits for a connection. `false` where nobody does.
+    fn wake(&self) -> bool {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok()
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use life::Running;
@@ -171,13 +171,22 @@ impl Redis {
     /// Waits until it, a replica, is in step with its master.
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
-            let info = self.info("replication")?;
+            ensure!(self.is_running(), "the replica has ended");
+            // A Sentinel that tells it whom to follow closes its connections.
+            let Ok(info) = self.info("replication") else { return Ok(false) };
             Ok(info.get("master_link_status").is_some_and(|status| status == "up"))
         })
+        .with_context(|| format!("its log ends:\n{}", self.log_tail()))
+    }
+
+    /// Changes a setting to a value of one word, for now and for every later start.
+    pub fn configure(&self, name: &str, value: &str) -> Result<()> {
+        self.command(&["CONFIG", "SET", name, value])?;
+        self.configure_later(&format!("{name} \"{value}\""))
     }
 
     /// Adds a line to its configuration, which counts from its next start on.
-    pub(crate) fn append_config(&self, line: &str) -> Result<()> {
+    pub(crate) fn configure_later(&self, line: &str) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.folder.path().join(CONFIG))?;
         Ok(writeln!(file, "{line}")?)
     }

@@ -1,7 +1,7 @@
 //! A Cluster whose slots move and whose nodes come and go.
 
 use anyhow::{Context, Result};
-use ordain_servers::{Cluster, Options, Redis, Reply};
+use ordain_servers::{Cluster, Connection, Options, Redis, Reply};
 
 /// The error that a node answers with.
 fn refused(node: &Redis, command: &[&str]) -> Result<String> {
@@ -92,5 +92,26 @@ fn a_cluster_may_ask_for_a_password() -> Result<()> {
     cluster.migrate(slot, other)?.finish()?;
     assert_eq!(cluster.nodes()[other].command(&["GET", "a"])?, Reply::Text("1".to_owned()));
     assert!(cluster.urls().iter().all(|url| url.starts_with("redis://:secret@127.0.0.1:")));
+    Ok(())
+}
+
+#[test]
+fn nodes_behind_proxies_name_these() -> Result<()> {
+    let cluster = Cluster::behind_proxies(3, &Options::new())?;
+    let slot = cluster.slot("a")?;
+    let owner = cluster.owner(slot)?;
+    let other = &cluster.proxies()[(owner + 1) % 3];
+    let proxy = &cluster.proxies()[owner];
+    let mut connection = Connection::open(other.port())?;
+    let moved = Reply::Error(format!("MOVED {slot} 127.0.0.1:{}", proxy.port()));
+    assert_eq!(connection.attempt(&["INCR", "a"])?, moved);
+    proxy.lose_replies(1, "INCR");
+    assert!(Connection::open(proxy.port())?.command(&["INCR", "a"]).is_err());
+    assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "a"])?, Reply::Int(2));
+
+    cluster.nodes()[owner].restart()?;
+    cluster.until_ready()?;
+    assert_eq!(connection.attempt(&["INCR", "a"])?, moved);
+    assert!(cluster.urls()[owner].ends_with(&proxy.port().to_string()));
     Ok(())
 }

@@ -84,9 +84,8 @@ fn checked(server: &Server, printed: &str) -> Result<Version> {
     })?;
     ensure!(
         version >= *least,
-        "{program} {} was found, and the tests need {} or later: {}",
+        "{program} {} was found, which is too old for the tests: {}",
         shown(version),
-        shown(*least),
         advice(server)
     );
     Ok(version)
