@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use ordain_core::{Applied, Batch, DeadLetter};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -205,10 +206,13 @@ impl Publisher {
             }
         }
         self.sync(&never)?;
-        for Run { target, shard, through, marks } in runs {
-            let done = self.store.outbox_done(&target.partition, shard, through, &marks);
-            runtime.block_on(done)?;
-            (target.done)(shard, through);
+        // Together, and in this order: each mark is of a longer file than the one before.
+        let done = runs.iter().map(|run| {
+            self.store.outbox_done(&run.target.partition, run.shard, run.through, &run.marks)
+        });
+        runtime.block_on(try_join_all(done))?;
+        for run in runs {
+            (run.target.done)(run.shard, run.through);
         }
         Ok(())
     }
