@@ -51,16 +51,6 @@ pub enum Action {
     GoBack(Part),
 }
 
-impl Action {
-    /// Whether its owner gets on by it.
-    pub(crate) fn is_progress(self) -> bool {
-        !matches!(
-            self,
-            Self::Leave(..) | Self::Release(_) | Self::Cut(_) | Self::Arrive(..) | Self::Again(..)
-        )
-    }
-}
-
 impl World {
     pub(crate) fn actions(&self, scope: &Scope, actions: &mut Vec<Action>) {
         if self.found.broken.is_some() {
@@ -192,6 +182,23 @@ impl World {
     pub(crate) fn wants_load(&self, scope: &Scope, id: usize, key: u8) -> bool {
         let due = self.store.job(scope, key).and_then(|job| job.due);
         self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
+    }
+
+    /// Whether an owner gets on by a step of its own. Loading what is known already is no step, nor
+    /// is what only gives something up or repeats it.
+    pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
+        match action {
+            Action::Load(id, key) => {
+                let job = self.store.job(scope, key);
+                self.owners[id].lane(key).is_none_or(|lane| lane.would_learn(job))
+            }
+            Action::Leave(..)
+            | Action::Release(_)
+            | Action::Cut(_)
+            | Action::Arrive(..)
+            | Action::Again(..) => false,
+            _ => true,
+        }
     }
 
     /// Whether a load takes the job over; `None` where that would be once too often for the scope.

@@ -77,6 +77,16 @@ impl Lane {
         }
     }
 
+    /// Whether it would learn anything from a load.
+    pub(crate) fn would_learn(&self, job: Option<&Job>) -> bool {
+        let spilled = job.map_or(Set::default(), |job| job.spilled);
+        match self.load {
+            Load::Wanted => true,
+            Load::Answered(_) => false,
+            Load::Done => self.known != job.map(Job::known) || self.spilled != spilled,
+        }
+    }
+
     /// The answer to its load is heard.
     pub(crate) fn loaded(&mut self) {
         let Load::Answered(job) = std::mem::replace(&mut self.load, Load::Done) else { return };

@@ -5,7 +5,7 @@ use stateright::Property;
 use crate::owner::Phase;
 use crate::store::{Job, Shard};
 use crate::world::{Place, World};
-use crate::{Action, Event, Scope};
+use crate::{Event, Scope};
 
 /// What must never be, found in the step that does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -157,7 +157,8 @@ impl World {
         };
         let mut actions = Vec::new();
         self.actions_of(scope, id, &mut actions);
-        !actions.into_iter().any(Action::is_progress) && !(0..scope.keys).any(barred)
+        let gets_on = actions.into_iter().any(|action| self.gets_on(scope, action));
+        !gets_on && !(0..scope.keys).any(barred)
     }
 
     /// Whether there is something that nobody but this owner would do.
@@ -168,6 +169,10 @@ impl World {
             shard.jobs.iter().flatten().any(runnable)
                 || !shard.outbox[usize::from(partition)].is_empty()
         };
-        self.queue.contains(&Place::Out(id)) || self.store.shards.iter().any(has_work)
+        // Without spilling, an event may have to wait for one that another owner has.
+        let next = |key: u8| self.store.job(scope, key).map_or(1, |job| job.next);
+        let taken = self.owners[id].taken.iter().map(|place| scope.event(place));
+        let mut runnable = taken.filter(|event| scope.spills || event.sequence <= next(event.key));
+        runnable.next().is_some() || self.store.shards.iter().any(has_work)
     }
 }

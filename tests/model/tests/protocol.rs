@@ -84,6 +84,7 @@ const FAULTS: &[Break] = &[
     (Fault::SpilledNotDue, Scope::one_partition, STUCK),
     (Fault::DueStays, Scope::two_partitions, STUCK),
     (Fault::DueLeftToLane, Scope::two_partitions, STUCK),
+    (Fault::DueLeftToLane, Scope::older_owner, STUCK),
     (Fault::LeaveTooEarly, Scope::one_partition, STUCK),
     (Fault::PublishBeforeCommit, Scope::outbox, COMMITTED),
     (Fault::RemoveUnpublished, Scope::outbox, PUBLISHED),
