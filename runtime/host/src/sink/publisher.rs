@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::Sink;
 use crate::cloudevents;
-use crate::store::{Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
+use crate::store::{Claim, Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
@@ -30,6 +30,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Target {
     /// The partition.
     pub partition: Partition,
+    /// Under which its messages are committed.
+    pub claim: Claim,
     /// The sink of its stream's dead letters, if they are forwarded.
     pub dead_letter: Option<Arc<str>>,
     /// Called when everything of a shard up to a commit is published and marked done.
@@ -137,6 +139,7 @@ impl Publisher {
     pub fn publish_left_overs(
         &mut self,
         partition: &Partition,
+        claim: Claim,
         dead_letter: Option<&str>,
         runtime: &Handle,
         stop: &dyn Fn() -> bool,
@@ -160,7 +163,7 @@ impl Publisher {
                 }
                 let marks = self.write(stop)?;
                 self.sync(stop)?;
-                runtime.block_on(self.store.outbox_done(partition, shard, after, &marks))?;
+                runtime.block_on(self.store.outbox_done(partition, claim, shard, after, &marks))?;
             }
         }
         Ok(published)
@@ -208,7 +211,8 @@ impl Publisher {
         self.sync(&never)?;
         // Together, and in this order: each mark is of a longer file than the one before.
         let done = runs.iter().map(|run| {
-            self.store.outbox_done(&run.target.partition, run.shard, run.through, &run.marks)
+            let Target { partition, claim, .. } = &*run.target;
+            self.store.outbox_done(partition, *claim, run.shard, run.through, &run.marks)
         });
         runtime.block_on(try_join_all(done))?;
         for run in runs {

@@ -611,6 +611,7 @@ impl Store for Redis {
     async fn outbox_done(
         &self,
         partition: &Partition,
+        claim: Claim,
         shard: u32,
         through: u64,
         marks: &[Mark],
@@ -623,10 +624,12 @@ impl Store for Redis {
                     .to_owned(),
             ));
         }
-        let key = self.names.of_partition(shard, "outbox", partition);
-        let mut trim = cmd("XTRIM");
-        trim.arg(key).arg("MINID").arg("=").arg(format!("{}-0", through.saturating_add(1)));
-        self.ask(&trim).await.map(drop)
+        let script = &self.scripts.done;
+        let keys = ["fence", "outbox"].map(|it| self.names.of_partition(shard, it, partition));
+        let mut call = self.call_of(script, shard, &partition.stream, &keys);
+        call.arg(&commit::claim_bytes(claim)[..]);
+        call.arg(format!("{}-0", through.saturating_add(1)));
+        self.run(script, call).await.map(drop)
     }
 
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
