@@ -18,6 +18,8 @@ struct Rig {
     batches: Vec<Arc<Batch>>,
     acked: u64,
     loads: usize,
+    /// What the due index answers to the next read.
+    due: Vec<(u64, ordain_core::Key)>,
 }
 
 impl Rig {
@@ -37,6 +39,7 @@ impl Rig {
             batches: Vec::new(),
             acked: 0,
             loads: 0,
+            due: Vec::new(),
         })
     }
 
@@ -77,7 +80,9 @@ impl Rig {
                 Effect::Replay { token, .. } => {
                     Input::Replayed { token, found: Vec::new(), again: false }
                 }
-                Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
+                Effect::ReadDue { .. } => {
+                    Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
+                }
                 Effect::Ack { through } => {
                     self.acked = through;
                     continue;
@@ -151,5 +156,28 @@ fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
     assert_eq!(letters.iter().sum::<usize>(), 100_000);
     assert!(letters.iter().all(|letters| *letters <= 512), "{:?}", letters.iter().max());
     assert_eq!(rig.sequencer.stats().settled, 2);
+    Ok(())
+}
+
+/// The entry may have come with a take-over that nobody here has heard of.
+#[test]
+fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1h\" }\nspill_after = \"1h\"")?;
+    rig.deliver(0, 1);
+    assert_eq!(rig.acked, 1);
+    let loads = rig.loads;
+    let mut job = rig.batches[0].writes[0].job.clone();
+    job.incarnation = 1;
+    rig.job =
+        Some(Box::new(Job { job, state: None, ids: Vec::new(), due_in: None, expire_in: None }));
+    rig.due = vec![(5, "a".into())];
+    rig.pass(0, 10_000);
+    assert_eq!(rig.loads, loads + 1);
+    // A lane that waits for something of its own looks after itself.
+    rig.deliver(20_000, 3);
+    rig.due = vec![(5, "a".into())];
+    let loads = rig.loads;
+    rig.pass(20_000, 40_000);
+    assert_eq!((rig.loads, rig.due.len()), (loads, 0));
     Ok(())
 }

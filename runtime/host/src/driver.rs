@@ -267,10 +267,14 @@ impl Driver {
             Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Saved(Ok(())) => self.taken.saved(),
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
-            Answer::Page(input) => {
+            Answer::Page(read) => {
                 self.reading -= 1;
-                self.sequencer.handle(now, input);
+                match read {
+                    Ok(input) => self.sequencer.handle(now, input),
+                    Err(page) => self.read_later(page),
+                }
             }
+            Answer::PageAgain(page) => self.pages.push_back(page),
             Answer::Loads(inputs, rest) => {
                 self.loading -= 1;
                 self.loads.splice(0..0, rest);

@@ -165,19 +165,24 @@ impl Sequencer {
         index: u32,
         loaded: &Result<Option<Box<Loaded>>, String>,
     ) {
-        let lane = &self.lanes[index];
+        let lane = &mut self.lanes[index];
         let moved = match loaded {
             Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next
-                    || loaded.job.takeovers != lane.job.takeovers
-                    || Known::of(&loaded.job) != lane.rare.known
+                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.rare.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };
         if moved {
             self.load_again(index);
             return;
+        }
+        if let Ok(Some(loaded)) = loaded
+            && loaded.job.next == lane.job.next
+        {
+            // Another partition had it and changed nothing. Beginning anew for that would let two
+            // partitions with the same gap take the job from each other without end.
+            lane.job.takeovers = loaded.job.takeovers;
         }
         if lane.rare.gap.as_ref().is_some_and(Gap::reloading) {
             self.ask_source(index, 0);

@@ -373,11 +373,7 @@ impl Lane {
 
     /// Whether a due entry of its key can only be one that it has not heard of.
     pub(super) fn knows_nothing_due(&self, now: u64) -> bool {
-        match self.mode {
-            Mode::Foreign(_) => true,
-            Mode::Live => self.due(now).is_none(),
-            Mode::Loading | Mode::Broken(_) => false,
-        }
+        self.live() && self.due(now).is_none()
     }
 
     /// What it costs in memory apart from its events.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ordain_core::{Job, Key, Settings, Status, Version};
 use tokio::sync::mpsc;
 
-use super::perform::insist;
+use super::perform::insist_on;
 use crate::store::{KeyFilter, Mark, Partition, Store};
 
 /// Keys handed over at a time.
@@ -74,7 +74,7 @@ impl Search {
         let Partition { stream, number } = &self.partition;
         let (stream, version) = (&**stream, &*self.version);
         let name = format!("version/{stream}/{number}");
-        let mark = insist("read of a mark", || self.store.mark(&name)).await;
+        let mark = insist_on("read of a mark", || self.store.mark(&name)).await;
         if mark.as_deref() == Some(version.as_bytes()) {
             return;
         }
@@ -95,7 +95,7 @@ impl Search {
                 }
                 let value = Bytes::copy_from_slice(version.as_bytes());
                 let mark = [Mark { name: name.clone(), value }];
-                return insist("write of a mark", || self.store.put_marks(&mark)).await;
+                return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
             }
             if pass < PASSES {
                 tokio::time::sleep(pause.max(began.elapsed())).await;
@@ -119,7 +119,7 @@ impl Search {
             KeyFilter { status: Some(Status::Parked), limit: PAGE, ..KeyFilter::default() };
         let mut found = 0;
         loop {
-            let page = insist("listing of parked keys", || {
+            let page = insist_on("listing of parked keys", || {
                 self.store.keys(&self.partition.stream, &filter)
             });
             let page = page.await;

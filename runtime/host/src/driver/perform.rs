@@ -25,6 +25,9 @@ const READS: usize = 4;
 /// Between tries of a read that failed.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Until spilled events that cannot be read are looked at again: somebody may mend them.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
 /// An answer of the store, to come.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -34,8 +37,10 @@ pub(super) enum Answer {
     One(Input),
     /// To a load of several jobs, and those that had no room in it.
     Loads(Vec<Input>, Vec<(Token, Key)>),
-    /// To a read of spilled events.
-    Page(Input),
+    /// To a read of spilled events; where they cannot be read, the question.
+    Page(Result<Input, Page>),
+    /// A read of spilled events is to be made once more.
+    PageAgain(Page),
     /// To a checkpoint.
     Saved(Result<(), StoreError>),
 }
@@ -76,7 +81,7 @@ impl Driver {
         let bytes = self.load_bytes;
         self.ask(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = insist("load", || store.load(&partition, &keys, bytes)).await;
+            let loaded = insist_on("load", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
             Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
@@ -119,12 +124,33 @@ impl Driver {
         }
     }
 
-    fn read_page(&mut self, Page { token, key, from, limit, bytes }: Page) {
+    fn read_page(&mut self, page: Page) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.ask(async move {
-            let read = || store.read_spill(&partition, &key, from, limit, bytes);
-            let (events, end) = insist("read of spilled events", read).await;
-            Answer::Page(Input::SpillRead { token, events, end })
+            let Page { token, key, from, limit, bytes } = &page;
+            let read = || store.read_spill(&partition, key, *from, *limit, *bytes);
+            match insist("read of spilled events", read).await {
+                Ok((events, end)) => {
+                    Answer::Page(Ok(Input::SpillRead { token: *token, events, end }))
+                }
+                Err(words) => {
+                    tracing::error!(
+                        stream = &*partition.stream,
+                        key = &**key,
+                        "the key stands still, since its spilled events cannot be read: {words}. \
+                         They are looked at again every {LOOK_AGAIN:?}"
+                    );
+                    Answer::Page(Err(page))
+                }
+            }
+        });
+    }
+
+    /// What cannot be read stops its key; the reads of other keys go on.
+    pub(super) fn read_later(&mut self, page: Page) {
+        self.ask(async move {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            Answer::PageAgain(page)
         });
     }
 
@@ -138,7 +164,13 @@ impl Driver {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
             let find = || store.find(&partition, &key, &missing, within);
-            let found = insist("search for missing events", find).await;
+            let found = insist("search for missing events", find).await.unwrap_or_else(|words| {
+                tracing::error!(
+                    stream = &*partition.stream, key = &*key,
+                    "what is kept of missing events cannot be read, and counts as not there: {words}"
+                );
+                Vec::new()
+            });
             Input::Replayed { token, found, again: false }
         });
     }
@@ -147,7 +179,7 @@ impl Driver {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
             let read = || store.due(&partition, after.as_ref(), limit, all);
-            let (entries, next_in) = insist("read of the due index", read).await;
+            let (entries, next_in) = insist_on("read of the due index", read).await;
             Input::DueRead { entries, next_in }
         });
     }
@@ -172,16 +204,33 @@ impl Driver {
     }
 }
 
-/// Asks until it works.
-pub(super) async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> T
+/// Asks until there is an answer, or what is stored cannot be read: then the words say why.
+async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, StoreError>>,
 {
     loop {
         match read().await {
-            Ok(read) => return read,
+            Ok(read) => return Ok(read),
+            Err(StoreError::Corrupt(words)) => return Err(words),
             Err(error) => {
                 tracing::error!(%error, "the store did not answer a {what}; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Asks until it works: what is not of one key stops everything, until somebody mends it.
+pub(super) async fn insist_on<T, F>(what: &str, read: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    loop {
+        match insist(what, &read).await {
+            Ok(read) => return read,
+            Err(words) => {
+                tracing::error!("the store did not answer a {what}: {words}; trying again");
                 tokio::time::sleep(RETRY).await;
             }
         }
