@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, shard_of};
-use redis::{Cmd, RedisError, Value, cmd, pipe};
+use redis::{Cmd, RedisError, RedisResult, Value, cmd, pipe};
 
 pub use self::address::Address;
 
@@ -158,7 +158,7 @@ impl Redis {
         let key = self.names.common("store");
         let mut call = self.call_of(&self.scripts.open, 0, "", std::slice::from_ref(&key));
         call.arg(SCHEMA).arg(self.shards);
-        let found = self.run(&self.scripts.open, call).await?;
+        let found = self.answer(&self.scripts.open, call).await.map_err(unusable_or_away)?;
         let [schema, shards] = parts(found, "what the store is")?;
         let (schema, shards) = (text(schema), text(shards));
         let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -187,15 +187,18 @@ impl Redis {
         call
     }
 
-    /// Runs a script. One that the server does not know is sent whole.
     async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
-        let answer = match self.link.call(&call).await {
+        self.answer(script, call).await.map_err(|error| script_error(script, &error))
+    }
+
+    /// Runs a script. One that the server does not know is sent whole.
+    async fn answer(&self, script: &Script, call: Cmd) -> RedisResult<Value> {
+        match self.link.call(&call).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 self.link.call(&script.with_text(&call)).await
             }
             answer => answer,
-        };
-        answer.map_err(|error| script_error(script, &error))
+        }
     }
 
     /// Sends a commit, and waits for replicas where that is asked for; `None` where too few have
@@ -689,14 +692,24 @@ fn script_error(script: &Script, error: &RedisError) -> StoreError {
     StoreError::Unavailable(format!("{} ({})", error, script.name))
 }
 
-/// Why a start did not connect: what another try cannot mend ends it.
+/// Why a start did not go on: what another try cannot mend ends it.
 fn unusable_or_away(error: RedisError) -> StoreError {
-    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"));
-    match error.kind() {
-        redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::AuthenticationFailed => {
-            StoreError::Unusable(error.to_string())
-        }
-        _ if refused => StoreError::Unusable(error.to_string()),
-        _ => unavailable(error),
+    let words = error.to_string();
+    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
+        || matches!(
+            error.kind(),
+            redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::AuthenticationFailed
+        );
+    // A script that may not do all that it does is a plain error, whose words depend on the version.
+    let forbids = ["The user executing the script", "ACL failure in script"];
+    if refused || forbids.iter().any(|forbidding| words.contains(forbidding)) {
+        return StoreError::Unusable(words);
     }
+    if error.is_io_error() && words.contains("certificate") {
+        return StoreError::Unusable(format!(
+            "{words}. The server's certificate must be vouched for by one that the system trusts, \
+             or by one in the file that SSL_CERT_FILE names"
+        ));
+    }
+    unavailable(error)
 }

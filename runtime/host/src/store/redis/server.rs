@@ -13,7 +13,8 @@ const OLDEST: (u64, u64) = (7, 0);
 /// Refuses servers on which what is acknowledged could vanish silently, and says in a sentence what
 /// a commit means on these.
 pub(super) async fn look(link: &Link, replicas: u32) -> Result<String, StoreError> {
-    let infos = link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unavailable)?;
+    let infos =
+        link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
     let mut fewest_replicas = u64::MAX;
     let mut appends = true;
     for info in infos {
