@@ -1,7 +1,26 @@
-//! The store in Redis: the conformance suite on one server and on a Cluster.
+//! The store in Redis: the conformance suite on one server and on a Cluster, and what it does when
+//! servers, networks and data fail.
 
 mod store_redis {
+    mod own;
     mod support;
+    mod work;
+
+    mod damaged;
+    mod damaged_beside;
+    mod down;
+    mod failover;
+    mod foreign;
+    mod forgotten;
+    mod full;
+    mod gone_back;
+    mod killed;
+    mod lost_replies;
+    mod moved;
+    mod refused;
+    mod replicas;
+    mod rights;
+    mod tls;
 
     mod alone {
         use super::support::Rig;

@@ -104,8 +104,7 @@ impl Driver {
                     partition = partition.number,
                     shard,
                     number,
-                    "THE STORE WENT BACK IN TIME: {found}. What it lost is committed again as far \
-                     as memory has it"
+                    "THE STORE WENT BACK IN TIME: {found}"
                 ),
                 _ => {}
             }

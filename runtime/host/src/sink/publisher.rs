@@ -209,16 +209,23 @@ impl Publisher {
             }
         }
         self.sync(&never)?;
-        // Together, and in this order: each mark is of a longer file than the one before.
-        let done = runs.iter().map(|run| {
-            let Target { partition, claim, .. } = &*run.target;
-            self.store.outbox_done(partition, *claim, run.shard, run.through, &run.marks)
-        });
-        runtime.block_on(try_join_all(done))?;
+        // One after the other where files are written: each mark is of a longer one than the one
+        // before. The others together, since each may be a way to a server and back.
+        let (marked, unmarked): (Vec<&Run>, Vec<&Run>) =
+            runs.iter().partition(|run| !run.marks.is_empty());
+        for run in marked {
+            runtime.block_on(self.done(run))?;
+        }
+        runtime.block_on(try_join_all(unmarked.into_iter().map(|run| self.done(run))))?;
         for run in runs {
             (run.target.done)(run.shard, run.through);
         }
         Ok(())
+    }
+
+    async fn done(&self, run: &Run) -> Result<(), StoreError> {
+        let Target { partition, claim, .. } = &*run.target;
+        self.store.outbox_done(partition, *claim, run.shard, run.through, &run.marks).await
     }
 
     fn encode_batch(

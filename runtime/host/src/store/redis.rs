@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, shard_of};
-use redis::{Cmd, RedisError, Value, cmd, pipe};
+use redis::{Cmd, RedisError, RedisResult, Value, cmd, pipe};
 
 pub use self::address::Address;
 
@@ -162,7 +162,7 @@ impl Redis {
         let key = self.names.common("store");
         let mut call = self.call_of(&self.scripts.open, 0, "", std::slice::from_ref(&key));
         call.arg(SCHEMA).arg(self.shards);
-        let found = self.run_once(&self.scripts.open, &call).await?;
+        let found = self.answer(&self.scripts.open, &call).await.map_err(unusable_or_away)?;
         let [schema, shards] = parts(found, "what the store is")?;
         let (schema, shards) = (text(schema), text(shards));
         let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -195,7 +195,7 @@ impl Redis {
     async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
         let mut wait = RETRY_MIN;
         loop {
-            let answer = self.run_once(script, &call).await;
+            let answer = self.answer(script, &call).await.map_err(|error| failed(&error));
             if let Some(answer) = self.settled(answer, &mut wait).await {
                 return answer;
             }
@@ -228,14 +228,13 @@ impl Redis {
     }
 
     /// Runs a script once. One that the server does not know is sent whole.
-    async fn run_once(&self, script: &Script, call: &Cmd) -> Result<Value, StoreError> {
-        let answer = match self.link.call(call).await {
+    async fn answer(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.link.call(call).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 self.link.call(&script.with_text(call)).await
             }
             answer => answer,
-        };
-        answer.map_err(|error| failed(&error))
+        }
     }
 
     /// Sends a commit, and waits for replicas where that is asked for; `None` where too few have
@@ -243,7 +242,8 @@ impl Redis {
     async fn run_commit(&self, call: Cmd) -> Result<Option<Value>, StoreError> {
         let script = &self.scripts.commit;
         let Some(link) = &self.waiting_link else {
-            return self.run_once(script, &call).await.map(Some);
+            let answer = self.answer(script, &call).await;
+            return answer.map(Some).map_err(|error| failed(&error));
         };
         let with_wait = |call: Cmd| {
             let mut both = pipe();
@@ -715,7 +715,7 @@ fn too_long(key: &str) -> String {
     format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len())
 }
 
-/// Whether a pipeline failed for this reason.
+/// Whether a command, or one of a pipeline, failed for this reason.
 fn has_code(error: &RedisError, code: &str) -> bool {
     let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
         errors.iter().any(|(_, error)| error.code() == code)
@@ -723,43 +723,34 @@ fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// What the server says while it cannot do what it is asked, and may be able to later.
-const PASSING: [&str; 13] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "UNBLOCKED",
-];
-
-/// Why something was not done, by whether asking again may help.
+/// Why something was not done: what is stored is of another form, or what asking again may mend,
+/// be it that somebody gives a right back.
 fn failed(error: &RedisError) -> StoreError {
     let words = error.to_string();
-    match error.kind() {
-        _ if error.code().is_some_and(|code| PASSING.contains(&code)) => {
-            StoreError::Unavailable(words)
-        }
-        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => StoreError::Corrupt(words),
-        _ => StoreError::Unavailable(words),
+    if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
+        return StoreError::Corrupt(words);
     }
+    StoreError::Unavailable(words)
 }
 
-/// Why a start did not connect: what another try cannot mend ends it.
+/// Why a start did not go on: what another try cannot mend ends it.
 fn unusable_or_away(error: RedisError) -> StoreError {
-    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"));
-    match error.kind() {
-        redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::AuthenticationFailed => {
-            StoreError::Unusable(error.to_string())
-        }
-        _ if refused => StoreError::Unusable(error.to_string()),
-        _ => StoreError::Unavailable(error.to_string()),
+    let words = error.to_string();
+    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
+        || matches!(
+            error.kind(),
+            redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::AuthenticationFailed
+        );
+    // A script that may not do all that it does is a plain error, whose words depend on the version.
+    let forbids = ["The user executing the script", "ACL failure in script"];
+    if refused || forbids.iter().any(|forbidding| words.contains(forbidding)) {
+        return StoreError::Unusable(words);
     }
+    if error.is_io_error() && words.contains("certificate") {
+        return StoreError::Unusable(format!(
+            "{words}. The server's certificate must be vouched for by one that the system trusts, \
+             or by one in the file that SSL_CERT_FILE names"
+        ));
+    }
+    StoreError::Unavailable(words)
 }

@@ -120,7 +120,6 @@ impl Sequencer {
         let batches = state.kept.from(*lost.start());
         self.effects.extend(batches.front().cloned().map(Effect::Commit));
         state.again = Some(Again { batches, resend_at: None, tries: 0 });
-        self.stats.rewound += lost.end() - lost.start() + 1;
     }
 
     fn give_up(&mut self, shard: u32, number: u64, found: &str) {
@@ -140,6 +139,7 @@ impl Sequencer {
             CommitReply::Applied(applied) if applied.refused.is_empty() => {
                 again.batches.pop_front();
                 again.tries = 0;
+                self.stats.rewound += 1;
                 let next = match again.batches.front() {
                     Some(next) => Some(Arc::clone(next)),
                     None => {

@@ -252,8 +252,7 @@ pub(super) async fn letters(
     let from = match cursor {
         None => bound(b'[', &prefix),
         Some(cursor) => {
-            let place = read_cursor(cursor).map(|id| place_of(&id));
-            let place = place.filter(|place| place.starts_with(&prefix));
+            let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bound(b'(', &place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
         }
     };
@@ -279,11 +278,10 @@ pub(super) async fn letters(
     let count = all.len();
     for (at, (place, record)) in all.into_iter().enumerate() {
         bytes += record.len();
-        let id = split_letter_place(&place);
         rows.extend(kept_letter(store, &place, record, now));
         let is_last = at + 1 == count && end.is_none();
         if (rows.len() >= limit || bytes >= PAGE_BYTES || at + 1 == count) && !is_last {
-            return Ok(Page { rows, cursor: id.as_ref().map(write_cursor) });
+            return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
         }
     }
     Ok(Page { rows, cursor: None })
@@ -384,13 +382,20 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
     }
 }
 
-fn write_cursor(id: &LetterId) -> String {
-    format!("{LETTER_CURSOR}{}:{}:{}", id.sequence, id.tag, id.key)
+/// A place, in hexadecimal digits: one that is no letter's can be gone on from too.
+fn write_cursor(place: &[u8]) -> String {
+    let digits = place.iter().map(|byte| format!("{byte:02x}"));
+    LETTER_CURSOR.chars().map(String::from).chain(digits).collect()
 }
 
-fn read_cursor(cursor: &str) -> Option<LetterId> {
-    let mut parts = cursor.strip_prefix(LETTER_CURSOR)?.splitn(3, ':');
-    let sequence = parts.next()?.parse().ok()?;
-    let tag = parts.next()?.parse().ok()?;
-    Some(LetterId { key: parts.next()?.into(), sequence, tag })
+fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
+    let digits = cursor.strip_prefix(LETTER_CURSOR)?.as_bytes().chunks(2);
+    let byte = |two: &[u8]| match two {
+        [high, low] => {
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            Some((digit(*high)? * 16 + digit(*low)?) as u8)
+        }
+        _ => None,
+    };
+    digits.map(byte).collect()
 }

@@ -156,3 +156,84 @@ fn decode_entry(number: u64, value: &Bytes) -> Result<OutboxEntry, String> {
     }
     Ok(entry)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(at: u64, key: &str) -> (u64, Key) {
+        (at, key.into())
+    }
+
+    fn shard(now: u64, entries: &[(u64, &str)], next: Option<(u64, &str)>) -> Due {
+        let entries = entries.iter().map(|(at, key)| entry(*at, key)).collect();
+        Due { now, entries, next: next.map(|(at, key)| entry(at, key)) }
+    }
+
+    #[test]
+    fn due_entries_of_shards_are_put_in_one_order() {
+        let shards = || {
+            vec![
+                shard(100, &[(10, "a"), (30, "c")], None),
+                shard(100, &[], Some((150, "z"))),
+                shard(100, &[(20, "b"), (30, "b")], None),
+            ]
+        };
+        let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
+        assert_eq!(Due::merge(shards(), 10), (all.to_vec(), Some(50)));
+        // Those that are left out for the limit are the next ones, though they have passed.
+        assert_eq!(Due::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
+        assert_eq!(Due::merge(shards(), 0), (vec![], Some(0)));
+        assert_eq!(Due::merge(Vec::new(), 3), (vec![], None));
+    }
+
+    /// A shard that was cut hides what lies between its cut and the entries of the others.
+    #[test]
+    fn due_entries_end_where_a_shard_was_cut() {
+        let shards = vec![
+            shard(100, &[(10, "a"), (40, "d")], Some((50, "e"))),
+            shard(90, &[(20, "b")], Some((30, "c"))),
+            shard(95, &[(30, "b"), (60, "f")], None),
+        ];
+        let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
+        assert_eq!(Due::merge(shards, 10), (known, Some(0)));
+
+        // By the latest clock, and what is next may be an entry that was cut off.
+        let shards = vec![
+            shard(100, &[(10, "a")], Some((130, "e"))),
+            shard(90, &[(20, "b")], Some((120, "c"))),
+        ];
+        assert_eq!(Due::merge(shards, 10), (vec![entry(10, "a"), entry(20, "b")], Some(20)));
+    }
+
+    /// Whoever goes on behind the last one gets each entry once, whatever the cuts.
+    #[test]
+    fn due_entries_are_all_met_by_going_on() {
+        let all: Vec<Vec<(u64, String)>> = (0..3)
+            .map(|shard| {
+                (0..20 * (shard + 1)).map(|it| (it * 7 % 50, format!("{shard}/{it}"))).collect()
+            })
+            .collect();
+        let (mut met, mut after) = (Vec::new(), None);
+        loop {
+            let read = |entries: &Vec<(u64, String)>| {
+                let mut entries: Vec<_> = entries.iter().map(|(at, key)| entry(*at, key)).collect();
+                entries.sort();
+                entries.retain(|it| after.as_ref().is_none_or(|after| it > after));
+                let next = entries.get(3).cloned();
+                entries.truncate(3);
+                Due { now: 100, entries, next }
+            };
+            let (entries, next) = Due::merge(all.iter().map(read).collect(), 4);
+            assert!(entries.len() <= 4 && (next.is_none() || !entries.is_empty()));
+            met.extend(entries);
+            after = met.last().cloned();
+            if next.is_none() {
+                break;
+            }
+        }
+        let mut expected: Vec<_> = all.iter().flatten().map(|(at, key)| entry(*at, key)).collect();
+        expected.sort();
+        assert_eq!(met, expected);
+    }
+}

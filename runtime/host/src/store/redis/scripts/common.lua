@@ -19,10 +19,6 @@ local function has(flags, flag)
   return flags % (flag * 2) >= flag
 end
 
-local function of_stream(kind)
-  return base .. kind .. ':' .. stream
-end
-
 local function of_partition(kind, partition)
   return base .. kind .. ':' .. string.format('%.0f', partition) .. ':' .. stream
 end

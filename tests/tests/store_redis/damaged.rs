@@ -1,0 +1,109 @@
+//! Records and fences that nobody has written so: everything that reads them says so in words, and
+//! goes on with the rest.
+
+use ordain::store::{KeyFilter, Store, StoreError};
+use ordain_core::{Batch, CommitReply, Refusal};
+use ordain_tests::conformance::Owner;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::own::{Own, numbers, step};
+
+/// Bytes of many lengths, some of which begin as they should.
+pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
+    let seed = rand::random();
+    println!("garbage of seed {seed}");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut all: Vec<Vec<u8>> = (0..right.len()).map(|length| right[..length].to_vec()).collect();
+    for _ in 0..60 {
+        let mut bytes = vec![0; random.random_range(0..100)];
+        random.fill_bytes(&mut bytes);
+        all.push(bytes);
+        let mut changed = right.to_vec();
+        let at = random.random_range(0..changed.len());
+        changed[at] ^= 1 << random.random_range(0..8);
+        changed.extend_from_slice(&[0, 255][..random.random_range(0..3)]);
+        all.push(changed);
+    }
+    all
+}
+
+#[tokio::test]
+async fn records_that_are_cut_or_changed() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(2);
+    let jobs = own.name(owner.shard(&keys[0]), "jobs:s");
+    let mut write = step(&keys[0], 1);
+    write.job.digests.push(17, 4);
+    write.due_in = Some(1_000_000);
+    owner.write(store, write).await;
+    owner.write(store, step(&keys[1], 1)).await;
+    let value = format!("redis.call('HGET', name, '{}')", keys[0]);
+    let right = own.bytes(&value, &jobs);
+    let put = format!("redis.call('HSET', name, '{}', bytes)", keys[0]);
+    for (at, bytes) in (2..).zip(garbage(&right)) {
+        own.lua(&put, &jobs, &bytes);
+        let is_cut = right.starts_with(&bytes);
+        let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
+        assert_eq!(loaded.len(), 2, "{bytes:?}");
+        assert!(loaded[1].is_ok(), "{bytes:?}");
+        assert!(!is_cut || loaded[0].is_err(), "{bytes:?}: {:?}", loaded[0]);
+        let row = store.key("s", &keys[0]).await.expect("a read");
+        let said = row.map(|(row, _)| row.job.is_err());
+        assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
+        let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
+        let rows = store.keys("s", &filter).await.expect("keys").rows;
+        assert_eq!(rows.iter().any(|row| row.job.is_err()), loaded[0].is_err(), "{bytes:?}");
+        store.due(&owner.partition, None, 10, true).await.expect("the index");
+        store.read_spill(&owner.partition, &keys[0], 0, 10, 1 << 20).await.expect("events");
+
+        let mut write = step(&keys[0], 2);
+        write.due_in = Some(1_000_000);
+        let applied = owner.commit(store, vec![write, step(&keys[1], at)]).await;
+        let refused = applied.refused.first();
+        assert!(refused.is_none_or(|(at, _)| *at == 0), "{refused:?}");
+        if bytes.len() < 60 {
+            let is_said =
+                matches!(refused, Some((0, Refusal::Corrupt(words))) if words.contains("record"));
+            assert!(is_said, "{bytes:?}: {refused:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn fences_that_are_cut_or_changed() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let shard = owner.shard("a");
+    let name = own.name(shard, "fence:0:s");
+    owner.write(store, step("a", 1)).await;
+    let right = own.bytes("redis.call('GET', name)", &name);
+    let batch = owner.batch(vec![step("a", 2)]);
+    for length in 0..right.len() {
+        own.lua("redis.call('SET', name, bytes)", &name, &right[..length]);
+        let claimed = store.claim(&owner.partition).await;
+        let Err(StoreError::Corrupt(words)) = claimed else { panic!("{length}: {claimed:?}") };
+        assert!(words.contains(&name), "{length}: {words}");
+        if length < 33 {
+            let before = own.digest();
+            assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{length}");
+            assert_eq!(own.digest(), before, "{length}");
+        }
+    }
+    for bytes in garbage(&right) {
+        own.lua("redis.call('SET', name, bytes)", &name, &bytes);
+        // Whatever it says, it says something.
+        owner.send(store, &batch).await;
+        drop(store.claim(&owner.partition).await);
+    }
+    own.lua("redis.call('SET', name, bytes)", &name, &right);
+    own.command(&["HDEL", &own.name(shard, "jobs:s"), "a"]);
+    own.command(&["DEL", &own.name(shard, "outbox:0:s")]);
+    let batch = Batch { writes: vec![step("a", 1)], ..(*batch).clone() };
+    let reply = owner.send(store, &batch.into()).await;
+    assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
+    assert_eq!(numbers(store, &owner, "a").await, [2]);
+}

@@ -1,0 +1,80 @@
+//! A Cluster of which a master does not answer, with commits under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain::store::redis::Redis;
+use ordain_servers::{Cluster, Mode, Options};
+
+use super::support::options;
+use super::work::Work;
+
+/// How long the shards of other masters may wait, on a busy machine.
+const OTHERS: Duration = Duration::from_secs(2);
+
+/// Nodes that serve what they can.
+fn serving() -> Options {
+    Options::new().line("cluster-require-full-coverage no")
+}
+
+/// The node of each shard's slot.
+fn owners(cluster: &Cluster) -> Vec<usize> {
+    let owner = |shard: u32| {
+        let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
+        cluster.owner(slot).expect("an owner")
+    };
+    (0..4).map(owner).collect()
+}
+
+fn sleep(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// What is done to a node, and undone after a while.
+type Fault = fn(&Cluster, usize);
+
+/// Shards of a node that does not answer wait, and those of others go on.
+async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: Fault) {
+    let store = Redis::open(options(&cluster.urls()[0])).await.expect("the store");
+    let store = Arc::new(store);
+    let owners = owners(&cluster);
+    let faulty = owners[0];
+    assert!(owners.iter().any(|owner| *owner != faulty));
+    let work = Work::start(&store).await;
+    work.until_more(100);
+    fault(&cluster, faulty);
+    sleep(lasts / 2);
+    work.until_more(100);
+    sleep(lasts / 2);
+    work.until_more(100);
+    end(&cluster, faulty);
+    cluster.until_ready().expect("a Cluster");
+    work.until_more(100);
+    for worker in work.finish(&*store).await {
+        let (shard, longest) = (worker.shard, worker.longest);
+        println!("shard {shard} waited {longest:?}");
+        if owners[shard as usize] == faulty {
+            assert!(longest >= Duration::from_millis(lasts), "shard {shard}: {longest:?}");
+        } else {
+            assert!(longest < OTHERS, "shard {shard}: {longest:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_ends_holds_up_only_its_shards() {
+    let cluster = Cluster::with(3, &serving()).expect("a Cluster");
+    let kill: Fault = |cluster, number| cluster.nodes()[number].kill().expect("an end");
+    let restart: Fault = |cluster, number| cluster.nodes()[number].restart().expect("a node");
+    only_its_shards_wait(cluster, kill, 3_000, restart).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_silent_holds_up_only_its_shards() {
+    let cluster = Cluster::behind_proxies(3, &serving()).expect("a Cluster");
+    let silence: Fault = |cluster, number| {
+        cluster.proxies()[number].set(Mode::HalfOpen).expect("silence");
+    };
+    let end: Fault = |cluster, number| cluster.proxies()[number].set(Mode::Pass).expect("an end");
+    only_its_shards_wait(cluster, silence, 9_000, end).await;
+}

@@ -1,0 +1,118 @@
+//! A master under Sentinel that is replaced, with commits under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain::store::redis::{Options, Redis};
+use ordain_core::CommitReply;
+use ordain_servers::{Sentinel, wait_until};
+use ordain_tests::conformance::Owner;
+
+use super::own::{next_of, step, until_answered};
+use super::rights::{RIGHTS, UNDER_SENTINEL, WITH_REPLICAS, denied, rules};
+use super::support::options;
+use super::work::Work;
+
+async fn open(group: &Sentinel, replicas: u32) -> Arc<Redis> {
+    let options = Options { replicas, ..options(&group.url()) };
+    Arc::new(Redis::open(options).await.expect("the store"))
+}
+
+/// Waits until the replica has what was written until now.
+fn until_replicated(group: &Sentinel) {
+    let mut master = group.master().connect().expect("a connection");
+    // A connection that has written nothing waits for nothing.
+    master.command(&["SET", "last", "1"]).expect("a write");
+    let replicas = master.command(&["WAIT", "1", "5000"]).expect("an answer");
+    assert_eq!(replicas.int(), Some(1));
+}
+
+/// With a replica that has each commit, nothing that was answered is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_replicas_have_outlive_their_master() {
+    let rules = rules(&[RIGHTS, UNDER_SENTINEL, WITH_REPLICAS]);
+    let servers = ordain_servers::Options::new().user("shop", "right", &rules);
+    let group = Sentinel::with(&servers).expect("a group");
+    // The Sentinel itself knows no such user.
+    let url = group.url().replace("redis://", "redis://shop:right@");
+    let options = Options { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
+    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let work = Work::start(&store).await;
+    work.until_more(100);
+    for _ in 0..2 {
+        group.failover().expect("another master");
+        // Until it has a replica of its own, nothing is answered.
+        group.rejoin().expect("a replica");
+        work.until_more(100);
+    }
+    work.finish(&*store).await;
+    assert_eq!(denied(group.master()), [], "something was refused on the way");
+}
+
+/// A master that is made a replica in order, which goes on answering: with refusals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_became_a_replica_is_left() {
+    let group = Sentinel::start().expect("a group");
+    let store = open(&group, 1).await;
+    let work = Work::start(&store).await;
+    work.until_more(50);
+    let [_, next] = group.servers();
+    group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()]).expect("a failover");
+    wait_until("another master", || Ok(group.named()? == next.port())).expect("it is named");
+    work.until_more(50);
+    work.finish(&*store).await;
+}
+
+/// Without waiting for replicas a failover loses what they had not, and the next commit says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_tail_is_noticed() {
+    let group = Sentinel::start().expect("a group");
+    let store = open(&group, 0).await;
+    let mut owner = Owner::claim(&*store, "s", 0).await;
+    owner.write(&*store, step("a", 1)).await;
+    until_replicated(&group);
+    // The replica cannot come back to its master, which asks for no password.
+    group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
+    group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a cut");
+    wait_until("a replica that is cut off", || {
+        let info = group.replica().info("replication")?;
+        Ok(info.get("master_link_status").is_some_and(|status| status == "down"))
+    })
+    .expect("it is cut off");
+    for sequence in 2..=4 {
+        owner.write(&*store, step("a", sequence)).await;
+    }
+    group.failover().expect("another master");
+
+    let other = (0..).map(|number| format!("other-{number}"));
+    let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
+    let other = other.expect("a key of another shard");
+    let batch = owner.batch(vec![step("a", 5)]);
+    let reply = until_answered(&*store, &owner, &batch).await;
+    let CommitReply::Rewound { found, .. } = reply else { panic!("{reply:?}") };
+    assert!(found.contains("commit 1 is the last one"), "{found}");
+    assert_eq!(next_of(&*store, "a").await, 2);
+    owner.write(&*store, step(&other, 1)).await;
+}
+
+/// A master that falls silent is replaced; what was sent to it is sent to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_cut_off_is_left() {
+    let group = Sentinel::behind_proxies(&ordain_servers::Options::new()).expect("a group");
+    let [first, second] = group.proxies() else { panic!("there are two") };
+    let store = open(&group, 0).await;
+    let mut owner = Owner::claim(&*store, "s", 0).await;
+    owner.write(&*store, step("a", 1)).await;
+    until_replicated(&group);
+    group.down_after(Duration::from_secs(1)).expect("a setting");
+    first.set(ordain_servers::Mode::HalfOpen).expect("silence");
+    let batch = owner.batch(vec![step("a", 2)]);
+    let reply = until_answered(&*store, &owner, &batch).await;
+    assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
+    assert_eq!(group.named().expect("a name"), second.port());
+    let name = format!("{{{}}}:jobs:s", owner.shard("a"));
+    let keys = group.servers()[1].command(&["KEYS", &format!("*{name}")]).expect("keys");
+    assert_eq!(keys.parts().len(), 1);
+    owner.write(&*store, step("a", 3)).await;
+    assert_eq!(next_of(&*store, "a").await, 4);
+}

@@ -1,0 +1,130 @@
+//! A server whose memory is full: it takes no commit, and goes on with what needs no memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain::store::redis::Redis;
+use ordain::store::{KeyFilter, Mark, Store, StoreError};
+use ordain_core::{Change, CommitReply};
+use ordain_tests::conformance::{Owner, event};
+
+use super::own::{Own, next_of, numbers, step, until_applied};
+
+fn limit(own: &Own, bytes: u64) {
+    own.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
+}
+
+/// Whether something is not answered within several tries.
+async fn waits<T>(answer: impl Future<Output = T>) -> bool {
+    tokio::time::timeout(Duration::from_millis(300), answer).await.is_err()
+}
+
+#[tokio::test]
+async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(3);
+    let mut write = step(&keys[0], 1);
+    write.spill = vec![(3, event(&keys[0], 3, "held"))];
+    write.job.spilled.add(3);
+    owner.write(store, write).await;
+    owner.write(store, step(&keys[0], 2)).await;
+
+    limit(&own, 1);
+    let before = own.digest();
+    let batch = owner.batch(vec![step(&keys[0], 3), step(&keys[1], 1), step(&keys[2], 1)]);
+    for _ in 0..3 {
+        assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown);
+    }
+    let mark = Mark { name: "m".to_owned(), value: "1".into() };
+    // They are asked again until there is memory.
+    assert!(waits(store.put_marks(&[mark])).await);
+    assert!(waits(store.claim(&owner.partition)).await);
+    assert_eq!(own.digest(), before);
+
+    assert_eq!(owner.load(store, &keys[0]).await.expect("a job").job.next, 3);
+    assert_eq!(owner.load(store, &keys[1]).await, None);
+    assert_eq!(owner.spilled(store, &keys[0], 0).await, [] as [u64; 0]);
+    assert_eq!(owner.due(store, 10).await, (vec![], None));
+    let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
+    assert_eq!(store.keys("s", &filter).await.expect("keys").rows.len(), 1);
+    assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);
+    assert_eq!(store.mark("m").await.expect("no mark"), None);
+    assert_eq!(numbers(store, &owner, &keys[0]).await, [1, 2]);
+    let shard = owner.shard(&keys[0]);
+    store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("it only removes");
+    assert_eq!(numbers(store, &owner, &keys[0]).await, [2]);
+
+    limit(&own, 0);
+    let applied = until_applied(store, &owner, &batch).await;
+    assert_eq!(applied.refused, []);
+    assert_eq!(owner.send(store, &batch).await, CommitReply::Applied(applied));
+    assert_eq!(next_of(store, &keys[0]).await, 4);
+    assert_eq!(next_of(store, &keys[2]).await, 2);
+    assert_eq!(numbers(store, &owner, &keys[0]).await, [2, 3]);
+}
+
+/// The limit is met in the middle of growing: each commit is there whole, or not at all.
+#[tokio::test]
+async fn a_commit_that_meets_the_limit_is_whole() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(4);
+    let info = own.server.info("memory").expect("INFO");
+    let used: u64 = info["used_memory"].parse().expect("a number");
+    limit(&own, used + (12 << 20));
+    let mut sequence = 0;
+    let refused = loop {
+        sequence += 1;
+        let writes = keys.iter().map(|key| {
+            let mut write = step(key, sequence);
+            write.state = Change::Put(vec![7; 100_000 * sequence as usize].into());
+            write
+        });
+        let batch = owner.batch(writes.collect());
+        match owner.send(store, &batch).await {
+            CommitReply::Applied(applied) => assert_eq!(applied.refused, []),
+            CommitReply::Unknown => break batch,
+            other => panic!("{other:?}"),
+        }
+        assert!(sequence < 100, "the limit does not hold");
+    };
+    assert!(sequence > 2, "{sequence}");
+    for key in &keys {
+        assert_eq!(next_of(store, key).await, sequence, "{key}");
+    }
+    limit(&own, 0);
+    until_applied(store, &owner, &refused).await;
+    for key in &keys {
+        assert_eq!(next_of(store, key).await, sequence + 1, "{key}");
+    }
+    assert_eq!(numbers(store, &owner, &keys[0]).await, (1..=sequence).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_server_that_would_throw_away_is_refused() {
+    let own = Own::start().await;
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        own.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        let opened = Redis::open(own.options.clone()).await;
+        let Err(StoreError::Unusable(words)) = opened.map(drop) else { panic!("{policy}") };
+        assert!(words.contains(policy) && words.contains("maxmemory-policy noeviction"), "{words}");
+    }
+    own.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    assert!(Redis::open(own.options.clone()).await.is_ok());
+}
+
+/// Jobs of another partition cannot be had without a write.
+#[tokio::test]
+async fn a_load_that_takes_over_waits_for_memory() {
+    let own = Own::start().await;
+    let store = Arc::new(&own.store);
+    Owner::claim(*store, "s", 0).await.write(*store, step("a", 1)).await;
+    let new = Owner::claim(*store, "s", 1).await;
+    limit(&own, 1);
+    assert!(waits(store.load(&new.partition, &["a".into()], usize::MAX)).await);
+    limit(&own, 0);
+    assert_eq!(new.load(*store, "a").await.expect("a job").job.takeovers, 1);
+}

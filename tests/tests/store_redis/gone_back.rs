@@ -1,0 +1,85 @@
+//! A server that lost what it had answered: a backup put back, a disk that lied.
+
+use ordain::store::Store;
+use ordain::store::redis::Redis;
+use ordain_core::CommitReply;
+use ordain_tests::conformance::{Owner, number_of};
+
+use super::own::{Own, next_of, step, until_answered, until_applied};
+
+/// What a commit says of a store that is not where its owner left it.
+async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> String {
+    let before = own.digest();
+    let batch = owner.batch(vec![step("a", sequence)]);
+    let reply = until_answered(&own.store, owner, &batch).await;
+    let CommitReply::Rewound { found, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(own.digest(), before, "nothing is written");
+    found
+}
+
+#[tokio::test]
+async fn lost_commits_are_noticed_by_the_next() {
+    let own = Own::start().await;
+    let mut owner = Owner::claim(&own.store, "s", 0).await;
+    owner.write(&own.store, step("a", 1)).await;
+    let snapshot = own.server.snapshot().expect("a snapshot");
+    for sequence in 2..=4 {
+        owner.write(&own.store, step("a", sequence)).await;
+    }
+    own.server.go_back(&snapshot).expect("an earlier time");
+    let words = rewound(&own, &mut owner, 5).await;
+    assert!(words.contains("commit 1 is the last one"), "{words}");
+    // Another shard, of which nothing is lost, goes on.
+    let other = (0..).map(|number| format!("other-{number}"));
+    let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
+    let other = other.expect("a key of another shard");
+    owner.write(&own.store, step(&other, 1)).await;
+    assert_eq!(next_of(&own.store, "a").await, 2);
+}
+
+/// The last commit alone is lost, and is the one that is sent again: that mends it.
+#[tokio::test]
+async fn the_last_commit_is_applied_again() {
+    let own = Own::start().await;
+    let mut owner = Owner::claim(&own.store, "s", 0).await;
+    owner.write(&own.store, step("a", 1)).await;
+    let snapshot = own.server.snapshot().expect("a snapshot");
+    let batch = owner.batch(vec![step("a", 2)]);
+    until_applied(&own.store, &owner, &batch).await;
+    own.server.go_back(&snapshot).expect("an earlier time");
+    until_applied(&own.store, &owner, &batch).await;
+    assert_eq!(next_of(&own.store, "a").await, 3);
+}
+
+#[tokio::test]
+async fn a_lost_claim_is_noticed() {
+    let own = Own::start().await;
+    let empty = own.server.snapshot().expect("a snapshot");
+    let mut first = Owner::claim(&own.store, "s", 0).await;
+    first.write(&own.store, step("a", 1)).await;
+    let claimed = own.server.snapshot().expect("a snapshot");
+
+    // Before any claim.
+    own.server.go_back(&empty).expect("an earlier time");
+    assert_eq!(rewound(&own, &mut first, 2).await, "there is no claim at all");
+
+    // An older claim than this one.
+    own.server.go_back(&claimed).expect("another time");
+    let reopened = Redis::open(own.options.clone()).await.expect("the store");
+    let mut second = Owner::claim(&reopened, "s", 0).await;
+    assert_eq!((second.claim.epoch, number_of(&second, "a")), (2, 1));
+    second.write(&reopened, step("a", 2)).await;
+    own.server.go_back(&claimed).expect("an earlier time");
+    let words = rewound(&own, &mut second, 3).await;
+    assert!(words.contains("the claim is of epoch 1") && words.contains("of epoch 2"), "{words}");
+
+    // Another owner that got the same epoch in the other history.
+    let reopened = Redis::open(own.options.clone()).await.expect("the store");
+    let third = Owner::claim(&reopened, "s", 0).await;
+    assert_eq!(third.claim.epoch, second.claim.epoch);
+    assert_ne!(third.claim.random, second.claim.random);
+    let words = rewound(&own, &mut second, 3).await;
+    assert!(words.contains("another one of epoch 2"), "{words}");
+    let found = own.store.key("s", "a").await.expect("a read").expect("a job");
+    assert_eq!(found.0.job.map(|job| job.next), Ok(2));
+}

@@ -1,0 +1,49 @@
+//! A server that is killed at any moment and started again. With `appendfsync always` nothing that
+//! was answered is lost.
+
+use std::sync::Arc;
+
+use ordain_core::CommitReply;
+use ordain_tests::conformance::Owner;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::own::{Own, Server, step, until_answered};
+use super::work::{Work, pause};
+
+const KILLS: usize = 10;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answered_commit_outlives_its_server() {
+    let Own { server, store, .. } = Own::start().await;
+    let store = Arc::new(store);
+    let seed = rand::random();
+    println!("kills of seed {seed}");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let work = Work::start(&store).await;
+    for _ in 0..KILLS {
+        work.until_more(20);
+        pause(&mut random, 0..60);
+        server.restart().expect("a server that comes back");
+    }
+    work.until_more(20);
+    // Each worker's next commit would have said so too, had one been lost.
+    work.finish(&*store).await;
+}
+
+/// A server that keeps nothing has nothing afterwards, and that is said.
+#[tokio::test]
+async fn a_server_without_persistence_is_noticed() {
+    let options = ordain_servers::Options::new().without_persistence();
+    let own = Own::on(Server::with(&options).expect("a server")).await;
+    let mut owner = Owner::claim(&own.store, "s", 0).await;
+    owner.write(&own.store, step("a", 1)).await;
+    own.server.restart().expect("a server that comes back");
+    let batch = owner.batch(vec![step("a", 2)]);
+    let reply = until_answered(&own.store, &owner, &batch).await;
+    assert!(
+        matches!(&reply, CommitReply::Rewound { found, last: None } if found == "there is no claim at all"),
+        "{reply:?}"
+    );
+    assert_eq!(own.command(&["EXISTS", &own.name(0, "store")]).int(), Some(0));
+}

@@ -1,0 +1,183 @@
+//! Requests and answers that are lost on their way: whatever is asked again takes effect once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain::store::redis::{Address, Redis};
+use ordain::store::{Mark, Store};
+use ordain_core::CommitReply;
+use ordain_servers::Proxy;
+use ordain_tests::conformance::{Owner, number_of};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::own::{Own, next_of, numbers, step, until_applied};
+use super::work::{Work, pause};
+
+/// Times that something is lost in the loop.
+const LOSSES: u64 = 300;
+
+/// A store through a proxy, and the same one beside it.
+struct Lossy {
+    direct: Own,
+    proxy: Proxy,
+    store: Arc<Redis>,
+}
+
+impl Lossy {
+    async fn start() -> Self {
+        let direct = Own::start().await;
+        let proxy = Proxy::start(direct.server.port()).expect("a proxy");
+        let mut options = direct.options.clone();
+        options.address = Address::parse(&direct.server.url_at(proxy.port())).expect("a URL");
+        let store = Arc::new(Redis::open(options).await.expect("the store"));
+        Self { direct, proxy, store }
+    }
+
+    /// What a call of a script begins its keys with.
+    fn first_key(&self, count: u32, shard: u32, rest: &str) -> String {
+        let name = self.direct.name(shard, rest);
+        format!("\r\n${}\r\n{count}\r\n${}\r\n{name}\r\n", count.to_string().len(), name.len())
+    }
+}
+
+#[tokio::test]
+async fn a_commit_is_applied_once() {
+    let rig = Lossy::start().await;
+    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let mut owner = Owner::claim(through, "s", 0).await;
+    owner.write(through, step("a", 1)).await;
+    for (sequence, is_written, call) in
+        [(2, true, "EVALSHA"), (3, false, "EVALSHA"), (4, true, "\r\nEVAL\r\n")]
+    {
+        if call != "EVALSHA" {
+            rig.direct.command(&["SCRIPT", "FLUSH"]);
+        }
+        if is_written {
+            rig.proxy.lose_replies(1, call);
+        } else {
+            rig.proxy.lose_requests(1, call);
+        }
+        let batch = owner.batch(vec![step("a", sequence)]);
+        assert_eq!(owner.send(through, &batch).await, CommitReply::Unknown);
+        assert_eq!(next_of(direct, "a").await, sequence + u64::from(is_written), "{sequence}");
+
+        let applied = until_applied(through, &owner, &batch).await;
+        assert_eq!(applied.refused, []);
+        assert_eq!(owner.send(direct, &batch).await, CommitReply::Applied(applied));
+        assert_eq!(next_of(direct, "a").await, sequence + 1);
+        assert_eq!(numbers(direct, &owner, "a").await, (1..=sequence).collect::<Vec<_>>());
+    }
+    let counts = rig.proxy.counts();
+    assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
+}
+
+/// A claim takes several steps; one that is lost at any of them is followed by another.
+#[tokio::test]
+async fn a_claim_is_made_again() {
+    let rig = Lossy::start().await;
+    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let mut owner = Owner::claim(through, "s", 0).await;
+    owner.write(through, step("a", 1)).await;
+    let fence = rig.first_key(1, 2, "fence:0:s");
+    for step_of_it in ["SADD", "\r\nGET\r\n", "epoch:0:s", &fence] {
+        for reply in [true, false] {
+            if reply {
+                rig.proxy.lose_replies(1, step_of_it);
+            } else {
+                rig.proxy.lose_requests(1, step_of_it);
+            }
+            // It is asked again until it is answered.
+            let next = Owner::claim(through, "s", 0).await;
+            assert!(next.claim.epoch > owner.claim.epoch);
+            assert_eq!(next.numbers, owner.numbers);
+            let late = owner.batch(vec![step("a", number_of(&next, "a") + 1)]);
+            assert_eq!(owner.send(direct, &late).await, CommitReply::Fenced);
+            owner = next;
+            owner.write(through, step("a", number_of(&owner, "a") + 1)).await;
+        }
+    }
+    let counts = rig.proxy.counts();
+    assert_eq!((counts.replies_lost, counts.requests_lost), (4, 4));
+}
+
+#[tokio::test]
+async fn a_job_is_taken_over_once() {
+    let rig = Lossy::start().await;
+    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let mut old = Owner::claim(through, "s", 0).await;
+    let mut write = step("a", 1);
+    write.due_in = Some(0);
+    old.write(through, write).await;
+    old.write(through, step("b", 1)).await;
+    let new = Owner::claim(through, "s", 1).await;
+    new.load(through, "b").await.expect("a job, and a server that knows the script");
+    rig.proxy.lose_replies(1, "due:1:s");
+    assert_eq!(new.load(through, "a").await.expect("a job").job.takeovers, 1);
+    assert_eq!(rig.proxy.counts().replies_lost, 1);
+
+    let (row, _) = direct.key("s", "a").await.expect("a read").expect("a job");
+    assert_eq!(row.job.map(|job| (job.partition, job.takeovers)), Ok((1, 1)));
+    let job = new.load(through, "a").await.expect("a job").job;
+    assert_eq!((job.partition, job.takeovers), (1, 1));
+    assert_eq!(new.due(direct, 10).await.0, ["a"]);
+    assert_eq!(old.due(direct, 10).await, (vec![], None));
+}
+
+#[tokio::test]
+async fn what_is_done_and_marked_stays_so() {
+    let rig = Lossy::start().await;
+    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let mut owner = Owner::claim(through, "s", 0).await;
+    for sequence in 1..=4 {
+        owner.write(through, step("a", sequence)).await;
+    }
+    let shard = owner.shard("a");
+    through.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("done");
+    rig.proxy.lose_replies(1, "EVALSHA");
+    through.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("done");
+    assert_eq!(rig.proxy.counts().replies_lost, 1);
+    assert_eq!(numbers(direct, &owner, "a").await, [3, 4]);
+    through.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("again");
+    assert_eq!(numbers(direct, &owner, "a").await, [3, 4]);
+
+    let mark = |value: &'static str| [Mark { name: "m".to_owned(), value: value.into() }];
+    rig.proxy.lose_replies(1, "marks");
+    through.put_marks(&mark("1")).await.expect("a mark");
+    assert_eq!(direct.mark("m").await.expect("a mark"), Some("1".into()));
+    rig.proxy.lose_requests(1, "marks");
+    through.put_marks(&mark("2")).await.expect("a mark");
+    let counts = rig.proxy.counts();
+    assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
+    assert_eq!(through.mark("m").await.expect("a mark"), Some("2".into()));
+}
+
+/// Commits of all shards through a network that loses and cuts all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_go_on_through_a_bad_network() {
+    let rig = Lossy::start().await;
+    let seed = rand::random();
+    println!("losses of seed {seed}");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let work = Work::start(&rig.store).await;
+    for _ in 0..LOSSES {
+        let call = ["EVALSHA", "EVALSHA", ""][random.random_range(0..3)];
+        match random.random_range(0..4) {
+            0 => rig.proxy.lose_requests(1, call),
+            1 => rig.proxy.cut(),
+            _ => rig.proxy.lose_replies(random.random_range(1..3), call),
+        }
+        pause(&mut random, 1..10);
+        if random.random_ratio(1, 20) {
+            work.until_more(20);
+        }
+    }
+    rig.proxy.lose_requests(0, "");
+    rig.proxy.lose_replies(0, "");
+    std::thread::sleep(Duration::from_millis(50));
+    let answered = work.answered();
+    work.finish(&rig.direct.store).await;
+    let counts = rig.proxy.counts();
+    assert!(answered > LOSSES, "{answered}");
+    assert!(counts.replies_lost > LOSSES / 10 && counts.requests_lost > LOSSES / 20, "{counts:?}");
+}

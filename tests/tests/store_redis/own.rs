@@ -1,0 +1,131 @@
+//! A server of a test's own, to be broken, and what the tests of faults do with a store on it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ordain::store::redis::{Options, Redis};
+use ordain::store::{OutboxEntry, Store};
+use ordain_core::{Applied, Batch, CommitReply, Emitted, JobWrite, Message, MessageParts};
+use ordain_servers::Reply;
+use ordain_tests::conformance::{Owner, absent, next};
+
+use super::support::options;
+
+/// A server, beside the store of that name.
+pub(super) type Server = ordain_servers::Redis;
+
+/// How long is waited for anything. Only a failing test waits so long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tries of a commit.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// A server and a new store on it.
+pub(super) struct Own {
+    pub(super) server: Server,
+    pub(super) options: Options,
+    pub(super) store: Redis,
+}
+
+impl Own {
+    /// A durable server that is like any other.
+    pub(super) async fn start() -> Self {
+        Self::on(Server::start(&[]).expect("a server")).await
+    }
+
+    /// A new store on this server.
+    pub(super) async fn on(server: Server) -> Self {
+        let options = options(&server.url());
+        let store = Redis::open(options.clone()).await.expect("a new store");
+        Self { server, options, store }
+    }
+
+    /// The name of one of the store's keys.
+    pub(super) fn name(&self, shard: u32, rest: &str) -> String {
+        format!("{}:{{{shard}}}:{rest}", self.options.prefix)
+    }
+
+    /// Sends a command to the server beside the store.
+    pub(super) fn command(&self, command: &[&str]) -> Reply {
+        self.server.command(command).expect("an answer")
+    }
+
+    /// Runs a piece of Lua with one key and some bytes, as `name` and `bytes`.
+    pub(super) fn lua(&self, body: &str, name: &str, bytes: &[u8]) -> Reply {
+        let script = format!(
+            "local name = KEYS[1] local bytes = string.gsub(ARGV[1], '..', function(two) \
+             return string.char(tonumber(two, 16)) end) {body}"
+        );
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.command(&["EVAL", &script, "1", name, &hex])
+    }
+
+    /// The bytes of a value that some Lua gives for a key.
+    pub(super) fn bytes(&self, value: &str, name: &str) -> Vec<u8> {
+        let body = format!(
+            "return (string.gsub({value}, '.', function(one) \
+             return string.format('%02x', string.byte(one)) end))"
+        );
+        let reply = self.lua(&body, name, b"");
+        let hex = reply.text().expect("a value");
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
+        (0..hex.len()).step_by(2).map(byte).collect()
+    }
+
+    /// What tells everything in the server from everything else.
+    pub(super) fn digest(&self) -> String {
+        self.command(&["DEBUG", "DIGEST"]).text().expect("a digest").to_owned()
+    }
+}
+
+/// The write that settles an event of a key, with a message that tells which.
+pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
+    let mut write = if sequence == 1 { absent(key) } else { next(key, sequence) };
+    let data = sequence.to_string();
+    let message = Message::new(&MessageParts {
+        sink: "out",
+        data: data.as_bytes(),
+        ..MessageParts::default()
+    });
+    write.messages = vec![Emitted { sequence, index: 0, message }];
+    write
+}
+
+/// Sends a batch until it is answered.
+pub(super) async fn until_answered(
+    store: &dyn Store,
+    owner: &Owner,
+    batch: &Arc<Batch>,
+) -> CommitReply {
+    let started = Instant::now();
+    loop {
+        match owner.send(store, batch).await {
+            CommitReply::Unknown if started.elapsed() < PATIENCE => tokio::time::sleep(RETRY).await,
+            reply => return reply,
+        }
+    }
+}
+
+/// Sends a batch until it is answered, and it must be applied.
+pub(super) async fn until_applied(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> Applied {
+    match until_answered(store, owner, batch).await {
+        CommitReply::Applied(applied) => applied,
+        other => panic!("commit {} of shard {}: {other:?}", batch.number, batch.shard),
+    }
+}
+
+/// The next sequence of a key; 1 where there is no job.
+pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
+    let row = store.key("s", key).await.expect("a read");
+    row.map_or(1, |(row, _)| row.job.expect("a job that can be read").next)
+}
+
+/// The whole outbox of a shard.
+pub(super) async fn outbox(store: &dyn Store, owner: &Owner, shard: u32) -> Vec<OutboxEntry> {
+    store.outbox(&owner.partition, shard, 0, usize::MAX).await.expect("the outbox")
+}
+
+/// The numbers of the commits in the outbox of a key's shard.
+pub(super) async fn numbers(store: &dyn Store, owner: &Owner, key: &str) -> Vec<u64> {
+    let entries = outbox(store, owner, owner.shard(key)).await;
+    entries.iter().map(|entry| entry.number).collect()
+}

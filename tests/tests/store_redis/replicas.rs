@@ -1,0 +1,85 @@
+//! Commits that wait for replicas.
+
+use std::sync::Arc;
+
+use ordain::store::Store;
+use ordain::store::redis::{Options, Redis};
+use ordain_core::CommitReply;
+use ordain_tests::conformance::Owner;
+
+use super::own::{Own, Server, next_of, numbers, step, until_applied};
+use super::work::Work;
+
+/// A store whose commits wait for so many replicas.
+async fn waiting(own: &Own, replicas: u32) -> Redis {
+    let options = Options { replicas, ..own.options.clone() };
+    Redis::open(options).await.expect("the store")
+}
+
+fn replica(own: &Own) -> Server {
+    let options = ordain_servers::Options::new().replica_of(&own.server);
+    Server::with(&options).expect("a replica")
+}
+
+#[tokio::test]
+async fn a_commit_waits_for_a_replica() {
+    let own = Own::start().await;
+    let replica = replica(&own);
+    let store = waiting(&own, 1).await;
+    assert!(store.durability().contains("until 1 replicas have it"), "{}", store.durability());
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    owner.write(&store, step("a", 1)).await;
+    let on_replica = |key: &str| {
+        let name = own.name(owner.shard(key), "jobs:s");
+        replica.command(&["HEXISTS", &name, key]).expect("an answer").int() == Some(1)
+    };
+    assert!(on_replica("a"), "an answered commit is there");
+
+    replica.pause().expect("a pause");
+    let batch = owner.batch(vec![step("a", 2)]);
+    for _ in 0..2 {
+        assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);
+    }
+    assert_eq!(next_of(&own.store, "a").await, 3, "the master has it");
+    replica.resume().expect("it goes on");
+    until_applied(&store, &owner, &batch).await;
+    assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
+    owner.write(&store, step("a", 3)).await;
+}
+
+#[tokio::test]
+async fn too_few_replicas_answer_nothing() {
+    let own = Own::start().await;
+    let _one = replica(&own);
+    let store = waiting(&own, 2).await;
+    assert!(store.durability().contains("only 1 now"), "{}", store.durability());
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let batch = owner.batch(vec![step("a", 1)]);
+    assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);
+    let _other = replica(&own);
+    until_applied(&store, &owner, &batch).await;
+    assert_eq!(numbers(&store, &owner, "a").await, [1]);
+}
+
+/// The script is forgotten, the connection cut, the replica paused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_commits_go_on() {
+    let own = Own::start().await;
+    let replica = replica(&own);
+    let store = Arc::new(waiting(&own, 1).await);
+    let work = Work::start(&store).await;
+    for round in 0..3 {
+        work.until_more(20);
+        own.command(&["SCRIPT", "FLUSH"]);
+        work.until_more(20);
+        own.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        if round == 1 {
+            replica.pause().expect("a pause");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            replica.resume().expect("it goes on");
+        }
+    }
+    work.until_more(20);
+    work.finish(&*store).await;
+    replica.until_in_step().expect("a replica in step");
+}

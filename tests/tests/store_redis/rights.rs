@@ -1,0 +1,142 @@
+//! What a user of the server must be allowed, and that this is enough.
+
+use std::collections::BTreeSet;
+
+use ordain::store::redis::{Options, Redis};
+use ordain::store::{KeyFilter, Mark, Store};
+use ordain_core::{Cause, Change, DeadLetter, LetterContent, LetterId, TakenId};
+use ordain_servers::Reply;
+use ordain_tests::conformance::{Owner, event, number_of};
+
+use super::own::{Server, numbers, step};
+use super::support::options;
+
+/// What a user needs beside the keys with the store's prefix.
+pub(super) const RIGHTS: &str = "evalsha eval info config|get time type exists del get set \
+    hget hmget hset hdel hlen hscan hstrlen sadd smembers lrange lpop rpush \
+    zadd zrem zrange zrangebylex zrangebyscore zremrangebylex zcount zrank zscore \
+    xadd xrange xtrim";
+/// And with a number of a database, in a Cluster, under Sentinel, waiting for replicas.
+pub(super) const WITH_DATABASE: &str = "select";
+pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
+pub(super) const UNDER_SENTINEL: &str = "role";
+pub(super) const WITH_REPLICAS: &str = "wait";
+
+/// The rules of a user who may do so much with the store `ordain`.
+pub(super) fn rules(rights: &[&str]) -> String {
+    let rights = rights.iter().flat_map(|some| some.split_whitespace());
+    let rights: String = rights.map(|right| format!(" +{right}")).collect();
+    format!("resetchannels ~ordain:* -@all{rights}")
+}
+
+/// What a server refused a user.
+pub(super) fn denied(server: &Server) -> Vec<Reply> {
+    server.command(&["ACL", "LOG"]).expect("a log").parts().to_vec()
+}
+
+fn options_of(server: &Server) -> Options {
+    let url = format!("redis://shop:p%40ss@127.0.0.1:{}/3", server.port());
+    Options { prefix: "ordain".to_owned(), ..options(&url) }
+}
+
+fn start(rules: &str) -> Server {
+    let options = ordain_servers::Options::new().password("secret").user("shop", "p@ss", rules);
+    Server::with(&options).expect("a server")
+}
+
+/// All that a commit writes and removes.
+async fn write_everything(store: &Redis, owner: &mut Owner) {
+    let mut write = step("a", 1);
+    write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
+    write.spill.iter().for_each(|(sequence, _)| write.job.spilled.add(*sequence));
+    write.job.ids_from = 1;
+    write.ids.push(TakenId { sequence: 1, id: 1, content: 1 });
+    write.state = Change::Put("1".into());
+    (write.due_in, write.expire_in) = (Some(0), Some(60_000));
+    let letter = DeadLetter {
+        id: LetterId { key: "a".into(), sequence: 1, tag: 0 },
+        cause: Cause::Rejected,
+        error: "no".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Nothing,
+    };
+    write.letters = vec![letter.clone()];
+    let held = write.job.spilled;
+    owner.write(store, write.clone()).await;
+    let mut again = step("a", 2);
+    (again.spill, again.job.spilled) =
+        (vec![(50, event("a", 50, "held")), write.spill[0].clone()], held);
+    again.job.ids_from = 2;
+    again.ids.push(TakenId { sequence: 2, id: 2, content: 2 });
+    again.state = Change::Delete;
+    again.consumed = vec![letter.id.clone()];
+    assert_eq!(owner.write(store, again).await.present.len(), 1);
+    owner.write(store, step("a", 3)).await;
+}
+
+/// A job that ends, and is swept away by the next commit.
+async fn let_a_job_end(store: &Redis, owner: &mut Owner) {
+    let mut ended = step("b", 1);
+    (ended.expire_in, ended.due_in) = (Some(0), Some(0));
+    ended.spill = vec![(9, event("b", 9, "held"))];
+    ended.job.spilled.add(9);
+    owner.write(store, ended).await;
+    let shard_mate = (0..).map(|number| format!("mate-{number}"));
+    let mate = shard_mate.into_iter().find(|key| owner.shard(key) == owner.shard("b"));
+    owner.write(store, step(&mate.expect("a key"), 1)).await;
+}
+
+/// All that is read, and what is done and marked.
+async fn read_everything(store: &Redis, owner: &mut Owner) {
+    assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
+    let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
+    assert_eq!(due.expect("the index").0, []);
+    let mut early = step("c", 1);
+    early.due_in = Some(0);
+    let at = owner.write(store, early).await.time;
+    let due = store.due(&owner.partition, Some(&(at, "c".into())), 10, true).await;
+    assert_eq!(due.expect("the index").0, []);
+    assert_eq!(numbers(store, owner, "c").await.last(), Some(&number_of(owner, "c")));
+    let filter = KeyFilter { limit: 10, prefix: "a".to_owned(), ..KeyFilter::default() };
+    assert_eq!(store.keys("s", &filter).await.expect("keys").rows.len(), 1);
+    assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);
+    assert_eq!(store.streams().await.expect("streams").len(), 1);
+    store.outbox_done(&owner.partition, owner.claim, 0, 1, &[]).await.expect("done");
+    let mark = Mark { name: "m".to_owned(), value: "1".into() };
+    store.put_marks(&[mark]).await.expect("a mark");
+    assert_eq!(store.mark("m").await.expect("a mark"), Some("1".into()));
+    let other = Owner::claim(store, "s", 1).await;
+    assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
+}
+
+/// Everything that the store does, as a user who may do nothing else.
+#[tokio::test]
+async fn a_user_with_the_least_rights() {
+    let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
+    let store = Redis::open(options_of(&server)).await.expect("the store");
+    assert!(store.durability().contains("appendfsync always"), "{}", store.durability());
+
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    write_everything(&store, &mut owner).await;
+    let_a_job_end(&store, &mut owner).await;
+    read_everything(&store, &mut owner).await;
+    assert_eq!(denied(&server), [], "something was refused on the way");
+    let used = server.info("commandstats").expect("INFO");
+    let used: BTreeSet<&str> =
+        used.keys().filter_map(|name| name.strip_prefix("cmdstat_")).collect();
+    let idle = RIGHTS.split_whitespace().filter(|right| !used.contains(right));
+    assert_eq!(idle.collect::<Vec<_>>(), [] as [&str; 0], "nobody needs these");
+}
+
+/// A rule that is easier to write, and what is not known then.
+#[tokio::test]
+async fn a_user_without_dangerous_commands() {
+    let server = start("~ordain:* +@all -@dangerous +info");
+    let store = Redis::open(options_of(&server)).await.expect("the store");
+    assert!(store.durability().contains("does not say how it syncs"), "{}", store.durability());
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    write_everything(&store, &mut owner).await;
+    let_a_job_end(&store, &mut owner).await;
+    read_everything(&store, &mut owner).await;
+}

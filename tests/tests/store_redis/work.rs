@@ -1,0 +1,173 @@
+//! Owners that commit without end, one for each shard, while a test breaks what is below them. What
+//! they were answered is compared with what is stored at the end.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ordain::store::Store;
+use ordain::store::redis::Redis;
+use ordain_core::{Change, Key};
+use ordain_servers::wait_until;
+use ordain_tests::conformance::{Owner, event};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinSet;
+
+use super::own::{outbox, step, until_applied};
+
+/// Keys of each shard.
+const KEYS: usize = 3;
+/// A spilled event lies so far ahead of the one that is settled.
+const AHEAD: u64 = 4;
+/// Between two commits of a shard, so that the one who breaks things has a turn.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// Commits of all shards, under way.
+pub(super) struct Work {
+    shared: Arc<Shared>,
+    tasks: JoinSet<Worker>,
+}
+
+#[derive(Default)]
+struct Shared {
+    ends: AtomicBool,
+    answered: AtomicU64,
+}
+
+/// The commits of one shard, each sent until it is answered.
+pub(super) struct Worker {
+    owner: Owner,
+    pub(super) shard: u32,
+    keys: Vec<(Key, Progress)>,
+    /// The longest time that one took until it was answered.
+    pub(super) longest: Duration,
+    random: ChaCha8Rng,
+}
+
+/// What is to be stored of a key.
+#[derive(Default)]
+struct Progress {
+    settled: u64,
+    spilled: Option<u64>,
+}
+
+impl Work {
+    /// Begins. The seed is printed with a failure.
+    pub(super) async fn start(store: &Arc<Redis>) -> Self {
+        let seed: u64 = rand::random();
+        println!("seed {seed}");
+        let owner = Owner::claim(&**store, "s", 0).await;
+        let shared = Arc::new(Shared::default());
+        let mut tasks = JoinSet::new();
+        for shard in 0..store.shards() {
+            let worker = Worker::new(&owner, shard, seed);
+            tasks.spawn(worker.run(Arc::clone(store), Arc::clone(&shared)));
+        }
+        Self { shared, tasks }
+    }
+
+    /// How many commits have been answered so far.
+    pub(super) fn answered(&self) -> u64 {
+        self.shared.answered.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more commits are answered.
+    pub(super) fn until_more(&self, count: u64) {
+        let wanted = self.answered() + count;
+        wait_until("more commits", || Ok(self.answered() >= wanted)).expect("commits go on");
+    }
+
+    /// Ends when what is under way is answered, and compares it with what is stored.
+    pub(super) async fn finish(self, store: &dyn Store) -> Vec<Worker> {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        let workers = self.tasks.join_all().await;
+        for worker in &workers {
+            worker.check(store).await;
+        }
+        workers
+    }
+}
+
+impl Worker {
+    fn new(owner: &Owner, shard: u32, seed: u64) -> Self {
+        let owner = Owner {
+            partition: owner.partition.clone(),
+            claim: owner.claim,
+            numbers: owner.numbers.clone(),
+        };
+        let names = (0..).map(|number| format!("key-{number}"));
+        let names = names.filter(|name| owner.shard(name) == shard).take(KEYS);
+        let keys = names.map(|name| (name.into(), Progress::default())).collect();
+        let random = ChaCha8Rng::seed_from_u64(seed ^ u64::from(shard));
+        Self { owner, shard, keys, longest: Duration::ZERO, random }
+    }
+
+    async fn run(mut self, store: Arc<Redis>, shared: Arc<Shared>) -> Self {
+        while !shared.ends.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            self.commit(&*store).await;
+            self.longest = self.longest.max(started.elapsed());
+            shared.answered.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(PAUSE).await;
+        }
+        self
+    }
+
+    /// Settles an event of some keys, at least one.
+    async fn commit(&mut self, store: &dyn Store) {
+        let which = self.random.random_range(1..1_u32 << KEYS);
+        let mut writes = Vec::new();
+        for (number, (key, progress)) in self.keys.iter_mut().enumerate() {
+            if which & 1 << number == 0 {
+                continue;
+            }
+            progress.settled += 1;
+            let mut write = step(key, progress.settled);
+            write.state = Change::Put(progress.settled.to_string().into());
+            if progress.spilled.is_some_and(|spilled| spilled <= progress.settled) {
+                progress.spilled = None;
+            }
+            if progress.spilled.is_none() && self.random.random_ratio(1, 4) {
+                let sequence = progress.settled + AHEAD;
+                write.spill = vec![(sequence, event(key, sequence, "held"))];
+                progress.spilled = Some(sequence);
+            }
+            progress.spilled.iter().for_each(|sequence| write.job.spilled.add(*sequence));
+            writes.push(write);
+        }
+        let batch = self.owner.batch(writes);
+        let applied = until_applied(store, &self.owner, &batch).await;
+        assert_eq!(applied.refused, [], "commit {} of shard {}", batch.number, self.shard);
+    }
+
+    /// Every answered commit is there, whole, and once.
+    async fn check(&self, store: &dyn Store) {
+        let entries = outbox(store, &self.owner, self.shard).await;
+        let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
+        let last = self.owner.numbers[self.shard as usize];
+        assert_eq!(numbers, (1..=last).collect::<Vec<_>>(), "the outbox of shard {}", self.shard);
+        for (key, progress) in &self.keys {
+            let messages = entries.iter().flat_map(|entry| &entry.messages);
+            let told = messages.filter(|message| message.key == *key);
+            let told: Vec<u64> = told.map(|message| message.emitted.sequence).collect();
+            assert_eq!(told, (1..=progress.settled).collect::<Vec<_>>(), "messages of {key}");
+            let loaded = self.owner.load(store, key).await;
+            if progress.settled == 0 {
+                assert_eq!(loaded, None);
+                continue;
+            }
+            let loaded = loaded.expect("a job");
+            assert_eq!(loaded.job.next, progress.settled + 1, "{key}");
+            assert_eq!(loaded.state, Some(progress.settled.to_string().into()), "{key}");
+            let spilled: Vec<u64> = progress.spilled.into_iter().collect();
+            assert_eq!(self.owner.spilled(store, key, 0).await, spilled, "{key}");
+        }
+    }
+}
+
+/// Waits for a time of these milliseconds.
+pub(super) fn pause(random: &mut impl Rng, ms: Range<u64>) {
+    std::thread::sleep(Duration::from_millis(random.random_range(ms)));
+}
