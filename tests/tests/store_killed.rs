@@ -31,7 +31,10 @@ async fn child() {
         let number = owner.numbers[0] + 1;
         owner.commit(&store, writes(number)).await;
         if number > 1 {
-            store.outbox_done(&owner.partition, 0, number - 1, &[]).await.expect("done");
+            store
+                .outbox_done(&owner.partition, owner.claim, 0, number - 1, &[])
+                .await
+                .expect("done");
         }
         println!("answered {number}");
     }

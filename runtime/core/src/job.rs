@@ -389,6 +389,9 @@ pub enum CommitReply {
     Rewound {
         /// What was found, in words.
         found: String,
+        /// The number of the last commit that it has, where that is under this owner's claim: what
+        /// came after it is lost.
+        last: Option<u64>,
     },
     /// No answer: it may have been applied or not. The batch is to be sent again.
     Unknown,

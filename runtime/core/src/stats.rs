@@ -27,6 +27,8 @@ pub struct Stats {
     pub commits: u64,
     /// Writes refused.
     pub refused: u64,
+    /// Commits that the store had lost and that were made again.
+    pub rewound: u64,
     /// Completions for attempts long given up.
     pub stale: u64,
     /// Messages committed.
@@ -76,6 +78,7 @@ impl Stats {
         self.spilled += other.spilled;
         self.commits += other.commits;
         self.refused += other.refused;
+        self.rewound += other.rewound;
         self.stale += other.stale;
         self.messages += other.messages;
         self.lanes += other.lanes;

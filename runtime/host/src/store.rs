@@ -237,9 +237,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
     /// atomic write. It need not be durable before the next commit is, but becomes so in order.
+    /// Under another claim than the shard's it does nothing: after the store went back in time,
+    /// commits of the same numbers may be another owner's.
     async fn outbox_done(
         &self,
         partition: &Partition,
+        claim: Claim,
         shard: u32,
         through: u64,
         marks: &[Mark],

@@ -194,7 +194,7 @@ impl Shard {
             CommitReply::Applied(applied) if applied.refused.is_empty() => {}
             other => bail!("commit {number} of shard {shard}: {other:?}"),
         }
-        Ok(self.store.outbox_done(&self.partition, shard, number, &[]).await?)
+        Ok(self.store.outbox_done(&self.partition, self.claimed.claim, shard, number, &[]).await?)
     }
 }
 

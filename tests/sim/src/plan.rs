@@ -179,6 +179,7 @@ fn settings(rng: &mut Rng) -> Settings {
         quantum: rng.pick(&[1, 4, 16]),
         max_loads: 16,
         max_outbox: 1_000,
+        keep_bytes: 0,
         forward_letters: false,
         lane_buffer: 32,
         spill_after: 500,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain::store::{Mark, OutboxEntry, Store};
+use ordain::store::{Claim, Mark, OutboxEntry, Store};
 use ordain_core::{
     Batch, Cause, CommitReply, DeadLetter, Emitted, Expect, JobWrite, LetterContent, LetterId,
     Message, MessageParts, Refusal,
@@ -123,14 +123,14 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     }
     let marks = noted(fixture);
     let store = fixture.store();
-    let done = store.outbox_done(&owner.partition, shard, 3, &marks).await;
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 3, &marks).await;
     done.expect("done");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
     }
     // Again, and less than that, changes nothing.
-    store.outbox_done(&owner.partition, shard, 2, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("done");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
 
     fixture.reopen().await;
@@ -139,8 +139,12 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value));
     }
+    // Nor does what another claim says: after the store went back, these may be other commits.
+    let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
+    store.outbox_done(&owner.partition, other, shard, 5, &[]).await.expect("an answer");
+    assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
     // More than was committed does not reach into the future.
-    store.outbox_done(&owner.partition, shard, 1_000, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, shard, 1_000, &[]).await.expect("done");
     assert_eq!(all(store, &owner, "a", 10).await, []);
     owner.write(store, emitting(next("a", 6), &[(6, 0)])).await;
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [6]);

@@ -73,7 +73,7 @@ async fn outbox_entries_that_are_none() {
         assert!(store.outbox(&owner.partition, shard, 0, 10).await.is_err(), "{entry:?}");
     }
     // What is published is removed all the same.
-    store.outbox_done(&owner.partition, shard, 9, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, shard, 9, &[]).await.expect("done");
     assert_eq!(numbers(store, &owner, "a").await, [] as [u64; 0]);
 }
 

@@ -102,7 +102,7 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows.len(), 1);
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);
     assert_eq!(store.streams().await.expect("streams").len(), 1);
-    store.outbox_done(&owner.partition, 0, 1, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, 0, 1, &[]).await.expect("done");
     let mark = Mark { name: "m".to_owned(), value: "1".into() };
     store.put_marks(&[mark]).await.expect("a mark");
     assert_eq!(store.mark("m").await.expect("a mark"), Some("1".into()));

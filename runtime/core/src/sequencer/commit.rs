@@ -1,6 +1,7 @@
 //! Commits: what a lane has to write, batches of a shard, and the answers. A shard has one batch
 //! in flight; the next one closes when it returns, so that batches grow with the load.
 
+mod again;
 mod applied;
 mod write;
 
@@ -14,6 +15,7 @@ use crate::effect::{Effect, Stop};
 use crate::event::{Delivery, Event};
 use crate::job::{Applied, Batch, CommitReply};
 use crate::settings::Backoff;
+use again::{Again, Kept};
 
 /// Between two sendings of a batch that got no answer: soon enough for a lost reply, rare enough
 /// for a store that is down.
@@ -29,6 +31,9 @@ pub(super) struct Shard {
     pub(super) letters: VecDeque<FreeLetter>,
     /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
+    kept: Kept,
+    /// What comes before the batch in flight: the store has lost it.
+    again: Option<Again>,
 }
 
 #[derive(Debug)]
@@ -61,6 +66,8 @@ impl Shard {
             dirty: VecDeque::new(),
             letters: VecDeque::new(),
             outbox: VecDeque::new(),
+            kept: Kept::default(),
+            again: None,
         }
     }
 
@@ -69,7 +76,10 @@ impl Shard {
     }
 
     pub(super) fn resend_at(&self) -> Option<u64> {
-        self.in_flight.as_ref()?.resend_at
+        match &self.again {
+            Some(again) => again.resend_at,
+            None => self.in_flight.as_ref()?.resend_at,
+        }
     }
 }
 
@@ -146,6 +156,7 @@ impl Sequencer {
 
     /// Sends batches again that got no answer.
     pub(super) fn resend(&mut self) {
+        self.resend_again();
         for shard in &mut self.shards {
             if let Some(flight) = &mut shard.in_flight
                 && flight.resend_at.is_some_and(|at| at <= self.now)
@@ -157,10 +168,13 @@ impl Sequencer {
     }
 
     pub(super) fn committed(&mut self, shard: u32, number: u64, reply: CommitReply) {
+        if self.committed_again(shard, number, &reply) {
+            return;
+        }
         let answered = self.shards.get_mut(shard as usize).and_then(|shard| {
             let asked = shard.in_flight.as_ref()?;
-            (asked.batch.number == number && asked.resend_at.is_none())
-                .then(|| shard.in_flight.take())?
+            let awaited = asked.resend_at.is_none() && shard.again.is_none();
+            (asked.batch.number == number && awaited).then(|| shard.in_flight.take())?
         });
         let Some(mut flight) = answered else {
             self.stats.stale += 1;
@@ -182,9 +196,9 @@ impl Sequencer {
                 self.shards[shard as usize].in_flight = Some(flight);
             }
             CommitReply::Fenced => self.stop(Stop::Fenced),
-            CommitReply::Rewound { found } => {
-                let detail = format!("commit {number} was to follow {}, but {found}", number - 1);
-                self.stop(Stop::Rewound { shard, detail });
+            CommitReply::Rewound { found, last } => {
+                self.shards[shard as usize].in_flight = Some(flight);
+                self.rewound(shard, number, &found, last);
             }
         }
     }

@@ -75,6 +75,7 @@ impl Sequencer {
             if !self.bring_in(&entry.1) {
                 break;
             }
+            self.wake_idle(&entry.1);
             self.due.after = Some(entry);
         }
         let more = next_in.is_some_and(|wait| wait == 0 || self.ended);
@@ -101,6 +102,17 @@ impl Sequencer {
                 self.looks.push_front(key);
                 return;
             }
+        }
+    }
+
+    /// Loads a due key again whose lane knows of nothing to do. The entry may have come with a
+    /// take-over that the lane has not heard of: another partition had the key, spilled events of
+    /// it, and lost it again to a load that nobody here waits for any more.
+    fn wake_idle(&mut self, key: &Key) {
+        let Some(index) = self.lanes.find(key) else { return };
+        let lane = &self.lanes[index];
+        if lane.durable() && lane.knows_nothing_due(self.now) {
+            self.load_again(index);
         }
     }
 

@@ -371,6 +371,15 @@ impl Lane {
         self.rare.tail_at
     }
 
+    /// Whether a due entry of its key can only be one that it has not heard of.
+    pub(super) fn knows_nothing_due(&self, now: u64) -> bool {
+        match self.mode {
+            Mode::Foreign(_) => true,
+            Mode::Live => self.due(now).is_none(),
+            Mode::Loading | Mode::Broken(_) => false,
+        }
+    }
+
     /// What it costs in memory apart from its events.
     pub(super) fn own_memory(&self) -> usize {
         size_of::<Self>()

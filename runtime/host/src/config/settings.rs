@@ -13,6 +13,11 @@ const TURNS_PER_WORKER: usize = 256;
 /// Loads under way at one time: two batches' worth, so that one is read while one is asked for.
 const LOADS_PER_BATCH: usize = 2;
 
+/// The part of the memory budget for commits that a shared store may lose: at ten thousand small
+/// events a second it has the last few seconds, and a server that syncs once a second loses one or
+/// two.
+const KEPT: usize = 8;
+
 /// Messages committed and not yet published, for each event that may run ahead. Beyond it the
 /// stream pauses: a sink that is down must not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
@@ -82,6 +87,10 @@ impl Config {
             max_turns: turns.div_ceil(share.of_stream.max(1)),
             batch_events: runtime.batch,
             batch_bytes: runtime.batch_size.bytes(),
+            keep_bytes: match self.store {
+                StoreConfig::Embedded(_) => 0,
+                StoreConfig::Redis(_) => runtime.memory_budget.bytes() / of_process / KEPT,
+            },
             prefetch: stream.source.prefetch(),
             quantum: stream.quantum,
             max_loads: LOADS_PER_BATCH * runtime.batch,

@@ -90,8 +90,19 @@ impl Driver {
         let telling = alarms::of(&batch);
         self.answer(async move {
             let reply = store.commit(&partition, claim, batch).await;
-            if let (Some(batch), CommitReply::Applied(applied)) = (telling, &reply) {
-                alarms::tell(&partition.stream, &batch, applied);
+            match (telling, &reply) {
+                (Some(batch), CommitReply::Applied(applied)) => {
+                    alarms::tell(&partition.stream, &batch, applied);
+                }
+                (_, CommitReply::Rewound { found, .. }) => tracing::error!(
+                    stream = &*partition.stream,
+                    partition = partition.number,
+                    shard,
+                    number,
+                    "THE STORE WENT BACK IN TIME: {found}. What it lost is committed again as far \
+                     as memory has it"
+                ),
+                _ => {}
             }
             Input::Committed { shard, number, reply }
         });

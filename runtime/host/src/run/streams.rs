@@ -16,7 +16,7 @@ use crate::driver::{INBOX, Note, Parts, Shared};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Job, Publisher, PublisherError, Target};
 use crate::source::{self, Checkpoint, FileOptions, Position};
-use crate::store::{Claimed, Partition, Store};
+use crate::store::{Claim, Claimed, Partition, Store};
 
 /// What all partitions share while they are brought up.
 pub(super) struct Starting<'a> {
@@ -93,7 +93,8 @@ impl<'a> Starting<'a> {
             for number in 0..stream.source.partitions() {
                 let partition = Partition { stream: name.shared(), number };
                 let claimed = self.store.claim(&partition).await?;
-                publisher = self.publish_left_overs(publisher, &partition, stream).await?;
+                publisher =
+                    self.publish_left_overs(publisher, &partition, claimed.claim, stream).await?;
                 mine.push(Mine { name, stream, partition, claimed });
             }
         }
@@ -105,6 +106,7 @@ impl<'a> Starting<'a> {
         &self,
         mut publisher: Publisher,
         partition: &Partition,
+        claim: Claim,
         stream: &Stream,
     ) -> Result<Publisher, RunError> {
         let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
@@ -112,8 +114,13 @@ impl<'a> Starting<'a> {
         let of = partition.clone();
         let publishing = tokio::task::spawn_blocking(move || {
             let stop = || *shutdown.borrow();
-            let left =
-                publisher.publish_left_overs(&of, dead_letter.as_deref(), &runtime, &stop)?;
+            let left = publisher.publish_left_overs(
+                &of,
+                claim,
+                dead_letter.as_deref(),
+                &runtime,
+                &stop,
+            )?;
             Ok::<_, PublisherError>((publisher, left))
         });
         let (publisher, left) = publishing.await.map_err(RunError::Panic)??;
@@ -149,6 +156,7 @@ impl<'a> Starting<'a> {
         );
         let target = Target {
             partition: partition.clone(),
+            claim: claimed.claim,
             dead_letter: stream.dead_letter.as_ref().map(Name::shared),
             done: Box::new(move |shard, through| {
                 drop(publish.blocking_send(Note::Input(Input::Published { shard, through })));

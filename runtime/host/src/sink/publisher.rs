@@ -10,13 +10,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use ordain_core::{Applied, Batch, DeadLetter};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Sink;
 use crate::cloudevents;
-use crate::store::{Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
+use crate::store::{Claim, Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
@@ -29,6 +30,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Target {
     /// The partition.
     pub partition: Partition,
+    /// Under which its messages are committed.
+    pub claim: Claim,
     /// The sink of its stream's dead letters, if they are forwarded.
     pub dead_letter: Option<Arc<str>>,
     /// Called when everything of a shard up to a commit is published and marked done.
@@ -136,6 +139,7 @@ impl Publisher {
     pub fn publish_left_overs(
         &mut self,
         partition: &Partition,
+        claim: Claim,
         dead_letter: Option<&str>,
         runtime: &Handle,
         stop: &dyn Fn() -> bool,
@@ -159,7 +163,7 @@ impl Publisher {
                 }
                 let marks = self.write(stop)?;
                 self.sync(stop)?;
-                runtime.block_on(self.store.outbox_done(partition, shard, after, &marks))?;
+                runtime.block_on(self.store.outbox_done(partition, claim, shard, after, &marks))?;
             }
         }
         Ok(published)
@@ -205,10 +209,14 @@ impl Publisher {
             }
         }
         self.sync(&never)?;
-        for Run { target, shard, through, marks } in runs {
-            let done = self.store.outbox_done(&target.partition, shard, through, &marks);
-            runtime.block_on(done)?;
-            (target.done)(shard, through);
+        // Together, and in this order: each mark is of a longer file than the one before.
+        let done = runs.iter().map(|run| {
+            let Target { partition, claim, .. } = &*run.target;
+            self.store.outbox_done(partition, *claim, run.shard, run.through, &run.marks)
+        });
+        runtime.block_on(try_join_all(done))?;
+        for run in runs {
+            (run.target.done)(run.shard, run.through);
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ use self::fences::Fences;
 use self::folder::Folder;
 use self::shared::Shared;
 use self::tables::{Tables, read_error};
-use self::writer::{Answer, QUEUE, Request, Writer};
+use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
 use super::{
     Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OutboxEntry, Page, Partition,
     STREAM_NAME_LIMIT, Store, StoreError, StoredLetter,
@@ -324,12 +324,13 @@ impl Store for Embedded {
     async fn outbox_done(
         &self,
         partition: &Partition,
+        claim: Claim,
         shard: u32,
         through: u64,
         marks: &[Mark],
     ) -> Result<(), StoreError> {
         check_marks(marks)?;
-        let outbox = Some((partition.clone(), shard, through));
+        let outbox = Some(OutboxDone { partition: partition.clone(), claim, shard, through });
         let marks = marks.to_vec();
         self.ask(|answer| Request::Done { outbox, marks, answer }).await
     }

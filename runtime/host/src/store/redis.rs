@@ -55,7 +55,11 @@ const START: Duration = Duration::from_secs(30);
 /// Between two tries of a start.
 const START_RETRY: Duration = Duration::from_millis(500);
 
-/// Between two warnings of commits that were not answered.
+/// Between two tries of what the server did not answer: from, to.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// How long the server waits for replicas before it says how many have a commit, in ms.
@@ -127,7 +131,7 @@ impl Redis {
     ) -> Result<(), StoreError> {
         let mut put = cmd("HSET");
         put.arg(self.names.of_stream(self.shard_of(key), "jobs", stream)).arg(key).arg(bytes);
-        self.link.call(&put).await.map(drop).map_err(unavailable)
+        self.ask(&put).await.map(drop)
     }
 
     async fn try_open(options: &Options) -> Result<Self, StoreError> {
@@ -135,7 +139,7 @@ impl Redis {
         let durability = server::look(&link, options.replicas).await?;
         let waiting_link = match options.replicas {
             0 => None,
-            _ => Some(Link::connect(&options.address).await.map_err(unavailable)?),
+            _ => Some(Link::connect(&options.address).await.map_err(unusable_or_away)?),
         };
         let store = Self {
             link,
@@ -158,7 +162,8 @@ impl Redis {
         let key = self.names.common("store");
         let mut call = self.call_of(&self.scripts.open, 0, "", std::slice::from_ref(&key));
         call.arg(SCHEMA).arg(self.shards);
-        let found = self.answer(&self.scripts.open, call).await.map_err(unusable_or_away)?;
+        let answer = self.call_once(&self.scripts.open, &call).await;
+        let found = answer.map_err(unusable_or_away)?;
         let [schema, shards] = parts(found, "what the store is")?;
         let (schema, shards) = (text(schema), text(shards));
         let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -187,15 +192,52 @@ impl Redis {
         call
     }
 
+    /// Runs a script, again where that may help: all but commits, whose sender knows better when.
     async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
-        self.answer(script, call).await.map_err(|error| script_error(script, &error))
+        let mut wait = RETRY_MIN;
+        loop {
+            let answer = self.run_once(script, &call).await;
+            if let Some(answer) = self.settled(answer, &mut wait).await {
+                return answer;
+            }
+        }
     }
 
-    /// Runs a script. One that the server does not know is sent whole.
-    async fn answer(&self, script: &Script, call: Cmd) -> RedisResult<Value> {
-        match self.link.call(&call).await {
+    /// Sends a command, again where that may help.
+    async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        let mut wait = RETRY_MIN;
+        loop {
+            let answer = self.link.call(cmd).await.map_err(|error| failed(&error));
+            if let Some(answer) = self.settled(answer, &mut wait).await {
+                return answer;
+            }
+        }
+    }
+
+    /// An answer; `None`, after a while, if there was none and the same is to be asked again:
+    /// nothing can go on without it, and whatever is asked this way may be asked twice.
+    async fn settled(
+        &self,
+        answer: Result<Value, StoreError>,
+        wait: &mut Duration,
+    ) -> Option<Result<Value, StoreError>> {
+        let Err(StoreError::Unavailable(reason)) = &answer else { return Some(answer) };
+        self.tell(&format!("the store does not answer and is asked again: {reason}"));
+        tokio::time::sleep(*wait).await;
+        *wait = (2 * *wait).min(RETRY_MAX);
+        None
+    }
+
+    /// Runs a script once.
+    async fn run_once(&self, script: &Script, call: &Cmd) -> Result<Value, StoreError> {
+        self.call_once(script, call).await.map_err(|error| failed(&error))
+    }
+
+    /// The same, with the server's own error. A script that it does not know is sent whole.
+    async fn call_once(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.link.call(call).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                self.link.call(&script.with_text(&call)).await
+                self.link.call(&script.with_text(call)).await
             }
             answer => answer,
         }
@@ -205,7 +247,9 @@ impl Redis {
     /// it in time.
     async fn run_commit(&self, call: Cmd) -> Result<Option<Value>, StoreError> {
         let script = &self.scripts.commit;
-        let Some(link) = &self.waiting_link else { return self.run(script, call).await.map(Some) };
+        let Some(link) = &self.waiting_link else {
+            return self.run_once(script, &call).await.map(Some);
+        };
         let with_wait = |call: Cmd| {
             let mut both = pipe();
             both.add_command(call).cmd("WAIT").arg(self.replicas).arg(REPLICAS_WAIT);
@@ -216,24 +260,19 @@ impl Redis {
             Err(error) if has_code(&error, "NOSCRIPT") => link.pipe(&with_wait(whole)).await,
             answers => answers,
         };
-        let answers = answers.map_err(|error| script_error(script, &error))?;
+        let answers = answers.map_err(|error| failed(&error))?;
         let [reply, replicas] =
             answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;
         let enough = number(&replicas).is_some_and(|count| count >= u64::from(self.replicas));
         Ok(enough.then_some(reply))
     }
 
-    /// Says that commits are not answered, now and then.
-    fn tell(&self, partition: &Partition, shard: u32, reason: &str) {
+    /// Says what is wrong, now and then.
+    fn tell(&self, words: &str) {
         let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
         if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
             *told_at = Some(Instant::now());
-            tracing::warn!(
-                stream = &*partition.stream,
-                partition = partition.number,
-                shard,
-                "a commit is not answered and is sent again: {reason}"
-            );
+            tracing::warn!("{words}");
         }
     }
 
@@ -369,7 +408,7 @@ impl Redis {
     async fn newest_epoch(&self, partition: &Partition) -> Result<u64, StoreError> {
         let fences = (0..self.shards).map(async |shard| {
             let key = self.names.of_partition(shard, "fence", partition);
-            let fence = self.link.call(cmd("GET").arg(&key)).await.map_err(unavailable)?;
+            let fence = self.ask(cmd("GET").arg(&key)).await?;
             let Some(fence) = bytes(fence) else { return Ok(0) };
             match decode_fence(&fence) {
                 Ok(fence) => Ok(fence.claim.epoch),
@@ -424,7 +463,7 @@ impl Store for Redis {
         let Partition { stream, number } = partition;
         let mut note = cmd("SADD");
         note.arg(self.names.common("partitions")).arg(format!("{number}:{stream}"));
-        self.link.call(&note).await.map_err(unavailable)?;
+        self.ask(&note).await?;
 
         let floor = self.newest_epoch(partition).await?;
         let script = &self.scripts.epoch;
@@ -479,7 +518,11 @@ impl Store for Redis {
             Ok(None) => format!("fewer than {} replicas have it", self.replicas),
             Err(error) => error.to_string(),
         };
-        self.tell(partition, shard, &reason);
+        self.tell(&format!(
+            "a commit of stream {stream:?} (partition {}, shard {shard}) is not answered and is \
+             sent again: {reason}",
+            partition.number
+        ));
         CommitReply::Unknown
     }
 
@@ -556,7 +599,7 @@ impl Store for Redis {
             let some = OUTBOX_READ.min(limit.max(1) - entries.len());
             let mut read = cmd("XRANGE");
             read.arg(&key).arg(format!("({after}")).arg("+").arg("COUNT").arg(some);
-            let read = self.link.call(&read).await.map_err(unavailable)?;
+            let read = self.ask(&read).await?;
             let read = read::outbox(partition, shard, read)?;
             let Some(last) = read.last() else { break };
             after = last.number;
@@ -573,6 +616,7 @@ impl Store for Redis {
     async fn outbox_done(
         &self,
         partition: &Partition,
+        claim: Claim,
         shard: u32,
         through: u64,
         marks: &[Mark],
@@ -585,10 +629,12 @@ impl Store for Redis {
                     .to_owned(),
             ));
         }
-        let key = self.names.of_partition(shard, "outbox", partition);
-        let mut trim = cmd("XTRIM");
-        trim.arg(key).arg("MINID").arg("=").arg(format!("{}-0", through.saturating_add(1)));
-        self.link.call(&trim).await.map(drop).map_err(unavailable)
+        let script = &self.scripts.done;
+        let keys = ["fence", "outbox"].map(|it| self.names.of_partition(shard, it, partition));
+        let mut call = self.call_of(script, shard, &partition.stream, &keys);
+        call.arg(&commit::claim_bytes(claim)[..]);
+        call.arg(format!("{}-0", through.saturating_add(1)));
+        self.run(script, call).await.map(drop)
     }
 
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
@@ -606,13 +652,13 @@ impl Store for Redis {
         for mark in marks {
             put.arg(&mark.name).arg(&mark.value[..]);
         }
-        self.link.call(&put).await.map(drop).map_err(unavailable)
+        self.ask(&put).await.map(drop)
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         let mut get = cmd("HGET");
         get.arg(self.names.common("marks")).arg(name);
-        self.link.call(&get).await.map(bytes).map_err(unavailable)
+        self.ask(&get).await.map(bytes)
     }
 
     /// Each answer says that what was asked is as durable as the server makes it.
@@ -682,17 +728,37 @@ fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// An answer that may be another one later.
-fn unavailable(error: RedisError) -> StoreError {
-    StoreError::Unavailable(error.to_string())
-}
+/// What the server says while it cannot do what it is asked, and may be able to later.
+const PASSING: [&str; 13] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNBLOCKED",
+];
 
-/// Why a script did not run; its text is of no use to anybody.
-fn script_error(script: &Script, error: &RedisError) -> StoreError {
-    StoreError::Unavailable(format!("{} ({})", error, script.name))
+/// Why something was not done, by whether asking again may help.
+fn failed(error: &RedisError) -> StoreError {
+    let words = error.to_string();
+    match error.kind() {
+        _ if error.code().is_some_and(|code| PASSING.contains(&code)) => {
+            StoreError::Unavailable(words)
+        }
+        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => StoreError::Corrupt(words),
+        _ => StoreError::Unavailable(words),
+    }
 }
 
 /// Why a start did not go on: what another try cannot mend ends it.
+#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 fn unusable_or_away(error: RedisError) -> StoreError {
     let words = error.to_string();
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
@@ -711,5 +777,5 @@ fn unusable_or_away(error: RedisError) -> StoreError {
              or by one in the file that SSL_CERT_FILE names"
         ));
     }
-    unavailable(error)
+    failed(&error)
 }

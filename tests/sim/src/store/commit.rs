@@ -165,5 +165,5 @@ fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
 }
 
 fn rewound(found: &str) -> CommitReply {
-    CommitReply::Rewound { found: found.to_owned() }
+    CommitReply::Rewound { found: found.to_owned(), last: None }
 }

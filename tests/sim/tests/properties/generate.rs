@@ -163,7 +163,8 @@ fn reply() -> impl Strategy<Value = CommitReply> {
         20 => applied.prop_map(CommitReply::Applied),
         4 => Just(CommitReply::Unknown),
         1 => Just(CommitReply::Fenced),
-        1 => text().prop_map(|found| CommitReply::Rewound { found }),
+        1 => (text(), proptest::option::of(sequence()))
+            .prop_map(|(found, last)| CommitReply::Rewound { found, last }),
     ]
 }
 
@@ -236,6 +237,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             quantum,
             max_loads: 2,
             max_outbox: 10,
+            keep_bytes: 20_000,
             forward_letters: first == 0,
             lane_buffer: 3,
             spill_after: 100,

@@ -12,6 +12,7 @@ const ID_SLACK: usize = 256;
 impl Sequencer {
     pub(super) fn applied(&mut self, flight: InFlight, mut applied: Applied) {
         let InFlight { batch, lanes, letters, bytes, .. } = flight;
+        self.keep(&batch, &applied);
         self.stats.commits += 1;
         self.memory -= bytes;
         for (letter, delivery) in batch.letters.iter().zip(letters) {

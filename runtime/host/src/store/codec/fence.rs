@@ -38,25 +38,28 @@ pub enum Verdict {
 impl Verdict {
     /// What a shard says that nobody has claimed.
     pub fn unclaimed() -> Self {
-        Self::Answer(CommitReply::Rewound { found: "no claim at all".to_owned() })
+        Self::Answer(CommitReply::Rewound {
+            found: "there is no claim at all".to_owned(),
+            last: None,
+        })
     }
 }
 
 impl FenceRecord {
     /// Whether a commit under a claim may be applied.
     pub fn judge(&self, claim: Claim, number: u64) -> Verdict {
-        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found });
+        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found, last: None });
         let (ours, theirs) = (claim.epoch, self.claim.epoch);
         if theirs > ours {
             return Verdict::Answer(CommitReply::Fenced);
         }
         if theirs < ours {
             return rewound(format!(
-                "the claim of epoch {theirs}, and the commit's is of epoch {ours}"
+                "the claim is of epoch {theirs}, and the commit's of epoch {ours}"
             ));
         }
         if self.claim.random != claim.random {
-            return rewound(format!("another claim of epoch {ours}"));
+            return rewound(format!("the claim is another one of epoch {ours}"));
         }
         if number == self.number && number > 0 {
             return Verdict::Answer(CommitReply::Applied(self.applied.clone()));
@@ -64,7 +67,8 @@ impl FenceRecord {
         if Some(number) == self.number.checked_add(1) {
             return Verdict::Apply;
         }
-        rewound(format!("commit {} as the last one, before commit {number}", self.number))
+        let found = format!("commit {} is the last one", self.number);
+        Verdict::Answer(CommitReply::Rewound { found, last: Some(self.number) })
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) enum Request {
     },
     /// Removes outbox entries if there is a place to remove them from, and puts marks.
     Done {
-        outbox: Option<(Partition, u32, u64)>,
+        outbox: Option<OutboxDone>,
         marks: Vec<Mark>,
         answer: Answer<()>,
     },
@@ -68,6 +68,14 @@ pub(super) enum Request {
         bytes: Vec<u8>,
         answer: Answer<()>,
     },
+}
+
+/// Through which commit an outbox is done, and who says so.
+pub(super) struct OutboxDone {
+    pub(super) partition: Partition,
+    pub(super) claim: Claim,
+    pub(super) shard: u32,
+    pub(super) through: u64,
 }
 
 pub(super) type Answer<T> = oneshot::Sender<T>;
@@ -285,17 +293,14 @@ impl Writer {
         Ok(())
     }
 
-    fn done(
-        &mut self,
-        outbox: Option<&(Partition, u32, u64)>,
-        marks: Vec<Mark>,
-    ) -> fjall::Result<()> {
+    fn done(&mut self, outbox: Option<&OutboxDone>, marks: Vec<Mark>) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), marks.len() + 16);
-        if let Some((partition, shard, through)) = outbox {
+        if let Some(OutboxDone { partition, claim, shard, through }) = outbox {
+            let fence = self.fences.get(partition, *shard);
+            let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(()) };
             // Later commits are not published yet, whatever the caller says.
-            let last = self.fences.get(partition, *shard).map_or(0, |fence| fence.number);
-            let through = last.min(*through);
+            let through = fence.number.min(*through);
             let place = keys::done(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);
             if through > done {

@@ -14,7 +14,7 @@ use redis::{Value, cmd};
 use super::read::Numbered;
 use super::record::Record;
 use super::value::{array, bytes, number, parts, strange, text};
-use super::{FIND_BYTES, Redis, unavailable};
+use super::{FIND_BYTES, Redis};
 use crate::store::codec::{decode_letter, put_letter_key, put_letter_place, split_letter_place};
 use crate::store::{KeyFilter, KeyRow, OutboxEntry, Page, Partition, StoreError, StoredLetter};
 
@@ -41,7 +41,7 @@ pub(super) fn size_of_entry(entry: &OutboxEntry) -> usize {
 pub(super) async fn streams(store: &Redis) -> Result<Vec<Arc<str>>, StoreError> {
     let mut ask = cmd("SMEMBERS");
     ask.arg(store.names.common("partitions"));
-    let partitions = array(store.link.call(&ask).await.map_err(unavailable)?, "partitions")?;
+    let partitions = array(store.ask(&ask).await?, "partitions")?;
     let mut streams = BTreeSet::new();
     for partition in partitions.into_iter().filter_map(text) {
         let Some((number, stream)) = partition.split_once(':') else { continue };
@@ -59,7 +59,7 @@ async fn has_anything(store: &Redis, partition: &Partition) -> Result<bool, Stor
         let mut ask = cmd("EXISTS");
         ask.arg(&store.of_stream(shard, &partition.stream, ["jobs", "letters"])[..]);
         ask.arg(store.names.of_partition(shard, "outbox", partition));
-        store.link.call(&ask).await.map_err(unavailable)
+        store.ask(&ask).await
     });
     let found = try_join_all(shards).await?;
     Ok(found.iter().any(|count| number(count).is_some_and(|count| count > 0)))

@@ -26,6 +26,11 @@ impl Script {
         Self::new(name, "#!lua flags=no-writes", body)
     }
 
+    /// One that only removes: it runs also where there is no memory left, and makes room.
+    fn removing(name: &'static str, body: &str) -> Self {
+        Self::new(name, "#!lua flags=allow-oom", body)
+    }
+
     fn new(name: &'static str, first_line: &str, body: &str) -> Self {
         let text = format!("{first_line}\n{COMMON}\n{body}");
         let digest = Digested::new(&text).get_hash().to_owned();
@@ -59,6 +64,7 @@ pub(super) struct Scripts {
     pub(super) epoch: Script,
     pub(super) claim: Script,
     pub(super) commit: Script,
+    pub(super) done: Script,
     pub(super) load: Script,
     pub(super) take_over: Script,
     pub(super) spill: Script,
@@ -74,6 +80,7 @@ impl Scripts {
             epoch: Script::writing("epoch", include_str!("scripts/epoch.lua")),
             claim: Script::writing("claim", include_str!("scripts/claim.lua")),
             commit: Script::writing("commit", include_str!("scripts/commit.lua")),
+            done: Script::removing("done", include_str!("scripts/done.lua")),
             load: Script::reading("load", include_str!("scripts/load.lua")),
             take_over: Script::writing("take-over", include_str!("scripts/take_over.lua")),
             spill: Script::reading("spill", include_str!("scripts/spill.lua")),

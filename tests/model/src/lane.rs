@@ -1,0 +1,119 @@
+//! What an owner holds of a key.
+
+use crate::set::Set;
+use crate::store::{Job, Known, Stamp, Write};
+
+/// Where the load of a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Load {
+    /// To be asked for.
+    Wanted,
+    /// The store has answered, and the owner has not heard it yet.
+    Answered(Option<Job>),
+    /// Known, or assumed to be absent.
+    Done,
+}
+
+/// A lane.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Lane {
+    pub(crate) load: Load,
+    /// Of the stored job; `None`: there is none, or that is assumed.
+    pub(crate) known: Option<Known>,
+    /// Everything before it was executed.
+    pub(crate) done: u8,
+    /// Events that are not durable, as far as is known.
+    pub(crate) held: Set,
+    /// Events in the store.
+    pub(crate) spilled: Set,
+}
+
+impl Lane {
+    pub(crate) fn new(load: Load) -> Self {
+        Self { load, known: None, done: 1, held: Set::default(), spilled: Set::default() }
+    }
+
+    fn is_live(&self) -> bool {
+        self.load == Load::Done
+    }
+
+    /// The stored `next`.
+    fn next(&self) -> u8 {
+        self.known.map_or(1, |known| known.next)
+    }
+
+    /// Events executed ahead of what is durable.
+    pub(crate) fn ahead(&self) -> u8 {
+        self.done - self.next()
+    }
+
+    pub(crate) fn is_runnable(&self) -> bool {
+        self.is_live() && self.held.with_all(self.spilled).has(self.done)
+    }
+
+    /// Whether the store knows all that it does.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_live() && self.ahead() == 0 && self.held.is_empty()
+    }
+
+    /// Whether it has nothing to do, as far as it knows.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_quiet() && !self.is_runnable()
+    }
+
+    /// Whether it waits for an event that may have come to another partition.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_live() && !self.is_runnable() && self.ahead() == 0 && !self.held.is_empty()
+    }
+
+    /// Whether the event is durable, as far as it knows.
+    pub(crate) fn has(&self, sequence: u8) -> bool {
+        self.is_live() && (sequence < self.next() || self.spilled.has(sequence))
+    }
+
+    pub(crate) fn take(&mut self, sequence: u8) {
+        if !self.has(sequence) {
+            self.held = self.held.with(sequence);
+        }
+    }
+
+    /// Whether it would learn anything from a load.
+    pub(crate) fn would_learn(&self, job: Option<&Job>) -> bool {
+        let spilled = job.map_or(Set::default(), |job| job.spilled);
+        match self.load {
+            Load::Wanted => true,
+            Load::Answered(_) => false,
+            Load::Done => self.known != job.map(Job::known) || self.spilled != spilled,
+        }
+    }
+
+    /// The answer to its load is heard.
+    pub(crate) fn loaded(&mut self) {
+        let Load::Answered(job) = std::mem::replace(&mut self.load, Load::Done) else { return };
+        self.known = job.as_ref().map(Job::known);
+        self.spilled = job.map_or(Set::default(), |job| job.spilled);
+        self.done = self.next();
+        self.held = self.held.without(self.spilled).from(self.done);
+    }
+
+    /// What it has to write; with `spill` also what it holds.
+    pub(crate) fn write(&self, key: u8, spill: bool) -> Option<Write> {
+        let loose = if spill { self.held.from(self.done) } else { Set::default() };
+        let spilled = self.spilled.with_all(loose).from(self.done);
+        let write = Write { key, known: self.known, next: self.done, spilled };
+        (self.is_live() && (self.ahead() > 0 || !loose.is_empty())).then_some(write)
+    }
+
+    /// Its write was applied.
+    pub(crate) fn written(&mut self, write: &Write, by: Stamp) {
+        let take_overs = self.known.map_or(0, |known| known.take_overs);
+        self.known = Some(Known { next: write.next, take_overs, by });
+        self.spilled = write.spilled;
+        self.held = self.held.without(write.spilled).from(write.next);
+    }
+
+    /// Its write was refused: it drops what it executed, and starts again from the stored job.
+    pub(crate) fn refused(&mut self) {
+        *self = Self { held: self.held, ..Self::new(Load::Wanted) };
+    }
+}

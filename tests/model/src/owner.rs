@@ -1,0 +1,197 @@
+//! An owner of a partition: what it has in memory, and what it learns from answers.
+
+use crate::lane::{Lane, Load};
+use crate::set::Set;
+use crate::store::{Batch, Claim, Entry, Fence, Stamp};
+use crate::{Fault, Scope};
+
+/// How an owner fares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// It has no lease yet.
+    #[default]
+    Waiting,
+    /// It has one, which it may have lost meanwhile.
+    Alive,
+    /// It has given its partition up in order.
+    Released,
+    /// It was told that a newer owner is there.
+    Fenced,
+    /// It was told that the store went back in time.
+    Stopped,
+}
+
+/// One holder of one lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) phase: Phase,
+    pub(crate) claim: Claim,
+    /// Its connection to the broker is lost, and it does not know.
+    pub(crate) cut: bool,
+    /// Of each shard.
+    pub(crate) sides: Vec<Side>,
+    /// Of each key.
+    pub(crate) lanes: Vec<Option<Lane>>,
+    /// Deliveries that are not acknowledged, as places in the queue.
+    pub(crate) taken: Set,
+    /// Those of them whose event is durable.
+    pub(crate) finished: Set,
+}
+
+/// What it has to do with one shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Side {
+    pub(crate) claimed: bool,
+    /// Of its last commit.
+    pub(crate) number: u8,
+    /// Sent, and not answered.
+    pub(crate) in_flight: Option<Batch>,
+    /// Committed, and to be published.
+    pub(crate) outbox: Vec<Entry>,
+    /// Published up to this commit.
+    pub(crate) published: u8,
+    /// For the properties: its last commit.
+    last: Stamp,
+}
+
+impl Owner {
+    pub(crate) fn start(&mut self, scope: &Scope, claim: Claim) {
+        *self = Self {
+            phase: Phase::Alive,
+            claim,
+            sides: vec![Side::default(); usize::from(scope.shards)],
+            lanes: vec![None; usize::from(scope.keys)],
+            ..Self::default()
+        };
+    }
+
+    /// It is gone with all that it had.
+    pub(crate) fn end(&mut self, phase: Phase) {
+        *self = Self { phase, ..Self::default() };
+    }
+
+    pub(crate) fn has_claimed_all(&self) -> bool {
+        self.phase == Phase::Alive && self.sides.iter().all(|side| side.claimed)
+    }
+
+    /// Its claim is in the fence. What an earlier owner has left in the outbox is to be published.
+    pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
+        let side = &mut self.sides[shard];
+        *side = Side {
+            claimed: true,
+            number: fence.number,
+            last: fence.last,
+            outbox,
+            ..Side::default()
+        };
+    }
+
+    pub(crate) fn lane(&self, key: u8) -> Option<&Lane> {
+        self.lanes[usize::from(key)].as_ref()
+    }
+
+    pub(crate) fn deliver(&mut self, scope: &Scope, place: u8) {
+        self.taken = self.taken.with(place);
+        let event = scope.event(place);
+        // The first event may run before it is known that there is no job.
+        let load = if event.sequence == 1 { Load::Done } else { Load::Wanted };
+        let lane = &mut self.lanes[usize::from(event.key)];
+        lane.get_or_insert_with(|| Lane::new(load)).take(event.sequence);
+    }
+
+    /// The next event of a key is executed.
+    pub(crate) fn run(&mut self, scope: &Scope, key: u8) {
+        let Some(lane) = &mut self.lanes[usize::from(key)] else { return };
+        lane.done += 1;
+        if scope.is(Fault::AcknowledgeBeforeCommit) {
+            let done = lane.done;
+            let executed = |place: &u8| {
+                let event = scope.event(*place);
+                event.key == key && event.sequence < done
+            };
+            self.finished = self.taken.iter().filter(executed).fold(self.finished, Set::with);
+        }
+    }
+
+    /// The next commit of a shard: what was executed, and with `spill` also what is held.
+    pub(crate) fn batch(&self, scope: &Scope, shard: usize, spill: bool) -> Option<Batch> {
+        let side = &self.sides[shard];
+        let lanes = (0..).zip(&self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
+        let writes: Vec<_> =
+            lanes.filter_map(|(key, lane)| lane.as_ref()?.write(key, spill)).collect();
+        if writes.is_empty() || side.in_flight.is_some() {
+            return None;
+        }
+        let only_spills = writes.iter().all(|write| write.first() == write.next);
+        let unfenced = scope.is(Fault::SpillWithoutFence) && only_spills;
+        let number = if unfenced { 0 } else { side.number + 1 };
+        Some(Batch { claim: self.claim, number, writes, after: side.last })
+    }
+
+    /// Its commit was applied, except for these keys.
+    pub(crate) fn applied(&mut self, scope: &Scope, shard: usize, refused: Set) {
+        let side = &mut self.sides[shard];
+        let Some(batch) = side.in_flight.take() else { return };
+        if batch.number > 0 {
+            side.number = batch.number;
+            side.last = batch.stamp();
+        }
+        for write in &batch.writes {
+            if scope.publishes && !refused.has(write.key) {
+                side.outbox.extend(write.entry(batch.number));
+            }
+            match &mut self.lanes[usize::from(write.key)] {
+                Some(lane) if refused.has(write.key) => lane.refused(),
+                Some(lane) => lane.written(write, batch.stamp()),
+                None => {}
+            }
+        }
+    }
+
+    /// Acknowledges what is finished: the places, which are a prefix of those taken.
+    pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
+        let durable = |place: &u8| {
+            let event = scope.event(*place);
+            self.lane(event.key).is_some_and(|lane| lane.has(event.sequence))
+        };
+        let finished = self.taken.iter().filter(durable).fold(self.finished, Set::with);
+        let places = if scope.is(Fault::AcknowledgeBeyondPrefix) {
+            let last = finished.iter().last().map_or(0, |last| last + 1);
+            self.taken.without(self.taken.from(last))
+        } else {
+            let prefix = self.taken.iter().take_while(|place| finished.has(*place));
+            prefix.fold(Set::default(), Set::with)
+        };
+        self.taken = self.taken.without(places);
+        self.finished = finished.without(places);
+        places
+    }
+
+    /// Whether a lane may leave: the store knows all that it does, and no write is under way.
+    pub(crate) fn may_leave(&self, scope: &Scope, key: u8) -> bool {
+        let lane = |lane: &Lane| lane.is_quiet() || scope.is(Fault::LeaveTooEarly);
+        self.sides[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
+    }
+
+    /// Whether it can release its partition: nothing is under way or executed in vain.
+    pub(crate) fn may_release(&self) -> bool {
+        self.sides.iter().all(|side| side.in_flight.is_none())
+            && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
+    }
+
+    /// Whether a job is to be loaded: for events that wait for it, because an answer was lost,
+    /// because its next event may have come to another partition, or because it is due and its
+    /// lane, if there is one, does not know of anything to do.
+    pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
+        let side = &self.sides[scope.shard_of(key)];
+        let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);
+        side.claimed
+            && match self.lane(key) {
+                None => is_due,
+                Some(lane) if lane.load == Load::Done => {
+                    side.in_flight.is_none() && (lane.waits() || due(lane))
+                }
+                Some(_) => true,
+            }
+    }
+}

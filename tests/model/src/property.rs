@@ -1,0 +1,178 @@
+//! What must always hold, and what must be seen at least once.
+
+use stateright::Property;
+
+use crate::owner::Phase;
+use crate::store::{Job, Shard};
+use crate::world::{Place, World};
+use crate::{Event, Scope};
+
+/// What must never be, found in the step that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Broken {
+    Order,
+    NotKnown,
+    AppliedTwice,
+    AnotherAnswered,
+    NotBuiltOn,
+    TwoOfOneEpoch,
+    LeaseBelowClaim,
+    FencedByOlder,
+    StoppedInVain,
+    PublishedUncommitted,
+    PublishedOutOfOrder,
+    RemovedUnpublished,
+}
+
+/// What was found so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Found {
+    /// The leases went back.
+    pub(crate) lost_leases: bool,
+    /// A shard went back.
+    pub(crate) lost_commits: bool,
+    /// The first thing that must never be.
+    pub(crate) broken: Option<Broken>,
+}
+
+impl Found {
+    /// Notes what must never be, where it is asked for: of what is lost when the store goes back
+    /// nobody can know what was read or published before.
+    pub(crate) fn note(&mut self, broken: Broken) {
+        let asked = match broken {
+            Broken::NotKnown | Broken::PublishedUncommitted => !self.lost_commits,
+            Broken::FencedByOlder | Broken::StoppedInVain => {
+                !self.lost_commits && !self.lost_leases
+            }
+            _ => true,
+        };
+        if asked {
+            self.broken.get_or_insert(broken);
+        }
+    }
+}
+
+/// All properties.
+pub(crate) fn all() -> Vec<Property<Scope>> {
+    let mut all = always();
+    all.extend(sometimes());
+    all
+}
+
+fn always() -> Vec<Property<Scope>> {
+    macro_rules! never {
+        ($name:literal, $broken:ident) => {
+            Property::always($name, |_: &Scope, world: &World| {
+                world.found.broken != Some(Broken::$broken)
+            })
+        };
+    }
+    vec![
+        Property::always("nothing is lost", |scope, world: &World| !world.has_lost(scope)),
+        Property::always("nothing gets stuck", |scope: &Scope, world: &World| {
+            (0..scope.partitions()).all(|partition| !world.is_stuck(scope, partition))
+        }),
+        never!("events of a key settle in order, each once", Order),
+        never!("a write changes the job that its lane knows", NotKnown),
+        never!("a commit is applied once", AppliedTwice),
+        never!("an answer is that of the commit itself", AnotherAnswered),
+        never!("a commit builds on the one before it", NotBuiltOn),
+        never!("no two owners of one epoch commit", TwoOfOneEpoch),
+        never!("a lease is above every claim", LeaseBelowClaim),
+        never!("only a newer lease fences an owner", FencedByOlder),
+        never!("an owner stops only if the store went back", StoppedInVain),
+        never!("only what is committed is published", PublishedUncommitted),
+        never!("messages of a key are published in order", PublishedOutOfOrder),
+        never!("what leaves the outbox was published", RemovedUnpublished),
+    ]
+}
+
+fn sometimes() -> Vec<Property<Scope>> {
+    vec![
+        Property::sometimes("everything is done", |_, world: &World| world.is_done()),
+        Property::sometimes("an event waits in the store", |_, world: &World| {
+            world.has_job(|job| !job.spilled.is_empty())
+        }),
+        Property::sometimes("a job is taken over and back", |_, world: &World| {
+            world.has_job(|job| job.take_overs > 1)
+        }),
+        Property::sometimes("a write is refused", |_, world: &World| {
+            let shards = world.store.shards.iter();
+            shards.flat_map(|shard| &shard.fences).any(|fence| !fence.refused.is_empty())
+        }),
+        Property::sometimes("an owner hands over", |_, world: &World| {
+            world.has_owner(Phase::Released)
+        }),
+        Property::sometimes("an owner is fenced", |_, world: &World| {
+            world.has_owner(Phase::Fenced)
+        }),
+        Property::sometimes("an owner stops", |_, world: &World| world.has_owner(Phase::Stopped)),
+    ]
+}
+
+impl World {
+    fn has_job(&self, is: fn(&Job) -> bool) -> bool {
+        self.store.shards.iter().flat_map(|shard| shard.jobs.iter().flatten()).any(is)
+    }
+
+    fn has_owner(&self, phase: Phase) -> bool {
+        self.owners.iter().any(|owner| owner.phase == phase)
+    }
+
+    /// Whether an event is acknowledged, and neither settled nor in the store. What a shard that
+    /// went back has lost is not asked for.
+    fn has_lost(&self, scope: &Scope) -> bool {
+        let lost = |(place, event): (&Place, &Event)| {
+            let sequence = event.sequence;
+            let durable = |job: &Job| sequence < job.next || job.spilled.has(sequence);
+            *place == Place::Gone && !self.store.job(scope, event.key).is_some_and(durable)
+        };
+        !self.found.lost_commits && self.queue.iter().zip(&scope.queue).any(lost)
+    }
+
+    fn is_done(&self) -> bool {
+        let empty = |shard: &Shard| shard.outbox.iter().all(Vec::is_empty);
+        self.queue.iter().all(|place| *place == Place::Gone)
+            && !self.has_job(|job| !job.spilled.is_empty())
+            && self.store.shards.iter().all(empty)
+    }
+
+    /// Whether the newest owner of a partition has something to do and can do nothing. It must get
+    /// on without another owner, and without waiting for an event that is not there.
+    fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
+        let started =
+            |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
+        let Some(id) = (0..self.owners.len()).rfind(started) else { return false };
+        if self.found.broken.is_some()
+            || self.found.lost_commits
+            || self.owners[id].cut
+            || !self.owners[id].has_claimed_all()
+            || !self.has_work(scope, id)
+        {
+            return false;
+        }
+        // The scope ends here, not the protocol.
+        let barred = |key: u8| {
+            self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
+        };
+        let mut actions = Vec::new();
+        self.actions_of(scope, id, &mut actions);
+        let gets_on = actions.into_iter().any(|action| self.gets_on(scope, action));
+        !gets_on && !(0..scope.keys).any(barred)
+    }
+
+    /// Whether there is something that nobody but this owner would do.
+    fn has_work(&self, scope: &Scope, id: usize) -> bool {
+        let partition = scope.leases[id];
+        let runnable = |job: &Job| job.partition == partition && job.is_runnable();
+        let has_work = |shard: &Shard| {
+            shard.jobs.iter().flatten().any(runnable)
+                || !shard.outbox[usize::from(partition)].is_empty()
+        };
+        // Without spilling, an event may have to wait for one that another owner has.
+        let next = |key: u8| self.store.job(scope, key).map_or(1, |job| job.next);
+        let taken = self.owners[id].taken.iter().map(|place| scope.event(place));
+        let mut runnable = taken.filter(|event| scope.spills || event.sequence <= next(event.key));
+        runnable.next().is_some() || self.store.shards.iter().any(has_work)
+    }
+}

@@ -1,0 +1,204 @@
+//! Walks through all runs of small scopes. `docs/protocol.md` says what they are.
+//! `ORDAIN_MODEL=large` adds larger ones.
+
+use std::time::Instant;
+
+use ordain_model::{Action, Fault, Scope};
+use stateright::{Checker, HasDiscoveries, Model};
+
+// What a scope must show, so that it is not empty.
+const DONE: &str = "everything is done";
+const SPILLED: &str = "an event waits in the store";
+const AND_BACK: &str = "a job is taken over and back";
+const REFUSED: &str = "a write is refused";
+const OVER: &str = "an owner hands over";
+const LATE: &str = "an owner is fenced";
+const STOPPED: &str = "an owner stops";
+
+// What a fault must break.
+const LOST: &str = "nothing is lost";
+const STUCK: &str = "nothing gets stuck";
+const ORDER: &str = "events of a key settle in order, each once";
+const KNOWN: &str = "a write changes the job that its lane knows";
+const ONCE: &str = "a commit is applied once";
+const OWN_ANSWER: &str = "an answer is that of the commit itself";
+const BUILDS: &str = "a commit builds on the one before it";
+const ONE_OF_EPOCH: &str = "no two owners of one epoch commit";
+const ABOVE: &str = "a lease is above every claim";
+const FENCED: &str = "only a newer lease fences an owner";
+const NOT_IN_VAIN: &str = "an owner stops only if the store went back";
+const COMMITTED: &str = "only what is committed is published";
+const PUBLISHED: &str = "what leaves the outbox was published";
+const IN_ORDER: &str = "messages of a key are published in order";
+
+/// A scope, and all that is to be found in it.
+type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
+/// A fault, a scope, and the property that it breaks there.
+type Break = (Fault, fn() -> Scope, &'static str);
+
+const ONE_PARTITION: &[Case] = &[
+    ("one_partition", Scope::one_partition, &[DONE, SPILLED, REFUSED, OVER, LATE]),
+    ("three_events", Scope::three_events, &[DONE, SPILLED, REFUSED, OVER, LATE]),
+    ("outbox", Scope::outbox, &[DONE, REFUSED, OVER, LATE]),
+    ("two_shards", Scope::two_shards, &[DONE, SPILLED, REFUSED, OVER, LATE]),
+    ("three_owners", Scope::three_owners, &[DONE, REFUSED, OVER, LATE]),
+];
+
+const TWO_PARTITIONS: &[Case] = &[
+    ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, AND_BACK, REFUSED]),
+    ("older_owner", Scope::older_owner, &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE]),
+    ("two_keys", Scope::two_keys, &[DONE, SPILLED, AND_BACK, REFUSED]),
+    // The limit that the page names.
+    ("moved_outbox", Scope::moved_outbox, &[DONE, IN_ORDER]),
+];
+
+const GOES_BACK: &[Case] = &[
+    ("goes_back", Scope::goes_back, &[DONE, REFUSED, OVER, LATE, STOPPED]),
+    ("goes_back_under_three", Scope::goes_back_under_three, &[DONE, REFUSED, OVER, LATE, STOPPED]),
+    ("goes_back_in_part", Scope::goes_back_in_part, &[DONE, REFUSED, OVER, LATE, STOPPED]),
+    ("goes_back_with_outbox", Scope::goes_back_with_outbox, &[DONE, REFUSED, OVER, LATE, STOPPED]),
+    (
+        "goes_back_with_late_commit",
+        Scope::goes_back_with_late_commit,
+        &[DONE, REFUSED, OVER, LATE, STOPPED],
+    ),
+];
+
+const FAULTS: &[Break] = &[
+    (Fault::CommitWithoutClaim, Scope::three_events, LOST),
+    (Fault::CommitWithoutClaim, Scope::three_events, OWN_ANSWER),
+    (Fault::ClaimWithoutRandom, Scope::goes_back, ONE_OF_EPOCH),
+    (Fault::ClaimWithoutRandom, Scope::goes_back, OWN_ANSWER),
+    (Fault::EpochFromFence, Scope::two_shards, FENCED),
+    (Fault::EpochFromLease, Scope::goes_back, ABOVE),
+    (Fault::SpillWithoutFence, Scope::three_events, LOST),
+    (Fault::AcknowledgeBeforeCommit, Scope::one_partition, LOST),
+    (Fault::AcknowledgeBeyondPrefix, Scope::one_partition, LOST),
+    (Fault::WriteWithoutCondition, Scope::two_partitions, ORDER),
+    (Fault::TakeOversNotCounted, Scope::two_partitions, LOST),
+    (Fault::TakeOversNotCounted, Scope::older_owner, LOST),
+    (Fault::TakeOversNotCounted, Scope::two_partitions, KNOWN),
+    (Fault::AnswerForgotten, Scope::one_partition, ONCE),
+    (Fault::RepeatRefused, Scope::one_partition, NOT_IN_VAIN),
+    (Fault::NumberIgnored, Scope::goes_back, BUILDS),
+    (Fault::SpilledNotDue, Scope::one_partition, STUCK),
+    (Fault::DueStays, Scope::two_partitions, STUCK),
+    (Fault::DueLeftToLane, Scope::two_partitions, STUCK),
+    (Fault::DueLeftToLane, Scope::older_owner, STUCK),
+    (Fault::LeaveTooEarly, Scope::one_partition, STUCK),
+    (Fault::PublishBeforeCommit, Scope::outbox, COMMITTED),
+    (Fault::RemoveUnpublished, Scope::outbox, PUBLISHED),
+    (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, PUBLISHED),
+];
+
+#[test]
+fn one_partition() {
+    ONE_PARTITION.iter().for_each(walk);
+}
+
+#[test]
+fn two_partitions() {
+    TWO_PARTITIONS.iter().for_each(walk);
+}
+
+#[test]
+fn a_store_that_goes_back() {
+    GOES_BACK.iter().for_each(walk);
+}
+
+#[test]
+fn large_one_partition() {
+    walk_large(&(
+        "one_partition_large",
+        Scope::one_partition_large,
+        &[DONE, SPILLED, REFUSED, OVER, LATE],
+    ));
+}
+
+#[test]
+fn large_two_shards() {
+    walk_large(&(
+        "two_shards_large",
+        Scope::two_shards_large,
+        &[DONE, SPILLED, REFUSED, OVER, LATE],
+    ));
+}
+
+#[test]
+fn large_two_partitions() {
+    let expected = &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE];
+    walk_large(&("two_partitions_large", Scope::two_partitions_large, expected));
+}
+
+#[test]
+fn large_goes_back() {
+    walk_large(&(
+        "goes_back_large",
+        Scope::goes_back_large,
+        &[DONE, SPILLED, REFUSED, OVER, LATE, STOPPED],
+    ));
+}
+
+#[test]
+fn large_goes_back_with_outbox() {
+    let expected = &[DONE, REFUSED, OVER, LATE, STOPPED];
+    walk_large(&("goes_back_with_outbox_large", Scope::goes_back_with_outbox_large, expected));
+}
+
+#[test]
+fn large_goes_back_under_two_partitions() {
+    let expected = &[DONE, AND_BACK, REFUSED, OVER, LATE, STOPPED];
+    walk_large(&(
+        "goes_back_under_two_partitions",
+        Scope::goes_back_under_two_partitions,
+        expected,
+    ));
+}
+
+#[test]
+fn every_fault_is_found() {
+    for (fault, scope, property) in FAULTS {
+        let path = shortest(&Scope { fault: Some(*fault), ..scope() }, property);
+        let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
+        println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
+    }
+}
+
+fn walk_large(case: &Case) {
+    if std::env::var("ORDAIN_MODEL").is_ok_and(|size| size == "large") {
+        walk(case);
+    }
+}
+
+/// Walks through all runs of a scope.
+fn walk((name, scope, expected): &Case) {
+    let start = Instant::now();
+    let checker = scope().checker().spawn_bfs().join();
+    let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
+    println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
+    let mut found: Vec<_> = checker.discoveries().into_keys().collect();
+    let mut expected = expected.to_vec();
+    found.sort_unstable();
+    expected.sort_unstable();
+    for unexpected in found.iter().filter(|found| !expected.contains(found)) {
+        println!("{unexpected}: {:?}", shortest(&scope(), unexpected));
+    }
+    assert_eq!(found, expected, "in {name}");
+}
+
+/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
+/// again for a shorter one.
+fn shortest(scope: &Scope, property: &'static str) -> Option<Vec<Action>> {
+    let mut found: Option<Vec<Action>> = None;
+    loop {
+        let wanted = HasDiscoveries::AnyOf([property].into());
+        let mut checker = scope.clone().checker().finish_when(wanted);
+        if let Some(path) = &found {
+            checker = checker.target_max_depth(path.len() + 1);
+        }
+        match checker.spawn_bfs().join().discovery(property) {
+            Some(path) => found = Some(path.into_actions()),
+            None => return found,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The main job on the store in Redis: messages on standard output, which is at least once, so that
+//! each counts once by its id. Runs are killed, and so is the server.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, disturb, real_or_generated, text};
+use ordain_tests::tally;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+/// A server that syncs each commit, and runs of the host on it.
+struct Job {
+    redis: Redis,
+    home: Home,
+    lines: Vec<String>,
+    runs: usize,
+}
+
+impl Job {
+    fn new(lines: Vec<String>, window: usize, nth: usize, seed: u64) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = tally::CONFIG.replace("\"out.ndjson\"", "\"-\"");
+        let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+        let home = Home::new(&["tally"], &format!("{store}{config}"))?;
+        home.write("events.ndjson", text(&disturb(&lines, window, nth, seed)))?;
+        Ok(Self { redis, home, lines, runs: 0 })
+    }
+
+    /// Starts a run with a file of its own for what it prints.
+    fn start(&mut self) -> Result<Child> {
+        self.runs += 1;
+        let out = |kind: &str| File::create(self.home.path(&format!("{kind}-{}", self.runs)));
+        let mut command = self.home.ordain(&["--log", "warn", "run", "--once", "--json"])?;
+        Ok(command.stdout(out("out")?).stderr(out("err")?).stdin(Stdio::null()).spawn()?)
+    }
+
+    fn finish(&mut self, mut run: Child) -> Result<()> {
+        let status = run.wait()?;
+        let log = self.home.read(&format!("err-{}", self.runs));
+        ensure!(status.success(), "the run failed ({status}): {log}");
+        Ok(())
+    }
+
+    /// How long a run takes that nobody disturbs, the compiled handler being there. What it has
+    /// done is gone afterwards.
+    fn calm(&mut self) -> Result<Duration> {
+        let mut whole = Duration::ZERO;
+        for _ in 0..2 {
+            self.redis.command(&["FLUSHALL"])?;
+            self.runs = 0;
+            let started = Instant::now();
+            let run = self.start()?;
+            self.finish(run)?;
+            whole = started.elapsed();
+        }
+        self.check()?;
+        self.redis.command(&["FLUSHALL"])?;
+        self.runs = 0;
+        Ok(whole)
+    }
+
+    /// What all runs have printed: each message once by its id, in the order of their first time.
+    fn printed(&self) -> Result<(String, usize)> {
+        let (mut once, mut ids, mut repeats) = (String::new(), HashSet::new(), 0);
+        for run in 1..=self.runs {
+            let text = self.home.read(&format!("out-{run}"));
+            // A kill may cut the last line off.
+            for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+                let message: Value = serde_json::from_str(line).context(line.to_owned())?;
+                if ids.insert(message["id"].as_str().context("an id")?.to_owned()) {
+                    once.push_str(line);
+                } else {
+                    repeats += 1;
+                }
+            }
+        }
+        Ok((once, repeats))
+    }
+
+    /// Every key has ended with its last event and all its messages, and nothing is dead or held.
+    fn check(&self) -> Result<()> {
+        let keys = by_key(&self.lines)?;
+        let (printed, repeats) = self.printed()?;
+        println!("{repeats} messages were printed again");
+        tally::check(&keys, &printed)?;
+        let completed = ["keys", "list", "cases", "--status", "completed", "--json"];
+        let limit = ["--limit", "1000000"];
+        let completed = self.home.rows(&[&completed[..], &limit[..]].concat())?;
+        ensure!(completed.len() == keys.len(), "{} of {} keys", completed.len(), keys.len());
+        let dead = self.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(dead.is_empty(), "dead letters: {dead:?}");
+        Ok(())
+    }
+}
+
+/// A random time within a run.
+fn moment(rng: &mut ChaCha8Rng, whole: Duration) -> Duration {
+    Duration::from_micros(rng.random_range(0..whole.as_micros() as u64))
+}
+
+fn moments() -> Result<ChaCha8Rng> {
+    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => rand::random(),
+    };
+    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    Ok(ChaCha8Rng::seed_from_u64(seed))
+}
+
+#[test]
+fn shuffled_and_repeated() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 1)?;
+    let run = job.start()?;
+    job.finish(run)?;
+    job.check()
+}
+
+#[test]
+fn killed_twenty_times() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 2)?;
+    let whole = job.calm()?;
+    let mut rng = moments()?;
+    let mut unfinished = 0;
+    for _ in 0..20 {
+        let mut run = job.start()?;
+        std::thread::sleep(moment(&mut rng, whole));
+        unfinished += u32::from(run.try_wait()?.is_none());
+        run.kill()?;
+        run.wait()?;
+    }
+    println!("{unfinished} of 20 runs were killed before their end");
+    let run = job.start()?;
+    job.finish(run)?;
+    job.check()
+}
+
+/// The server dies under load and comes back, while the run goes on.
+#[test]
+fn the_server_killed_again_and_again() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 3)?;
+    let whole = job.calm()?;
+    let mut rng = moments()?;
+    let mut kills = 0;
+    while kills < 20 {
+        job.redis.command(&["FLUSHALL"])?;
+        let mut run = job.start()?;
+        // As long as there is something to disturb.
+        while run.try_wait()?.is_none() && kills < 20 {
+            std::thread::sleep(moment(&mut rng, whole / 4));
+            job.redis.kill()?;
+            kills += 1;
+            std::thread::sleep(moment(&mut rng, Duration::from_millis(300)));
+            job.redis.restart()?;
+        }
+        job.finish(run)?;
+        job.check()?;
+        job.runs = 0;
+    }
+    Ok(())
+}
+
+/// Both die, each at moments of its own.
+#[test]
+fn runs_and_the_server_killed() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 4)?;
+    let whole = job.calm()?;
+    let mut rng = moments()?;
+    for _ in 0..8 {
+        let mut run = job.start()?;
+        std::thread::sleep(moment(&mut rng, whole));
+        if rng.random() {
+            job.redis.kill()?;
+            std::thread::sleep(moment(&mut rng, whole / 4));
+            run.kill()?;
+        } else {
+            run.kill()?;
+            job.redis.kill()?;
+        }
+        run.wait()?;
+        job.redis.restart()?;
+    }
+    let run = job.start()?;
+    job.finish(run)?;
+    job.check()
+}
