@@ -749,6 +749,8 @@ const PASSING: [&str; 13] = [
 fn failed(error: &RedisError) -> StoreError {
     let words = error.to_string();
     match error.kind() {
+        // Of a key of a Cluster, a part has gone to another node before the others.
+        _ if words.contains("non local key") => StoreError::Unavailable(words),
         _ if error.code().is_some_and(|code| PASSING.contains(&code)) => {
             StoreError::Unavailable(words)
         }
