@@ -112,8 +112,8 @@ async fn a_waiting_commit_follows_its_slot() {
 
 /// Makes a node without keys a replica of another one, which gets its slots.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
-    let share = 16_384 / cluster.nodes().len();
-    let [first, last] = [spare * share, (spare + 1) * share - 1].map(|slot| slot.to_string());
+    let count = 16_384 / cluster.nodes().len();
+    let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());
     for node in cluster.nodes() {
         node.command(&["CLUSTER", "DELSLOTSRANGE", &first, &last]).expect("slots that go");
     }

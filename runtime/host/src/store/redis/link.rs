@@ -33,6 +33,7 @@ const CLUSTER_TRIES: u32 = 6;
 const CLUSTER_WAIT: (u64, u64) = (20, 500);
 
 /// A way to the server, or servers.
+#[allow(clippy::large_enum_variant, reason = "a store has one or two")]
 pub(super) enum Link {
     Single(Single),
     Cluster(ClusterConnection),
