@@ -55,7 +55,10 @@ async fn records_that_are_cut_or_changed() {
         assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
-        assert_eq!(rows.iter().any(|row| row.job.is_err()), loaded[0].is_err(), "{bytes:?}");
+        // One that says that it has expired is absent to its owner, and shown all the same.
+        let is_shown = rows.iter().any(|row| row.job.is_err());
+        assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
+        assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");
         store.due(&owner.partition, None, 10, true).await.expect("the index");
         store.read_spill(&owner.partition, &keys[0], 0, 10, 1 << 20).await.expect("events");
 

@@ -63,6 +63,22 @@ async fn a_master_that_became_a_replica_is_left() {
     work.finish(&*store).await;
 }
 
+/// Between two masters there is none, and a start waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_waits_for_a_master() {
+    let group = Sentinel::start().expect("a group");
+    let [master, replica] = group.servers();
+    let port = replica.port().to_string();
+    master.command(&["REPLICAOF", "127.0.0.1", &port]).expect("no master is left");
+    let opening = tokio::spawn(Redis::open(options(&group.url())));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!opening.is_finished());
+    master.command(&["REPLICAOF", "NO", "ONE"]).expect("a master");
+    let store = opening.await.expect("a task").expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    owner.write(&store, step("a", 1)).await;
+}
+
 /// Without waiting for replicas a failover loses what they had not, and the next commit says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_tail_is_noticed() {
@@ -89,8 +105,8 @@ async fn a_lost_tail_is_noticed() {
     let other = other.expect("a key of another shard");
     let batch = owner.batch(vec![step("a", 5)]);
     let reply = until_answered(&*store, &owner, &batch).await;
-    let CommitReply::Rewound { found, .. } = reply else { panic!("{reply:?}") };
-    assert!(found.contains("commit 1 is the last one"), "{found}");
+    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
+    assert_eq!((&*found, last), ("commit 1 is the last one", Some(1)));
     assert_eq!(next_of(&*store, "a").await, 2);
     owner.write(&*store, step(&other, 1)).await;
 }

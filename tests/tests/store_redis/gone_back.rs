@@ -8,13 +8,13 @@ use ordain_tests::conformance::{Owner, number_of};
 use super::own::{Own, next_of, step, until_answered, until_applied};
 
 /// What a commit says of a store that is not where its owner left it.
-async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> String {
+async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option<u64>) {
     let before = own.digest();
     let batch = owner.batch(vec![step("a", sequence)]);
     let reply = until_answered(&own.store, owner, &batch).await;
-    let CommitReply::Rewound { found, .. } = reply else { panic!("{reply:?}") };
+    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
     assert_eq!(own.digest(), before, "nothing is written");
-    found
+    (found, last)
 }
 
 #[tokio::test]
@@ -27,8 +27,8 @@ async fn lost_commits_are_noticed_by_the_next() {
         owner.write(&own.store, step("a", sequence)).await;
     }
     own.server.go_back(&snapshot).expect("an earlier time");
-    let words = rewound(&own, &mut owner, 5).await;
-    assert!(words.contains("commit 1 is the last one"), "{words}");
+    let said = rewound(&own, &mut owner, 5).await;
+    assert_eq!(said, ("commit 1 is the last one".to_owned(), Some(1)));
     // Another shard, of which nothing is lost, goes on.
     let other = (0..).map(|number| format!("other-{number}"));
     let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
@@ -61,7 +61,8 @@ async fn a_lost_claim_is_noticed() {
 
     // Before any claim.
     own.server.go_back(&empty).expect("an earlier time");
-    assert_eq!(rewound(&own, &mut first, 2).await, "there is no claim at all");
+    let said = rewound(&own, &mut first, 2).await;
+    assert_eq!(said, ("there is no claim at all".to_owned(), None));
 
     // An older claim than this one.
     own.server.go_back(&claimed).expect("another time");
@@ -70,16 +71,16 @@ async fn a_lost_claim_is_noticed() {
     assert_eq!((second.claim.epoch, number_of(&second, "a")), (2, 1));
     second.write(&reopened, step("a", 2)).await;
     own.server.go_back(&claimed).expect("an earlier time");
-    let words = rewound(&own, &mut second, 3).await;
-    assert!(words.contains("the claim is of epoch 1") && words.contains("of epoch 2"), "{words}");
+    let said = rewound(&own, &mut second, 3).await;
+    assert_eq!(said, ("the claim is of epoch 1, and the commit's of epoch 2".to_owned(), None));
 
     // Another owner that got the same epoch in the other history.
     let reopened = Redis::open(own.options.clone()).await.expect("the store");
     let third = Owner::claim(&reopened, "s", 0).await;
     assert_eq!(third.claim.epoch, second.claim.epoch);
     assert_ne!(third.claim.random, second.claim.random);
-    let words = rewound(&own, &mut second, 3).await;
-    assert!(words.contains("another one of epoch 2"), "{words}");
+    let said = rewound(&own, &mut second, 3).await;
+    assert_eq!(said, ("the claim is another one of epoch 2".to_owned(), None));
     let found = own.store.key("s", "a").await.expect("a read").expect("a job");
     assert_eq!(found.0.job.map(|job| job.next), Ok(2));
 }

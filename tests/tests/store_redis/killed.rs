@@ -41,9 +41,7 @@ async fn a_server_without_persistence_is_noticed() {
     own.server.restart().expect("a server that comes back");
     let batch = owner.batch(vec![step("a", 2)]);
     let reply = until_answered(&own.store, &owner, &batch).await;
-    assert!(
-        matches!(&reply, CommitReply::Rewound { found, last: None } if found == "there is no claim at all"),
-        "{reply:?}"
-    );
+    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
+    assert_eq!((&*found, last), ("there is no claim at all", None));
     assert_eq!(own.command(&["EXISTS", &own.name(0, "store")]).int(), Some(0));
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ordain::store::Store;
 use ordain::store::redis::Redis;
-use ordain_core::CommitReply;
+use ordain_core::{Change, CommitReply, TakenId};
 use ordain_servers::{Cluster, Options, wait_until};
-use ordain_tests::conformance::Owner;
+use ordain_tests::conformance::{Owner, event};
 
 use super::own::{next_of, numbers, step, until_applied};
 use super::rights::{IN_CLUSTER, RIGHTS, denied, rules};
@@ -47,6 +48,46 @@ async fn commits_go_on_while_their_slot_moves() {
     }
 }
 
+/// Parts of one key lie on two nodes for a moment, which is no damage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_wait_for_what_is_on_its_way() {
+    let cluster = Cluster::start(3).expect("a Cluster");
+    let options = options(&cluster.urls()[0]);
+    let prefix = options.prefix.clone();
+    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let mut owner = Owner::claim(&*store, "s", 0).await;
+    let mut write = step("a", 1);
+    write.spill = vec![(3, event("a", 3, "held"))];
+    write.job.spilled.add(3);
+    write.job.ids_from = 1;
+    write.ids.push(TakenId { sequence: 1, id: 1, content: 1 });
+    write.state = Change::Put("1".into());
+    owner.write(&*store, write).await;
+    let tag = format!("{{{}}}", owner.shard("a"));
+    let slot = cluster.slot(&tag).expect("a slot");
+    let to = (cluster.owner(slot).expect("an owner") + 1) % 3;
+    let migration = cluster.migrate(slot, to).expect("a migration");
+    let port = migration.to().port().to_string();
+    for kind in ["spill", "ids"] {
+        let name = format!("{prefix}:{tag}:{kind}:1:s:a");
+        let command = ["MIGRATE", "127.0.0.1", &port, &name, "0", "10000"];
+        assert_eq!(migration.from().command(&command).expect("a move").text(), Some("OK"));
+    }
+    let (other, partition) = (Arc::clone(&store), owner.partition.clone());
+    let reading = tokio::spawn(async move {
+        let keys = ["a".into()];
+        let events = other.read_spill(&partition, &keys[0], 0, 10, 1 << 20).await;
+        (events, other.load(&partition, &keys, usize::MAX).await)
+    });
+    sleep(300);
+    assert!(!reading.is_finished());
+    migration.finish().expect("an end");
+    let (events, loaded) = reading.await.expect("a task");
+    assert_eq!(events.expect("events").0.len(), 1);
+    let loaded = loaded.expect("a load").remove(0).expect("a job that can be read");
+    assert_eq!(loaded.map(|loaded| loaded.ids.len()), Some(1));
+}
+
 /// Where commits wait for replicas, they are sent together with the waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_commit_follows_its_slot() {
@@ -71,8 +112,8 @@ async fn a_waiting_commit_follows_its_slot() {
 
 /// Makes a node without keys a replica of another one, which gets its slots.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
-    let share = 16_384 / cluster.nodes().len();
-    let [first, last] = [spare * share, (spare + 1) * share - 1].map(|slot| slot.to_string());
+    let count = 16_384 / cluster.nodes().len();
+    let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());
     for node in cluster.nodes() {
         node.command(&["CLUSTER", "DELSLOTSRANGE", &first, &last]).expect("slots that go");
     }

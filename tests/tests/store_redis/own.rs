@@ -55,8 +55,8 @@ impl Own {
             "local name = KEYS[1] local bytes = string.gsub(ARGV[1], '..', function(two) \
              return string.char(tonumber(two, 16)) end) {body}"
         );
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.command(&["EVAL", &script, "1", name, &hex])
+        let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.command(&["EVAL", &script, "1", name, &hex.concat()])
     }
 
     /// The bytes of a value that some Lua gives for a key.

@@ -24,9 +24,9 @@ pub(super) const WITH_REPLICAS: &str = "wait";
 
 /// The rules of a user who may do so much with the store `ordain`.
 pub(super) fn rules(rights: &[&str]) -> String {
-    let rights = rights.iter().flat_map(|some| some.split_whitespace());
-    let rights: String = rights.map(|right| format!(" +{right}")).collect();
-    format!("resetchannels ~ordain:* -@all{rights}")
+    let rights = rights.join(" ");
+    let rights: Vec<&str> = rights.split_whitespace().collect();
+    format!("resetchannels ~ordain:* -@all +{}", rights.join(" +"))
 }
 
 /// What a server refused a user.

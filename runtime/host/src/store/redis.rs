@@ -734,6 +734,7 @@ fn failed(error: &RedisError) -> StoreError {
 }
 
 /// Why a start did not go on: what another try cannot mend ends it.
+#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 fn unusable_or_away(error: RedisError) -> StoreError {
     let words = error.to_string();
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
@@ -752,5 +753,5 @@ fn unusable_or_away(error: RedisError) -> StoreError {
              or by one in the file that SSL_CERT_FILE names"
         ));
     }
-    StoreError::Unavailable(words)
+    failed(&error)
 }

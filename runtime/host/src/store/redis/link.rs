@@ -33,6 +33,7 @@ const CLUSTER_TRIES: u32 = 6;
 const CLUSTER_WAIT: (u64, u64) = (20, 500);
 
 /// A way to the server, or servers.
+#[allow(clippy::large_enum_variant, reason = "a store has one or two")]
 pub(super) enum Link {
     Single(Single),
     Cluster(ClusterConnection),
@@ -179,7 +180,7 @@ impl Single {
         let role = array(role, "ROLE").ok().and_then(|it| text(it.into_iter().next()?));
         match role.as_deref() {
             Some("master") => Ok(master),
-            _ => Err(wrong(format!("{host}:{port}, which the Sentinels name, is no master yet"))),
+            _ => Err(not_yet(format!("{host}:{port}, which the Sentinels name, is no master"))),
         }
     }
 }
@@ -332,4 +333,9 @@ fn info(address: &Address, host: &str, port: u16, login: bool) -> ConnectionInfo
 
 fn wrong(words: String) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, "not what the URL says", words))
+}
+
+/// What another try may find otherwise.
+fn not_yet(words: String) -> RedisError {
+    RedisError::from((ErrorKind::Io, "not yet", words))
 }
