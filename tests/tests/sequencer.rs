@@ -162,7 +162,7 @@ fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
 /// The entry may have come with a take-over that nobody here has heard of.
 #[test]
 fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
-    let mut rig = Rig::new("gap = { timeout = \"1h\" }\nspill_after = \"1h\"")?;
+    let mut rig = Rig::new("gap = { timeout = \"10m\" }\nspill_after = \"10m\"")?;
     rig.deliver(0, 1);
     assert_eq!(rig.acked, 1);
     let loads = rig.loads;

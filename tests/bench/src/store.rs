@@ -110,7 +110,7 @@ struct Shard {
     store: Arc<dyn Store>,
     partition: Partition,
     claimed: Claimed,
-    shard: u32,
+    slice: u32,
     number: u64,
     /// With the next sequence of each.
     keys: Vec<(Key, u64)>,
@@ -126,7 +126,7 @@ impl Sides {
                 store: Arc::clone(&store),
                 partition: partition.clone(),
                 claimed: claimed.clone(),
-                shard,
+                slice: shard,
                 number: 0,
                 keys: Vec::new(),
                 rng: ChaCha8Rng::seed_from_u64(u64::from(shard)),
@@ -187,7 +187,7 @@ impl Shard {
             writes.push(write(key, *next));
             *next += 1;
         }
-        let (shard, number) = (self.shard, self.number);
+        let (shard, number) = (self.slice, self.number);
         let batch = Batch { shard, number, writes, letters: Vec::new(), forward: false };
         let reply = self.store.commit(&self.partition, self.claimed.claim, batch.into()).await;
         match reply {

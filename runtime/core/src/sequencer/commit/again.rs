@@ -100,24 +100,23 @@ impl Sequencer {
     /// somebody else's.
     pub(super) fn rewound(&mut self, shard: u32, number: u64, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
-        let kept = state.kept.numbers();
-        let lost = last.and_then(|last| Some(last.checked_add(1)?..=number - 1));
-        let (Some(lost), Some(kept)) = (lost, kept) else {
+        let missing = last.and_then(|last| Some(last.checked_add(1)?..=number - 1));
+        let (Some(missing), Some(kept)) = (missing, state.kept.numbers()) else {
             self.give_up(shard, number, found);
             return;
         };
-        if lost.is_empty() || lost.start() < kept.start() || lost.end() != kept.end() {
+        if missing.is_empty() || missing.start() < kept.start() || missing.end() != kept.end() {
             let found = format!(
-                "{found}: commits {} to {} are lost, and memory has {} to {} of them",
-                lost.start(),
-                lost.end(),
+                "{found}: commits {} to {} are lost, and memory has {} to {}",
+                missing.start(),
+                missing.end(),
                 kept.start(),
                 kept.end()
             );
             self.give_up(shard, number, &found);
             return;
         }
-        let batches = state.kept.from(*lost.start());
+        let batches = state.kept.from(*missing.start());
         self.effects.extend(batches.front().cloned().map(Effect::Commit));
         state.again = Some(Again { batches, resend_at: None, tries: 0 });
     }
@@ -140,12 +139,11 @@ impl Sequencer {
                 again.batches.pop_front();
                 again.tries = 0;
                 self.stats.rewound += 1;
-                let next = match again.batches.front() {
-                    Some(next) => Some(Arc::clone(next)),
-                    None => {
-                        state.again = None;
-                        state.in_flight.as_ref().map(|flight| Arc::clone(&flight.batch))
-                    }
+                let next = if let Some(next) = again.batches.front() {
+                    Some(Arc::clone(next))
+                } else {
+                    state.again = None;
+                    state.in_flight.as_ref().map(|flight| Arc::clone(&flight.batch))
                 };
                 self.effects.extend(next.map(Effect::Commit));
             }

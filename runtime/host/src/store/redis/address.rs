@@ -35,6 +35,9 @@ impl Address {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, rest),
         };
+        if path.contains('@') {
+            return Err("a / or @ in a user's name or password is written %2F or %40".to_owned());
+        }
         if path.contains(['/', '?', '#']) {
             return Err("after the hosts comes the number of a database, or the name of a master"
                 .to_owned());
@@ -71,7 +74,8 @@ fn host(text: &str) -> Result<(String, u16), String> {
         Some(port) if !name.is_empty() && !name.contains(char::is_whitespace) => {
             Ok((name.to_owned(), port))
         }
-        _ => Err(format!("{text:?} is no host, or host:port")),
+        // Not shown: it may be a part of a password.
+        _ => Err("what stands between the login and the path is no host, or host:port".to_owned()),
     }
 }
 
@@ -146,6 +150,9 @@ mod tests {
             "redis://:secret@h/0?x=1",
             "redis://:secret@[::1",
             "redis://:secret@[::1]x",
+            "redis://user:secret",
+            "redis://user:12/secret@h",
+            "redis://:secret/x@h",
         ] {
             let words = Address::parse(url).expect_err(url);
             assert!(!words.is_empty() && !words.contains("secret"), "{url}: {words}");
