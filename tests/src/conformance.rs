@@ -34,6 +34,9 @@ pub trait Fixture: Send {
     /// Whether marks can be put in one write with what is done of an outbox.
     const MARKS_WITH_OUTBOX: bool = true;
 
+    /// Whether a page of keys is never larger than asked for, and no key on two pages.
+    const PAGES_ARE_EXACT: bool = true;
+
     /// Lets so many ms of the store's time pass.
     fn pass(&mut self, ms: u64) -> impl Future<Output = ()> + Send;
 

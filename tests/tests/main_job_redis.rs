@@ -1,5 +1,5 @@
 //! The main job on the store in Redis: messages on standard output, which is at least once, so that
-//! each counts once by its id. Runs are killed.
+//! each counts once by its id. Runs are killed, and so is the server.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -136,6 +136,56 @@ fn killed_twenty_times() -> Result<()> {
         run.wait()?;
     }
     println!("{unfinished} of 20 runs were killed before their end");
+    let run = job.start()?;
+    job.finish(run)?;
+    job.check()
+}
+
+/// The server dies under load and comes back, while the run goes on.
+#[test]
+fn the_server_killed_again_and_again() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 3)?;
+    let whole = job.calm()?;
+    let mut rng = moments()?;
+    let mut kills = 0;
+    while kills < 20 {
+        job.redis.command(&["FLUSHALL"])?;
+        let mut run = job.start()?;
+        // As long as there is something to disturb.
+        while run.try_wait()?.is_none() && kills < 20 {
+            std::thread::sleep(moment(&mut rng, whole / 4));
+            job.redis.kill()?;
+            kills += 1;
+            std::thread::sleep(moment(&mut rng, Duration::from_millis(300)));
+            job.redis.restart()?;
+        }
+        job.finish(run)?;
+        job.check()?;
+        job.runs = 0;
+    }
+    Ok(())
+}
+
+/// Both die, each at moments of its own.
+#[test]
+fn runs_and_the_server_killed() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 4)?;
+    let whole = job.calm()?;
+    let mut rng = moments()?;
+    for _ in 0..8 {
+        let mut run = job.start()?;
+        std::thread::sleep(moment(&mut rng, whole));
+        if rng.random() {
+            job.redis.kill()?;
+            std::thread::sleep(moment(&mut rng, whole / 4));
+            run.kill()?;
+        } else {
+            run.kill()?;
+            job.redis.kill()?;
+        }
+        run.wait()?;
+        job.redis.restart()?;
+    }
     let run = job.start()?;
     job.finish(run)?;
     job.check()

@@ -14,6 +14,7 @@ mod store_redis {
     mod forgotten;
     mod full;
     mod gone_back;
+    mod half;
     mod killed;
     mod lost_replies;
     mod moved;

@@ -188,6 +188,7 @@ pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
                 shards: redis.shards,
                 replicas: redis.durability.replicas(),
                 dead_ttl,
+                patience: None,
                 shift: Arc::default(),
             };
             Ok(Arc::new(Redis::open(options).await?))

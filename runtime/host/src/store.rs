@@ -22,6 +22,12 @@ use ordain_core::{
 /// of bytes, and what is longer is most often another field by mistake.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
+/// Why a key cannot be kept, if it cannot.
+fn too_long(key: &str) -> Option<String> {
+    (key.len() > KEY_SIZE_LIMIT)
+        .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
+}
+
 /// Bytes of a mark's name: the longest path of the system and the longest name of a stream fit.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
@@ -118,7 +124,7 @@ pub struct KeyFilter {
     pub prefix: String,
     /// Where the last page ended.
     pub cursor: Option<String>,
-    /// Rows at most.
+    /// Rows at most; a store that must give several at once may give a few more.
     pub limit: usize,
 }
 
@@ -261,7 +267,8 @@ pub trait Store: Send + Sync + 'static {
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer
-    /// rows than asked for, even none, and a cursor all the same.
+    /// rows than asked for, even none, and a cursor all the same. No key is missing that is there
+    /// all the time; where keys come and go meanwhile, one may be on two pages.
     async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
 
     /// One key, with its state.

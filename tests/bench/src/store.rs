@@ -82,6 +82,7 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
         shards: SHARDS,
         replicas: 0,
         dead_ttl: u64::MAX >> 12,
+        patience: None,
         shift: Arc::default(),
     };
     let store = Arc::new(Redis::open(options).await?);

@@ -9,7 +9,7 @@ use ordain_core::{
 };
 
 /// Owns a partition of a stream.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Owner {
     /// The partition.
     pub partition: Partition,

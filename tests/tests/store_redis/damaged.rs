@@ -9,6 +9,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::own::{Own, numbers, step};
 
+/// Bytes of the shortest record.
+const SHORTEST: usize = 74;
+
 /// Bytes of many lengths, some of which begin as they should.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
@@ -34,15 +37,15 @@ async fn records_that_are_cut_or_changed() {
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
-    let jobs = own.name(owner.shard(&keys[0]), "jobs:s");
+    let jobs = own.name(owner.shard(&keys[0]), "data:s");
     let mut write = step(&keys[0], 1);
     write.job.digests.push(17, 4);
     write.due_in = Some(1_000_000);
     owner.write(store, write).await;
     owner.write(store, step(&keys[1], 1)).await;
-    let value = format!("redis.call('HGET', name, '{}')", keys[0]);
+    let value = format!("redis.call('HGET', name, 'j{}')", keys[0]);
     let right = own.bytes(&value, &jobs);
-    let put = format!("redis.call('HSET', name, '{}', bytes)", keys[0]);
+    let put = format!("redis.call('HSET', name, 'j{}', bytes)", keys[0]);
     for (at, bytes) in (2..).zip(garbage(&right)) {
         own.lua(&put, &jobs, &bytes);
         let is_cut = right.starts_with(&bytes);
@@ -67,7 +70,7 @@ async fn records_that_are_cut_or_changed() {
         let applied = owner.commit(store, vec![write, step(&keys[1], at)]).await;
         let refused = applied.refused.first();
         assert!(refused.is_none_or(|(at, _)| *at == 0), "{refused:?}");
-        if bytes.len() < 60 {
+        if bytes.len() < SHORTEST {
             let is_said =
                 matches!(refused, Some((0, Refusal::Corrupt(words))) if words.contains("record"));
             assert!(is_said, "{bytes:?}: {refused:?}");
@@ -81,12 +84,12 @@ async fn fences_that_are_cut_or_changed() {
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let shard = owner.shard("a");
-    let name = own.name(shard, "fence:0:s");
+    let name = own.name(shard, "data:s");
     owner.write(store, step("a", 1)).await;
-    let right = own.bytes("redis.call('GET', name)", &name);
+    let right = own.bytes("redis.call('HGET', name, 'f0')", &name);
     let batch = owner.batch(vec![step("a", 2)]);
     for length in 0..right.len() {
-        own.lua("redis.call('SET', name, bytes)", &name, &right[..length]);
+        own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right[..length]);
         let claimed = store.claim(&owner.partition).await;
         let Err(StoreError::Corrupt(words)) = claimed else { panic!("{length}: {claimed:?}") };
         assert!(words.contains(&name), "{length}: {words}");
@@ -97,14 +100,13 @@ async fn fences_that_are_cut_or_changed() {
         }
     }
     for bytes in garbage(&right) {
-        own.lua("redis.call('SET', name, bytes)", &name, &bytes);
+        own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
         // Whatever it says, it says something.
         owner.send(store, &batch).await;
         drop(store.claim(&owner.partition).await);
     }
-    own.lua("redis.call('SET', name, bytes)", &name, &right);
-    own.command(&["HDEL", &own.name(shard, "jobs:s"), "a"]);
-    own.command(&["DEL", &own.name(shard, "outbox:0:s")]);
+    own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right);
+    own.command(&["HDEL", &name, "ja", "o0:1"]);
     let batch = Batch { writes: vec![step("a", 1)], ..(*batch).clone() };
     let reply = owner.send(store, &batch.into()).await;
     assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");

@@ -126,7 +126,7 @@ async fn a_master_that_is_cut_off_is_left() {
     let reply = until_answered(&*store, &owner, &batch).await;
     assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
     assert_eq!(group.named().expect("a name"), second.port());
-    let name = format!("{{{}}}:jobs:s", owner.shard("a"));
+    let name = format!("{{{}}}:data:s", owner.shard("a"));
     let keys = group.servers()[1].command(&["KEYS", &format!("*{name}")]).expect("keys");
     assert_eq!(keys.parts().len(), 1);
     owner.write(&*store, step("a", 3)).await;

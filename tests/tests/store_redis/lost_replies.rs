@@ -79,8 +79,8 @@ async fn a_claim_is_higher_whatever_is_lost() {
     let (through, direct) = (&*rig.store, &rig.direct.store);
     let mut owner = Owner::claim(through, "s", 0).await;
     owner.write(through, step("a", 1)).await;
-    let fence = rig.first_key(1, 2, "fence:0:s");
-    for step_of_it in ["SADD", "\r\nGET\r\n", "epoch:0:s", &fence] {
+    let fence = rig.first_key(1, 2, "data:s");
+    for step_of_it in ["SADD", "\r\nHGET\r\n", "epoch:0:s", &fence] {
         for reply in [true, false] {
             if reply {
                 rig.proxy.lose_replies(1, step_of_it);
@@ -136,7 +136,7 @@ async fn what_is_done_and_marked_stays_so() {
         done.await.expect("done");
     };
     done(1).await;
-    let first_key = rig.first_key(2, shard, "fence:0:s");
+    let first_key = rig.first_key(1, shard, "data:s");
     rig.proxy.lose_replies(1, &first_key);
     done(2).await;
     assert_eq!(numbers(direct, &owner, "a").await, [3, 4]);

@@ -68,8 +68,8 @@ async fn reads_wait_for_what_is_on_its_way() {
     let to = (cluster.owner(slot).expect("an owner") + 1) % 3;
     let migration = cluster.migrate(slot, to).expect("a migration");
     let port = migration.to().port().to_string();
-    for kind in ["spill", "ids"] {
-        let name = format!("{prefix}:{tag}:{kind}:1:s:a");
+    for kind in ["spilled", "ids"] {
+        let name = format!("{prefix}:{tag}:{kind}:s");
         let command = ["MIGRATE", "127.0.0.1", &port, &name, "0", "10000"];
         assert_eq!(migration.from().command(&command).expect("a move").text(), Some("OK"));
     }

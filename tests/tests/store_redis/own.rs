@@ -71,6 +71,21 @@ impl Own {
         (0..hex.len()).step_by(2).map(byte).collect()
     }
 
+    /// Puts bytes into a field of a hash.
+    pub(super) fn put_field(&self, name: &str, field: &[u8], bytes: &[u8]) {
+        let count = field.len();
+        let put = format!(
+            "redis.call('HSET', name, string.sub(bytes, 1, {count}), string.sub(bytes, {count} + 1))"
+        );
+        self.lua(&put, name, &[field, bytes].concat());
+    }
+
+    /// What a field of a hash holds.
+    pub(super) fn bytes_of_field(&self, name: &str, field: &[u8]) -> Vec<u8> {
+        let escaped: String = field.iter().map(|byte| format!("\\{byte:03}")).collect();
+        self.bytes(&format!("redis.call('HGET', name, '{escaped}')"), name)
+    }
+
     /// What tells everything in the server from everything else.
     pub(super) fn digest(&self) -> String {
         self.command(&["DEBUG", "DIGEST"]).text().expect("a digest").to_owned()

@@ -30,8 +30,9 @@ async fn a_commit_waits_for_a_replica() {
     let mut owner = Owner::claim(&store, "s", 0).await;
     owner.write(&store, step("a", 1)).await;
     let on_replica = |key: &str| {
-        let name = own.name(owner.shard(key), "jobs:s");
-        replica.command(&["HEXISTS", &name, key]).expect("an answer").int() == Some(1)
+        let name = own.name(owner.shard(key), "data:s");
+        replica.command(&["HEXISTS", &name, &format!("j{key}")]).expect("an answer").int()
+            == Some(1)
     };
     assert!(on_replica("a"), "an answered commit is there");
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ordain::store::redis::{Options, Redis};
-use ordain::store::{KeyFilter, Mark, Store};
+use ordain::store::{KeyFilter, Mark, Partition, Store};
 use ordain_core::{Cause, Change, DeadLetter, LetterContent, LetterId, TakenId};
 use ordain_servers::Reply;
 use ordain_tests::conformance::{Owner, event, number_of};
@@ -12,10 +12,9 @@ use super::own::{Server, numbers, step};
 use super::support::options;
 
 /// What a user needs beside the keys with the store's prefix.
-pub(super) const RIGHTS: &str = "evalsha eval info config|get time type exists del get set \
-    hget hmget hset hdel hlen hscan hstrlen sadd smembers lrange lpop rpush \
-    zadd zrem zrange zrangebylex zrangebyscore zremrangebylex zcount zrank zscore \
-    xadd xrange xtrim";
+pub(super) const RIGHTS: &str = "evalsha eval info config|get time type get set \
+    hget hmget hset hdel hexists hkeys hlen hscan hstrlen sadd smembers \
+    zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
 /// And with a number of a database, in a Cluster, under Sentinel, waiting for replicas.
 pub(super) const WITH_DATABASE: &str = "select";
 pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
@@ -106,6 +105,13 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     let mark = Mark { name: "m".to_owned(), value: "1".into() };
     store.put_marks(&[mark]).await.expect("a mark");
     assert_eq!(store.mark("m").await.expect("a mark"), Some("1".into()));
+    let shard = owner.shard("c");
+    store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("done");
+    let mut large = step("large", 1);
+    large.state = Change::Put(vec![0; 100_000].into());
+    owner.write(store, large).await;
+    let filter = KeyFilter { limit: 10, prefix: "large".to_owned(), ..KeyFilter::default() };
+    assert_eq!(store.keys("s", &filter).await.expect("keys").rows[0].state_size, 100_000);
     let other = Owner::claim(store, "s", 1).await;
     assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
 }
@@ -121,6 +127,12 @@ async fn a_user_with_the_least_rights() {
     write_everything(&store, &mut owner).await;
     let_a_job_end(&store, &mut owner).await;
     read_everything(&store, &mut owner).await;
+    let foreign = format!("ordain:{{{}}}:data:t", owner.shard("a"));
+    let put = ["EVAL", "redis.call('SELECT', 3) redis.call('SET', KEYS[1], '')", "1", &foreign];
+    server.command(&put).expect("a foreign value");
+    let partition = Partition { stream: "t".into(), number: 0 };
+    let words = store.load(&partition, &["a".into()], 1).await.expect_err("it is foreign");
+    assert!(words.to_string().contains(&foreign), "{words}");
     assert_eq!(denied(&server), [], "something was refused on the way");
     let used = server.info("commandstats").expect("INFO");
     let used: BTreeSet<&str> =

@@ -50,12 +50,14 @@ pub(super) fn options(url: &str) -> Options {
         shards: 4,
         replicas: 0,
         dead_ttl: DEAD_TTL,
+        patience: None,
         shift: Arc::default(),
     }
 }
 
 impl Fixture for Rig {
     const MARKS_WITH_OUTBOX: bool = false;
+    const PAGES_ARE_EXACT: bool = false;
 
     fn store(&self) -> &dyn Store {
         &self.store

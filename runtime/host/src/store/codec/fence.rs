@@ -8,7 +8,8 @@ use ordain_core::{Applied, CommitReply, Present, Refusal};
 use super::wire::{Reader, Undecodable};
 use crate::store::Claim;
 
-const FORMAT: u8 = 3;
+/// Opens a record.
+pub const FENCE_FORMAT: u8 = 3;
 
 const NEXT: u8 = 0;
 const ABSENT: u8 = 1;
@@ -37,11 +38,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// What a shard says that nobody has claimed.
-    pub fn unclaimed() -> Self {
-        Self::Answer(CommitReply::Rewound {
-            found: "there is no claim at all".to_owned(),
-            last: None,
-        })
+    pub fn unclaimed() -> CommitReply {
+        CommitReply::Rewound { found: "there is no claim at all".to_owned(), last: None }
     }
 }
 
@@ -74,7 +72,7 @@ impl FenceRecord {
 
 /// Appends the record.
 pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
-    out.push(FORMAT);
+    out.push(FENCE_FORMAT);
     out.extend_from_slice(&fence.claim.epoch.to_le_bytes());
     out.extend_from_slice(&fence.claim.random.to_le_bytes());
     out.extend_from_slice(&fence.number.to_le_bytes());
@@ -97,9 +95,17 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
 
 /// Reads the record.
 pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
-    let mut reader = Reader::new("fence", bytes, FORMAT)?;
+    let mut reader = Reader::new("fence", bytes, FENCE_FORMAT)?;
     let claim = Claim { epoch: reader.u64("epoch")?, random: reader.u64("claim")? };
-    let number = reader.u64("number")?;
+    Ok(FenceRecord { claim, number: reader.u64("number")?, applied: read_applied(reader)? })
+}
+
+/// Reads the last part of the record: the answer to the last commit.
+pub fn decode_applied(bytes: &[u8]) -> Result<Applied, Undecodable> {
+    read_applied(Reader::bare("answer to a commit", bytes))
+}
+
+fn read_applied(mut reader: Reader<'_>) -> Result<Applied, Undecodable> {
     let mut applied = Applied { time: reader.u64("time")?, ..Applied::default() };
     for _ in 0..reader.u32("refusals")? {
         let write = read_position(&mut reader)?;
@@ -119,7 +125,7 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
             },
         });
     }
-    Ok(FenceRecord { claim, number, applied })
+    Ok(applied)
 }
 
 fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {

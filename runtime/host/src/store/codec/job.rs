@@ -9,19 +9,22 @@ use ordain_core::{Cause, Holes, Job, Spilled, Status, TakenId, Trouble};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
-const FORMAT: u8 = 2;
+/// Opens a record.
+pub const JOB_FORMAT: u8 = 2;
 
 /// Where [`Job::partition`] lies in a record, four bytes.
-const PARTITION_AT: usize = 2;
+pub const PARTITION_AT: usize = 2;
 /// Where [`Job::takeovers`] lies, four bytes.
-const TAKEOVERS_AT: usize = 6;
+pub const TAKEOVERS_AT: usize = 6;
 /// Where [`Job::next`] lies, eight bytes.
-const NEXT_AT: usize = 10;
+pub const NEXT_AT: usize = 10;
 /// Where the incarnation lies, eight bytes.
-const INCARNATION_AT: usize = 18;
+pub const INCARNATION_AT: usize = 18;
 /// Where the time of the trouble lies, eight bytes.
-const SINCE_AT: usize = 26;
-const FIXED_SIZE: usize = 34;
+pub const SINCE_AT: usize = 26;
+/// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
+/// last of [`Job::spilled`], [`Job::ids_from`].
+pub const NUMBERS_AT: usize = 34;
 
 /// In the order in which their numbers are stored.
 const STATUS: [Status; 5] =
@@ -57,7 +60,7 @@ pub struct JobView<'a> {
 impl<'a> JobView<'a> {
     /// Reads a record to its end.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("job", bytes, FORMAT)?;
+        let mut reader = Reader::new("job", bytes, JOB_FORMAT)?;
         let status = reader.u8("status")?;
         let status = *STATUS.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
         let partition = reader.u32("partition")?;
@@ -124,8 +127,8 @@ impl<'a> JobView<'a> {
 /// Appends the record of a job, with `now` in place of its zero times.
 pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
-    let mut fixed = [0; FIXED_SIZE];
-    fixed[0] = FORMAT;
+    let mut fixed = [0; NUMBERS_AT];
+    fixed[0] = JOB_FORMAT;
     fixed[1] = job.status as u8;
     fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&job.partition.to_le_bytes());
     fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&job.takeovers.to_le_bytes());

@@ -57,6 +57,11 @@ impl<'a> Reader<'a> {
         if found == known { Ok(reader) } else { Err(Undecodable::Format { record, found, known }) }
     }
 
+    /// Begins with a part that has no format byte, since it is part of another record.
+    pub fn bare(record: &'static str, bytes: &'a [u8]) -> Self {
+        Self { record, rest: bytes }
+    }
+
     /// The error of a part.
     pub fn bad(&self, part: &'static str) -> Undecodable {
         Undecodable::Part { record: self.record, part }

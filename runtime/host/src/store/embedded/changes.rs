@@ -17,7 +17,7 @@ use super::tables::{Tables, is_damage, own_key};
 use crate::store::codec::{
     TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
 };
-use crate::store::{KEY_SIZE_LIMIT, Partition};
+use crate::store::{Partition, too_long};
 
 /// Ids removed by naming them instead of looking which are there: as many as are remembered of a
 /// key by default. Sequences have no holes, so that normally each one is there.
@@ -341,12 +341,6 @@ fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<
         (Expect::Next(next), Some(job)) if job.next == next => None,
         (_, Some(job)) => Some(Refusal::Next(Some(job.next))),
     }
-}
-
-/// Why a key cannot be kept, if it cannot.
-pub(super) fn too_long(key: &str) -> Option<String> {
-    (key.len() > KEY_SIZE_LIMIT)
-        .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
 }
 
 /// Removes all there is of a job, except its dead letters. Answers how many entries that is.

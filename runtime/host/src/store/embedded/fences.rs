@@ -53,7 +53,7 @@ impl Fences {
         number: u64,
     ) -> Verdict {
         match self.get(partition, shard) {
-            None => Verdict::unclaimed(),
+            None => Verdict::Answer(Verdict::unclaimed()),
             Some(fence) => fence.judge(claim, number),
         }
     }

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use fjall::{Readable, Snapshot};
 use ordain_core::{Cause, Event, Key, LetterContent, Loaded, TakenId};
 
-use super::changes::too_long;
 use super::keys;
 use super::record::{Record, State};
 use super::shared::Shared;
 use super::tables::{detach, is_damage, read_error};
 use super::writer::read_number;
 use crate::store::codec::{decode_letter, decode_outbox, decode_taken_id};
+use crate::store::too_long;
 use crate::store::{OutboxEntry, Partition, StoreError};
 
 /// Bytes of outbox entries read at once, after the first: as many as four full commits.

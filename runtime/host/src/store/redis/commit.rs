@@ -7,14 +7,15 @@ use super::record;
 use super::value::bytes;
 use crate::store::Claim;
 use crate::store::codec::{
-    TAKEN_ID_SIZE, Verdict, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
+    Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
     put_letter_place, put_varint,
 };
 
 /// What a write does to the state, as the script knows it.
 const KEEP: u8 = 0;
 const PUT: u8 = 1;
-const DELETE: u8 = 2;
+const PUT_BESIDE: u8 = 2;
+const DELETE: u8 = 3;
 
 /// Flags of a write.
 const ABSENT: u8 = 1;
@@ -24,15 +25,17 @@ const LETTERS: u8 = 8;
 const SPILL: u8 = 16;
 const TAKES_IDS: u8 = 32;
 
-/// The first byte of a fence's record, which [`decode_fence`] reads.
-const FENCE_FORMAT: u8 = 3;
-
 /// Bytes of a claim.
 pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&claim.epoch.to_le_bytes());
     bytes[8..].copy_from_slice(&claim.random.to_le_bytes());
     bytes
+}
+
+/// The field of a job's record.
+pub(super) fn job_field(key: &str) -> Vec<u8> {
+    [b"j", key.as_bytes()].concat()
 }
 
 /// Appends what a batch has to the call of the script.
@@ -44,10 +47,11 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
         encode_outbox_write(&write.key, write.job.incarnation, &write.messages, &mut messages);
         lengths.extend_from_slice(&((messages.len() - before) as u32).to_le_bytes());
     }
-    call.arg(&claim_bytes(claim)[..])
+    call.arg(partition)
+        .arg(&claim_bytes(claim)[..])
         .arg(&batch.number.to_le_bytes()[..])
         .arg(&batch.number.wrapping_sub(1).to_le_bytes()[..])
-        .arg(format!("{}-0", batch.number))
+        .arg(batch.number)
         .arg(dead_ttl)
         .arg(batch.writes.len())
         .arg(ops)
@@ -56,7 +60,7 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
         .arg(batch.letters.len())
         .arg(u8::from(batch.forward));
     for write in &batch.writes {
-        call.arg(write.key.as_bytes());
+        call.arg(job_field(&write.key));
     }
     let mut scratch = Vec::new();
     for write in &batch.writes {
@@ -79,6 +83,7 @@ fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
     let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
     out.push(match &write.state {
         Change::Keep => KEEP,
+        Change::Put(_) if record::beside(&write.state).is_some() => PUT_BESIDE,
         Change::Put(_) => PUT,
         Change::Delete => DELETE,
     });
@@ -104,7 +109,7 @@ fn has_letters(write: &JobWrite) -> bool {
 }
 
 fn put_rest(call: &mut Cmd, write: &JobWrite, forward: bool) {
-    if let Change::Put(state) = &write.state {
+    if let Some(state) = record::beside(&write.state) {
         call.arg(&state[..]);
     }
     if has_letters(write) {
@@ -122,19 +127,17 @@ fn put_rest(call: &mut Cmd, write: &JobWrite, forward: bool) {
     if !write.spill.is_empty() {
         call.arg(write.spill.len());
         for (sequence, event) in &write.spill {
-            call.arg(spill_member(*sequence, event));
+            call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event));
         }
     }
-    if write.job.ids_from > 0 {
-        let from = write.job.ids_from;
-        let ids = write.ids.iter().filter(|id| id.sequence >= from);
-        call.arg(&from.to_be_bytes()[..]).arg(ids.clone().count());
-        for id in ids {
-            let mut item = Vec::with_capacity(8 + TAKEN_ID_SIZE);
-            item.extend_from_slice(&id.sequence.to_be_bytes());
-            encode_taken_id(id, &mut item);
-            call.arg(item);
+    let from = write.job.ids_from;
+    if from > 0 {
+        let mut taken = Vec::new();
+        for id in write.ids.iter().filter(|id| id.sequence >= from) {
+            taken.extend_from_slice(&id.sequence.to_le_bytes());
+            encode_taken_id(id, &mut taken);
         }
+        call.arg(taken);
     }
 }
 
@@ -150,36 +153,24 @@ fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     call.arg(place).arg(record).arg(piece);
 }
 
-/// A spilled event: its sequence, so that all are in order, its content, so that two are compared
-/// without being taken apart, and the event.
-fn spill_member(sequence: u64, event: &Event) -> Vec<u8> {
-    let mut member = Vec::with_capacity(16 + event.encoded_len());
-    member.extend_from_slice(&sequence.to_be_bytes());
-    member.extend_from_slice(&event.content().to_be_bytes());
-    event.encode(&mut member);
-    member
+/// A spilled event: its content, so that two are compared without being taken apart, and itself.
+fn spilled_event(event: &Event) -> Vec<u8> {
+    let mut value = Vec::with_capacity(8 + event.encoded_len());
+    value.extend_from_slice(&event.content().to_be_bytes());
+    event.encode(&mut value);
+    value
 }
 
 /// What the script answered; `None` if that makes no sense.
 pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
-    let (kind, rest) = answer.split_first()?;
-    match kind {
-        b'A' => {
-            let mut fence = vec![FENCE_FORMAT];
-            fence.extend_from_slice(&claim_bytes(claim));
-            fence.extend_from_slice(&number.to_le_bytes());
-            fence.extend_from_slice(rest);
-            Some(CommitReply::Applied(decode_fence(&fence).ok()?.applied))
-        }
-        b'C' => match decode_fence(rest).ok()?.judge(claim, number) {
+    match answer.split_first()? {
+        (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),
+        (b'C', fence) => match decode_fence(fence).ok()?.judge(claim, number) {
             Verdict::Answer(reply) => Some(reply),
             Verdict::Apply => None,
         },
-        b'N' => match Verdict::unclaimed() {
-            Verdict::Answer(reply) => Some(reply),
-            Verdict::Apply => None,
-        },
+        (b'N', _) => Some(Verdict::unclaimed()),
         _ => None,
     }
 }

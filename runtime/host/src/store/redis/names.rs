@@ -1,13 +1,29 @@
 //! The names of all Redis keys.
 //!
 //! All of one shard carry the shard's hash tag, so that they lie in one slot and a script may touch
-//! them together: `PREFIX:{SHARD}:KIND:…`. A stream's name stands last, or has its length before
-//! it, so that no two things can have one name.
+//! them together: `PREFIX:{SHARD}:KIND:…`. A stream's name stands last, so that no two things can
+//! have one name. There are few of them, none for a job alone: a script must name all that it
+//! touches before it runs, or a slot that moves would hide some of it.
 
 use crate::store::Partition;
 
 /// The shard whose slot also holds what belongs to no shard.
 const COMMON: u32 = 0;
+
+/// What each kind is.
+const TYPES: [(&str, &str); 11] = [
+    ("store", "hash"),
+    ("partitions", "set"),
+    ("marks", "hash"),
+    ("epoch", "string"),
+    ("data", "hash"),
+    ("due", "zset"),
+    ("expiry", "zset"),
+    ("letters", "zset"),
+    ("letters-age", "zset"),
+    ("spilled", "zset"),
+    ("ids", "hash"),
+];
 
 /// Makes names.
 #[derive(Debug, Clone)]
@@ -21,30 +37,37 @@ impl Names {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// With what all names of a shard begin.
-    pub(super) fn base(&self, shard: u32) -> String {
-        format!("{}:{{{shard}}}:", self.prefix)
+    fn named(&self, shard: u32, rest: std::fmt::Arguments<'_>) -> String {
+        format!("{}:{{{shard}}}:{rest}", self.prefix)
     }
 
-    /// What there is one of for each stream in a shard: `jobs`, `states`, `expiry`, `letters`,
-    /// `letters-order`, `letters-age`.
+    /// What there is one of for each stream in a shard: `data`, `expiry`, `letters`, `letters-age`,
+    /// `spilled`, `ids`.
     pub(super) fn of_stream(&self, shard: u32, kind: &str, stream: &str) -> String {
-        format!("{}:{{{shard}}}:{kind}:{stream}", self.prefix)
+        self.named(shard, format_args!("{kind}:{stream}"))
     }
 
-    /// What there is one of for each partition in a shard: `fence`, `due`, `outbox`.
-    pub(super) fn of_partition(&self, shard: u32, kind: &str, partition: &Partition) -> String {
+    /// The due index of a partition in a shard.
+    pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
         let Partition { stream, number } = partition;
-        format!("{}:{{{shard}}}:{kind}:{number}:{stream}", self.prefix)
+        self.named(shard, format_args!("due:{number}:{stream}"))
     }
 
     /// The last epoch given for a partition.
     pub(super) fn epoch(&self, partition: &Partition) -> String {
-        self.of_partition(COMMON, "epoch", partition)
+        let Partition { stream, number } = partition;
+        self.named(COMMON, format_args!("epoch:{number}:{stream}"))
     }
 
     /// What there is one of: `store`, `partitions`, `marks`.
     pub(super) fn common(&self, kind: &str) -> String {
-        format!("{}{kind}", self.base(COMMON))
+        self.named(COMMON, format_args!("{kind}"))
     }
+}
+
+/// The type that a key of this name has to have.
+pub(super) fn type_of(name: &str) -> Option<&'static str> {
+    let (_, rest) = name.split_once("}:")?;
+    let kind = rest.split(':').next()?;
+    TYPES.iter().find(|(known, _)| *known == kind).map(|(_, it)| *it)
 }

@@ -3,7 +3,7 @@
 
 use redis::{Cmd, Script as Digested, cmd};
 
-const COMMON: &str = include_str!("scripts/common.lua");
+use super::record;
 
 /// A script.
 #[derive(Debug)]
@@ -15,28 +15,6 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// One that writes. Where the server has no memory left, or cannot write for another reason,
-    /// it refuses it before its first write.
-    fn writing(name: &'static str, body: &str) -> Self {
-        Self::new(name, "#!lua", body)
-    }
-
-    /// One that only reads.
-    fn reading(name: &'static str, body: &str) -> Self {
-        Self::new(name, "#!lua flags=no-writes", body)
-    }
-
-    /// One that only removes: it runs also where there is no memory left, and makes room.
-    fn removing(name: &'static str, body: &str) -> Self {
-        Self::new(name, "#!lua flags=allow-oom", body)
-    }
-
-    fn new(name: &'static str, first_line: &str, body: &str) -> Self {
-        let text = format!("{first_line}\n{COMMON}\n{body}");
-        let digest = Digested::new(&text).get_hash().to_owned();
-        Self { name, text, digest }
-    }
-
     /// A call of it, to which the arguments are appended. The first key tells the node.
     pub(super) fn call(&self, keys: &[String]) -> Cmd {
         let mut call = cmd("EVALSHA");
@@ -48,45 +26,69 @@ impl Script {
     pub(super) fn with_text(&self, call: &Cmd) -> Cmd {
         let mut whole = cmd("EVAL");
         whole.arg(&self.text);
-        for argument in call.args_iter().skip(2) {
-            if let redis::Arg::Simple(argument) = argument {
-                whole.arg(argument);
-            }
+        for argument in simple_args(call).skip(2) {
+            whole.arg(argument);
         }
         whole
     }
-}
 
-/// All of them.
-#[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) open: Script,
-    pub(super) epoch: Script,
-    pub(super) claim: Script,
-    pub(super) commit: Script,
-    pub(super) done: Script,
-    pub(super) load: Script,
-    pub(super) take_over: Script,
-    pub(super) spill: Script,
-    pub(super) due: Script,
-    pub(super) keys: Script,
-    pub(super) letters: Script,
-}
-
-impl Scripts {
-    pub(super) fn new() -> Self {
-        Self {
-            open: Script::writing("open", include_str!("scripts/open.lua")),
-            epoch: Script::writing("epoch", include_str!("scripts/epoch.lua")),
-            claim: Script::writing("claim", include_str!("scripts/claim.lua")),
-            commit: Script::writing("commit", include_str!("scripts/commit.lua")),
-            done: Script::removing("done", include_str!("scripts/done.lua")),
-            load: Script::reading("load", include_str!("scripts/load.lua")),
-            take_over: Script::writing("take-over", include_str!("scripts/take_over.lua")),
-            spill: Script::reading("spill", include_str!("scripts/spill.lua")),
-            due: Script::reading("due", include_str!("scripts/due.lua")),
-            keys: Script::reading("keys", include_str!("scripts/keys.lua")),
-            letters: Script::reading("letters", include_str!("scripts/letters.lua")),
-        }
+    /// The keys of a call.
+    pub(super) fn keys(call: &Cmd) -> Vec<String> {
+        let mut rest = simple_args(call).skip(2).map(String::from_utf8_lossy);
+        let count = rest.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        rest.take(count).map(Into::into).collect()
     }
+}
+
+fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
+    call.args_iter().filter_map(|argument| match argument {
+        redis::Arg::Simple(argument) => Some(argument),
+        _ => None,
+    })
+}
+
+/// What scripts there are, each with its flags.
+macro_rules! scripts {
+    ($($name:ident $file:literal $flags:literal)*) => {
+        /// All of them.
+        #[derive(Debug)]
+        pub(super) struct Scripts {
+            $(pub(super) $name: Script,)*
+        }
+
+        impl Scripts {
+            pub(super) fn new() -> Self {
+                let common = concat!("\n", include_str!("scripts/common.lua"), "\n");
+                let script = |name, flags: &str, body: &str| {
+                    let text = format!("#!lua {flags}\n{}{common}{body}", record::layout());
+                    Script { name, digest: Digested::new(&text).get_hash().to_owned(), text }
+                };
+                Self {
+                    $($name: script(
+                        stringify!($name),
+                        $flags,
+                        include_str!(concat!("scripts/", $file)),
+                    ),)*
+                }
+            }
+        }
+    };
+}
+
+// Where the server has no memory left it refuses those without flags, before their first write.
+// `allow-oom` is for those that make room, or that need little and without which nobody could.
+scripts! {
+    open "open.lua" "flags=allow-oom"
+    epoch "epoch.lua" "flags=allow-oom"
+    claim "claim.lua" "flags=allow-oom"
+    commit "commit.lua" ""
+    outbox "outbox.lua" "flags=no-writes"
+    done "done.lua" "flags=allow-oom"
+    load "load.lua" "flags=no-writes"
+    take_over "take_over.lua" ""
+    spill "spill.lua" "flags=no-writes"
+    due "due.lua" "flags=allow-oom"
+    keys "keys.lua" "flags=no-writes"
+    letters "letters.lua" "flags=no-writes"
+    holds "holds.lua" "flags=no-writes"
 }

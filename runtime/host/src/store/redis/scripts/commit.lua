@@ -1,18 +1,21 @@
 -- Commits a batch: all of it, except for writes whose condition does not hold.
 --
--- Everything is read and checked first; what is wrong with one key refuses that key alone. Then
--- everything is written, with few calls, because a call costs as much as its work.
-local PUT, DELETE = 1, 2
+-- Jobs with their states, spilled events, letters, messages and the fence are fields of one hash,
+-- and one HSET makes the commit. What is written before it (entries of indexes, blocks of ids)
+-- means nothing until a record speaks of it, and is written over by the next try. What is removed
+-- after it no record speaks of any more. So a script that ends half-way, or a server's log that is
+-- read back to a point within it, leaves nothing wrong, and the same commit may be made again.
+local KEEP, PUT_BESIDE, DELETE = 0, 2, 3
 local ABSENT, NEW, TROUBLED, LETTERS, SPILL, TAKES_IDS = 1, 2, 4, 8, 16, 32
 local NO_NUMBER = string.rep('\0', 8)
--- Bytes of a key, as `KEY_SIZE_LIMIT` says.
-local KEY_LIMIT = 1024
+-- Arguments of the one HSET: nearly what Lua's stack holds.
+local MOST = 7900
 
-local fence_key, jobs, states, outbox, due, expiry, letters, order, age = unpack(KEYS)
-local claim, number, before, entry_id, dead_ttl = unpack(ARGV, 4, 8)
-local count, ops, lengths, messages = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12]
-local free, forward = tonumber(ARGV[13]), ARGV[14] == '1'
-local key_at, record_at = 14, 14 + count
+local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
+local partition, claim, number8, before8, number = unpack(ARGV, 2, 6)
+local dead_ttl, count, ops, lengths, messages = tonumber(ARGV[7]), tonumber(ARGV[8]), unpack(ARGV, 9, 11)
+local free, forward = tonumber(ARGV[12]), ARGV[13] == '1'
+local field_at, record_at = 13, 13 + count
 local rest = record_at + count
 
 local function next_argument()
@@ -21,44 +24,39 @@ local function next_argument()
 end
 
 -- The fence.
-need('string', fence_key)
-local fence = redis.call('GET', fence_key)
+local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
+local fence, first_in_outbox = found[1], found[2] or '1'
 if not fence then
   return 'N'
 end
-if #fence < 33 or byte(fence, 1) ~= 3 then
-  return redis.error_reply('CORRUPT ' .. fence_key .. ' is no fence that this version reads')
+if not is_fence(fence) then
+  return bad_fence(data, partition)
 end
-if sub(fence, 2, 17) ~= claim or number == NO_NUMBER then
+if sub(fence, 2, 17) ~= claim or number8 == NO_NUMBER then
   return 'C' .. fence
 end
-if sub(fence, 18, 25) == number then
+if sub(fence, 18, 25) == number8 then
   -- Written again, so that waiting for replicas waits for the commit that it tells of.
-  redis.call('SET', fence_key, fence)
+  redis.call('HSET', data, 'f' .. partition, fence)
   return 'A' .. sub(fence, 26)
 end
-if sub(fence, 18, 25) ~= before then
+if sub(fence, 18, 25) ~= before8 then
   return 'C' .. fence
 end
 
-for _, key in ipairs({jobs, states, letters}) do
-  need('hash', key)
-end
-for _, key in ipairs({due, expiry, order, age}) do
-  need('zset', key)
-end
-need('stream', outbox)
-
-local now = math.max(time_now(), unpack8('<I8', fence, 26))
-local now8 = pack('<I8', now)
+-- Durations are counted from the server's time as it is. The time of the commit makes incarnations,
+-- and must not go back.
+local wall = time_now()
+local wall8 = pack('<I8', wall)
+local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, 26)))
 
 -- What the writes are about to change.
 local olds = {}
 for from = 1, count, CHUNK do
   local to = math.min(from + CHUNK - 1, count)
-  local found = redis.call('HMGET', jobs, unpack(ARGV, key_at + from, key_at + to))
-  for i = 1, #found do
-    olds[from + i - 1] = found[i]
+  local some = redis.call('HMGET', data, unpack(ARGV, field_at + from, field_at + to))
+  for i = 1, #some do
+    olds[from + i - 1] = some[i]
   end
 end
 
@@ -76,14 +74,11 @@ local function read_extra(flags)
   if has(flags, SPILL) then
     extra.spill = {}
     for i = 1, tonumber(next_argument()) do
-      extra.spill[i] = next_argument()
+      extra.spill[i] = {next_argument(), next_argument()}
     end
   end
   if has(flags, TAKES_IDS) then
-    extra.ids_from, extra.ids = next_argument(), {}
-    for i = 1, tonumber(next_argument()) do
-      extra.ids[i] = next_argument()
-    end
+    extra.ids = next_argument()
   end
   return extra
 end
@@ -110,71 +105,55 @@ local function corrupt(words)
   return char(3) .. pack('<I4', #words) .. words
 end
 
--- What stands in the way of what a write does beside the job.
-local function obstacle_beside(key, any, extra)
-  local words
-  if has(any, SPILLED) or (extra and extra.spill) then
-    words = obstacle('zset', of_key('spill', key))
-  end
-  if not words and (has(any, IDS) or (extra and extra.ids)) then
-    words = obstacle('list', of_key('ids', key))
-  end
-  return words
-end
-
 -- Spilled events that are there already stay, and are told with whether they are the same.
 local present = {}
 local function find_present(i, key, extra)
-  local spill, new = of_key('spill', key), {}
-  for _, member in ipairs(extra.spill) do
-    local sequence = sub(member, 1, 8)
-    local there = redis.call('ZRANGEBYLEX', spill, '[' .. sequence, '[' .. sequence .. '\255\255\255\255\255\255\255\255\255', 'LIMIT', 0, 1)
-    if there[1] then
-      local same = sub(there[1], 9, 16) == sub(member, 9, 16)
+  local new = {}
+  for _, event in ipairs(extra.spill) do
+    local there = redis.call('HGET', data, 'e' .. key .. event[1])
+    if there then
+      local same = sub(there, 1, 8) == sub(event[2], 1, 8)
       present[#present + 1] =
-        pack('<I4', i - 1) .. string.reverse(sequence) .. char(same and 1 or 0)
+        pack('<I4', i - 1) .. string.reverse(event[1]) .. char(same and 1 or 0)
     else
-      new[#new + 1] = member
+      new[#new + 1] = event
     end
   end
   extra.spill = new
 end
 
-local refused, refusals, leftovers, extras, puts = {}, {}, {}, {}, {}
+local refused, refusals, expired, extras, beside = {}, {}, {}, {}, {}
 local pieces = {}
 for i = 1, count do
   local at = (i - 1) * 18
   local op, flags = byte(ops, at + 1, at + 2)
-  if op == PUT then
-    puts[i] = next_argument()
+  if op == PUT_BESIDE then
+    beside[i] = next_argument()
   end
   local extra = flags >= LETTERS and read_extra(flags) or nil
   extras[i] = extra
   local old, why = olds[i], nil
-  if #ARGV[key_at + i] > KEY_LIMIT then
-    why = corrupt('the key has ' .. #ARGV[key_at + i] .. ' bytes; ' .. KEY_LIMIT .. ' are allowed')
+  if #ARGV[field_at + i] > KEY_LIMIT + 1 then
+    why = corrupt('the key has ' .. #ARGV[field_at + i] - 1 .. ' bytes; ' .. KEY_LIMIT .. ' are allowed')
   elseif old and not is_sound(old) then
     why = corrupt('its record is damaged, or of a version that this one does not read')
   else
-    if old and has_expired(old, now) then
-      leftovers[i], olds[i], old = old, false, false
+    if old and has_expired(old, wall) then
+      expired[i], olds[i], old = old, false, false
     end
     why = refusal(at, old, flags)
-  end
-  local any = (old or leftovers[i]) and byte(old or leftovers[i], 2) or 0
-  if not why and (any >= SPILLED or extra) then
-    local words = obstacle_beside(ARGV[key_at + i], any, extra)
-    if words then
-      why = corrupt(words)
-    elseif old and extra and extra.spill and has(any, SPILLED) then
-      find_present(i, ARGV[key_at + i], extra)
+    if not why and op == KEEP and old and state_at(old) > #old + 1 then
+      why = corrupt('its record is cut off')
     end
   end
   if why then
     refused[i] = true
     refusals[#refusals + 1] = pack('<I4', i - 1) .. why
-  else
-    for _, letter in ipairs(extra and extra.letters or {}) do
+  elseif extra then
+    if extra.spill and old and has(byte(old, 2), SPILLED) then
+      find_present(i, sub(ARGV[field_at + i], 2), extra)
+    end
+    for _, letter in ipairs(extra.letters or {}) do
       pieces[#pieces + 1] = letter[3]
     end
   end
@@ -202,8 +181,8 @@ for i = 1, free do
   local place = next_argument()
   free_letters[i] = {place, next_argument(), next_argument()}
   if forward then
-    local put_at = redis.call('ZSCORE', age, place)
-    if seen[place] or (put_at and put_at + dead_ttl > now) then
+    local there = redis.call('HGET', data, 'l' .. place)
+    if seen[place] or (there and #there > 9 and unpack8('<I8', there, 2) + dead_ttl > wall) then
       known[#known + 1] = pack('<I4', i - 1)
     else
       pieces[#pieces + 1] = free_letters[i][3]
@@ -215,197 +194,260 @@ if table.concat(pieces) ~= '' then
   messages = messages .. char(2) .. table.concat(pieces)
 end
 
--- From here on everything is written. First what could be refused, if somebody else has put
--- entries into the outbox.
-if messages ~= '' then
-  redis.call('XADD', outbox, entry_id, 'e', now8 .. messages)
-end
+-- From here on there are writes. The first one is for the server's log: with it each commit is a
+-- transaction there, and ends one that an earlier crash may have left open (docs/redis.md).
+redis.call('HSET', data, 'b' .. partition, number)
 
-local function remove_letter(place)
-  redis.call('HDEL', letters, place)
-  redis.call('ZREM', order, place)
-  redis.call('ZREM', age, place)
+-- Fields of the commit, those without which it would still be one first; and what goes after it.
+local early, main, gone = {}, {}, {}
+local due_put, due_gone, expiry_put, expiry_gone = {}, {}, {}, {}
+local letters_put, age_put, consumed = {}, {}, {}
+local spilled_put, spilled_done = {}, {}
+local ids_put, ids_gone, ids_cut = {}, {}, {}
+
+local function put(list, a, b)
+  list[#list + 1] = a
+  list[#list + 1] = b
 end
 
 local function put_letters(list)
   for _, letter in ipairs(list) do
     local place, record = letter[1], letter[2]
-    redis.call('HSET', letters, place, sub(record, 1, 1) .. now8 .. sub(record, 10))
-    redis.call('ZADD', order, 0, place)
-    redis.call('ZADD', age, now, place)
+    put(early, 'l' .. place, sub(record, 1, 1) .. wall8 .. sub(record, 10))
+    put(letters_put, 0, place)
+    put(age_put, wall, place)
+    consumed[place] = nil
   end
 end
 
-local function remove_job(key, record)
+-- Removes a key's spilled events, those before a sequence or all.
+local function drop_spilled(key, before)
+  local by_key = spilled_by(key)
+  local to = before and '(' .. by_key .. before or '[' .. by_key .. string.rep('\255', 8)
+  repeat
+    local members = redis.call('ZRANGEBYLEX', spilled, '[' .. by_key, to, 'LIMIT', 0, CHUNK)
+    local fields = {}
+    for i = 1, #members do
+      fields[i] = 'e' .. key .. sub(members[i], #by_key + 1)
+    end
+    with_all('HDEL', data, fields)
+    with_all('ZREM', spilled, members)
+  until #members < CHUNK
+end
+
+-- Blocks of ids that no record speaks of once `old` has become `record`, or is removed.
+local function old_ids(key, old, record, list)
+  local from, behind = ids_range(old)
+  local to = behind + BLOCK - 1
+  if record and has(byte(record, 2), IDS) then
+    to = ids_range(record)
+    if to > from and to <= EXACT and to % BLOCK > 0 then
+      ids_cut[#ids_cut + 1] = {id_block(key, math.floor(to / BLOCK)), to % BLOCK * ID}
+    end
+  end
+  for block = math.floor(from / BLOCK), math.floor(math.min(to, behind + BLOCK - 1) / BLOCK) - 1 do
+    list[#list + 1] = id_block(key, block)
+  end
+end
+
+-- Ids at their places in blocks; what lies behind the last one is of a commit that was not made.
+local function put_ids(key, taken)
+  local block, value
+  for at = 1, #taken, 8 + ID do
+    local sequence = unpack8('<I8', taken, at)
+    local this, start = math.floor(sequence / BLOCK), sequence % BLOCK * ID
+    if this ~= block then
+      if block then
+        put(ids_put, id_block(key, block), value)
+      end
+      block, value = this, start > 0 and redis.call('HGET', ids, id_block(key, this)) or ''
+    end
+    value = sub(value, 1, start)
+    value = value .. string.rep('\0', start - #value) .. sub(taken, at + 8, at + 7 + ID)
+  end
+  if block then
+    put(ids_put, id_block(key, block), value)
+  end
+end
+
+local function put_spilled(key, record, old, extra)
+  local has_old, has_new = old and has(byte(old, 2), SPILLED), has(byte(record, 2), SPILLED)
+  if has_new and not has_old then
+    -- What there may be of this key has outlived a crash.
+    drop_spilled(key)
+  elseif has_old then
+    spilled_done[#spilled_done + 1] =
+      {key, has_new and string.reverse(sub(record, NEXT, NEXT + 7)) or nil}
+  end
+  for _, event in ipairs(extra and extra.spill or {}) do
+    put(early, 'e' .. key .. event[1], event[2])
+    put(spilled_put, 0, spilled_by(key) .. event[1])
+  end
+end
+
+-- The record with its times and the state that it keeps, and all that lies beside a job that has
+-- more than a record and a small state, or had.
+local function write_rare(i, op, key, record, old)
   local flags = byte(record, 2)
-  redis.call('HDEL', jobs, key)
-  redis.call('HDEL', states, key)
-  redis.call('ZREM', expiry, key)
+  if expired[i] then
+    drop_spilled(key)
+    if has(byte(expired[i], 2), IDS) then
+      local blocks = {}
+      old_ids(key, expired[i], nil, blocks)
+      with_all('HDEL', ids, blocks)
+    end
+  end
+  local before = old or expired[i]
+  local old_flags = before and byte(before, 2) or 0
+  local due_at, expire_at, entry = 0, 0, before and unpack8('<I8', before, ENTRY) or 0
   if has(flags, DUE) then
-    -- Of another partition it may be, whose index was not checked.
-    redis.pcall('ZREM', of_partition('due', unpack8('<I4', record, PARTITION)), key)
-  end
-  if has(flags, SPILLED) then
-    redis.call('DEL', of_key('spill', key))
-  end
-  if has(flags, IDS) then
-    redis.call('DEL', of_key('ids', key))
-  end
-end
-
--- Eight bytes in the order of numbers.
-local function is_before(a, b)
-  local a1, a2 = unpack8('>I4I4', a)
-  local b1, b2 = unpack8('>I4I4', b)
-  return a1 < b1 or (a1 == b1 and a2 < b2)
-end
-
-local function write_ids(key, old_flags, flags, extra)
-  local ids = of_key('ids', key)
-  if has(old_flags, IDS) and not has(flags, IDS) then
-    redis.call('DEL', ids)
-  end
-  if not extra or not extra.ids then
-    return
-  end
-  while has(old_flags, IDS) do
-    local first = redis.call('LRANGE', ids, 0, 15)
-    local gone = 0
-    while first[gone + 1] and is_before(first[gone + 1], extra.ids_from) do
-      gone = gone + 1
-    end
-    if gone > 0 then
-      redis.call('LPOP', ids, gone)
-    end
-    if gone < 16 then
-      break
-    end
-  end
-  for from = 1, #extra.ids, CHUNK do
-    redis.call('RPUSH', ids, unpack(extra.ids, from, math.min(from + CHUNK - 1, #extra.ids)))
-  end
-end
-
-local function write_spill(key, record, old_flags, flags, extra)
-  local spill = of_key('spill', key)
-  if has(old_flags, SPILLED) then
-    if has(flags, SPILLED) then
-      local next8 = string.reverse(sub(record, NEXT, NEXT + 7))
-      redis.call('ZREMRANGEBYLEX', spill, '-', '(' .. next8)
-    else
-      redis.call('DEL', spill)
-    end
-  end
-  if extra and extra.spill then
-    for _, member in ipairs(extra.spill) do
-      redis.call('ZADD', spill, 0, member)
-    end
-  end
-end
-
--- The record with its times, and all that lies beside a job that has more than a record and a
--- state, or had.
-local function write_rare(i, key, record, old)
-  local flags, old_flags = byte(record, 2), old and byte(old, 2) or 0
-  if leftovers[i] then
-    remove_job(key, leftovers[i])
-  end
-  local due_at, expire_at, entry = 0, 0, old and unpack8('<I8', old, 19) or 0
-  if has(flags, DUE) then
-    due_at = now + unpack8('<I8', record, 3)
-    redis.call('ZADD', due, due_at, key)
+    due_at = wall + unpack8('<I8', record, DUE_AT)
+    put(due_put, due_at, key)
   elseif has(old_flags, DUE) then
-    redis.call('ZREM', due, key)
+    due_gone[#due_gone + 1] = key
   end
   if has(flags, EXPIRES) then
-    expire_at = now + unpack8('<I8', record, 11)
+    expire_at = wall + unpack8('<I8', record, END)
     -- An entry that comes too early is moved when it is met.
     if entry == 0 or entry > expire_at then
-      redis.call('ZADD', expiry, expire_at, key)
+      put(expiry_put, expire_at, key)
       entry = expire_at
     end
   elseif entry ~= 0 then
-    redis.call('ZREM', expiry, key)
+    expiry_gone[#expiry_gone + 1] = key
     entry = 0
   end
-  local extra = extras[i]
-  write_spill(key, record, old_flags, flags, extra)
-  write_ids(key, old_flags, flags, extra)
+  local extra, state = extras[i], ''
+  put_spilled(key, record, old, extra)
+  if old and has(old_flags, IDS) then
+    old_ids(key, old, record, ids_gone)
+  end
+  if extra and extra.ids then
+    put_ids(key, extra.ids)
+  end
   if extra and extra.letters then
     for _, place in ipairs(extra.consumed) do
-      remove_letter(place)
+      put(early, 'l' .. place, '')
+      consumed[place] = true
     end
     put_letters(extra.letters)
   end
-  return sub(record, 1, 2) .. pack('<I8I8I8', due_at, expire_at, entry) .. sub(record, JOB)
-end
-
-local function put_all(hash, pairs)
-  for from = 1, #pairs, CHUNK do
-    redis.call('HSET', hash, unpack(pairs, from, math.min(from + CHUNK - 1, #pairs)))
+  if op == PUT_BESIDE then
+    put(early, 's' .. key, beside[i])
+  elseif op == KEEP and old and has(old_flags, STATE) then
+    flags, state = flags + STATE, sub(old, state_at(old))
+  elseif op == KEEP and old and has(old_flags, LARGE) then
+    flags = flags + LARGE
+  elseif has(old_flags, LARGE) then
+    gone[#gone + 1] = 's' .. key
   end
+  return char(RECORD_FORMAT, flags) .. pack('<I8I8I8', due_at, expire_at, entry)
+    .. sub(record, LENGTH) .. state
 end
 
-local records, values, gone = {}, {}, {}
 for i = 1, count do
   if not refused[i] then
     local at = (i - 1) * 18
     local op, flags = byte(ops, at + 1, at + 2)
-    local key, record, old = ARGV[key_at + i], ARGV[record_at + i], olds[i]
+    local field, record, old = ARGV[field_at + i], ARGV[record_at + i], olds[i]
     if has(flags, NEW) then
       record = sub(record, 1, INCARNATION - 1) .. now8 .. sub(record, INCARNATION + 8)
     end
     if has(flags, TROUBLED) then
       record = sub(record, 1, SINCE - 1) .. now8 .. sub(record, SINCE + 8)
     end
-    if leftovers[i] or extras[i] or byte(record, 2) ~= 0 or (old and byte(old, 2) ~= 0) then
-      record = write_rare(i, key, record, old)
+    -- Nearly all have a small state before and after, and nothing else.
+    if byte(record, 2) ~= STATE or extras[i] or expired[i] or (old and byte(old, 2) ~= STATE) then
+      record = write_rare(i, op, sub(field, 2), record, old)
     end
-    records[#records + 1] = key
-    records[#records + 1] = record
-    if op == PUT then
-      values[#values + 1] = key
-      values[#values + 1] = puts[i]
-    elseif op == DELETE then
-      gone[#gone + 1] = key
-    end
+    main[#main + 1] = field
+    main[#main + 1] = record
   end
 end
-put_all(jobs, records)
-put_all(states, values)
-for from = 1, #gone, CHUNK do
-  redis.call('HDEL', states, unpack(gone, from, math.min(from + CHUNK - 1, #gone)))
-end
 put_letters(free_letters)
-
+if messages ~= '' then
+  put(main, 'o' .. partition .. ':' .. number, now8 .. messages)
+elseif first_in_outbox == number then
+  put(main, 'q' .. partition, text(tonumber(number) + 1))
+end
 local reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
   .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
-redis.call('SET', fence_key, sub(fence, 1, 17) .. number .. reply)
+put(main, 'f' .. partition, sub(fence, 1, 17) .. number8 .. reply)
+
+with_all('ZADD', due, due_put)
+with_all('ZADD', expiry, expiry_put)
+with_all('ZADD', letters_index, letters_put)
+with_all('ZADD', letters_age, age_put)
+with_all('ZADD', spilled, spilled_put)
+with_all('HSET', ids, ids_put)
+if #early + #main > MOST then
+  with_all('HSET', data, early)
+else
+  for i = 1, #early do
+    main[#main + 1] = early[i]
+  end
+end
+redis.call('HSET', data, unpack(main))
+
+-- Committed. What follows only removes.
+local function remove_letters(places)
+  local fields = {}
+  for i = 1, #places do
+    fields[i] = 'l' .. places[i]
+  end
+  with_all('HDEL', data, fields)
+  with_all('ZREM', letters_index, places)
+  with_all('ZREM', letters_age, places)
+end
+
+with_all('HDEL', data, gone)
+with_all('ZREM', due, due_gone)
+with_all('ZREM', expiry, expiry_gone)
+with_all('HDEL', ids, ids_gone)
+for _, cut in ipairs(ids_cut) do
+  local block, start = redis.call('HGET', ids, cut[1]), cut[2]
+  if block then
+    redis.call('HSET', ids, cut[1], string.rep('\0', start) .. sub(block, start + 1))
+  end
+end
+local letters_gone = {}
+for place in pairs(consumed) do
+  letters_gone[#letters_gone + 1] = place
+end
+remove_letters(letters_gone)
+for _, done in ipairs(spilled_done) do
+  drop_spilled(done[1], done[2])
+end
 
 -- Some of what has expired, more than can come to be in one commit. Until then it is invisible.
 local function sweep_job(key)
-  local record = redis.call('HGET', jobs, key)
+  local record = redis.call('HGET', data, 'j' .. key)
   local expires = record and is_sound(record) and has(byte(record, 2), EXPIRES)
-  if expires and not has_expired(record, now) then
+  if expires and not has_expired(record, wall) then
     -- Its entry was too early.
-    local at = unpack8('<I8', record, 11)
-    redis.call('HSET', jobs, key, sub(record, 1, 18) .. pack('<I8', at) .. sub(record, JOB))
-    redis.call('ZADD', expiry, at, key)
-  elseif expires and not obstacle_beside(key, byte(record, 2)) then
-    remove_job(key, record)
-  else
-    -- What cannot be read or removed stays where it is, for people to look at.
-    redis.call('ZREM', expiry, key)
+    local at = sub(record, END, END + 7)
+    redis.call('ZADD', expiry, unpack8('<I8', at), key)
+    redis.call('HSET', data, 'j' .. key, sub(record, 1, ENTRY - 1) .. at .. sub(record, LENGTH))
+    return
   end
+  if expires then
+    -- What lies beside it first, so that nothing is left that nobody speaks of.
+    drop_spilled(key)
+    if has(byte(record, 2), IDS) then
+      local blocks = {}
+      old_ids(key, record, nil, blocks)
+      with_all('HDEL', ids, blocks)
+    end
+    redis.call('HDEL', data, 'j' .. key, 's' .. key)
+    redis.call('ZREM', due, key)
+  end
+  -- What cannot be read stays, for people to look at.
+  redis.call('ZREM', expiry, key)
 end
 
 local sweep = 16 + 2 * count
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, sweep)) do
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
   sweep_job(key)
 end
-local old_letters =
-  redis.call('ZRANGEBYSCORE', age, '-inf', now - dead_ttl, 'LIMIT', 0, sweep)
-for _, place in ipairs(old_letters) do
-  remove_letter(place)
-end
+remove_letters(redis.call('ZRANGEBYSCORE', letters_age, '-inf', wall - dead_ttl, 'LIMIT', 0, sweep))
 return 'A' .. reply

@@ -1,35 +1,36 @@
--- What all scripts share. The first three arguments of each: the beginning of the names of the
--- shard's keys, the stream, and milliseconds to add to the server's time (0 outside of tests).
+-- What all scripts share, behind the layout of records, which the host puts in front of it. The
+-- first argument of each is a number of ms to add to the server's time (0 outside of tests).
 --
--- A job's record: format (1 byte), flags (1), due time (8), end time (8), time of its entry in the
--- expiry index (8), and from JOB on what `codec/job.rs` writes. Sequences are bytes, never numbers:
--- Lua's numbers are exact up to 2^53 only. Nothing is compared with `<` as text either, because
--- Lua does that by the server's locale.
-local base, stream, shift = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- Sequences are bytes, never numbers: Lua's numbers are exact up to 2^53 only. Nothing is compared
+-- with `<` as text either, because Lua does that by the server's locale. Where numbers are used all
+-- the same, they count commits, or events of a `fifo` stream, and start at 1.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
-local RECORD_FORMAT, JOB_FORMAT, SHORTEST = 1, 2, 60
-local JOB, PARTITION, TAKEOVERS, NEXT, INCARNATION, SINCE = 27, 29, 33, 37, 45, 53
-local DUE, EXPIRES, SPILLED, IDS = 1, 2, 4, 8
--- Arguments of one call, well below what Lua's stack holds.
+-- Arguments of one call, well below what Lua's stack holds; an even number, so that pairs stay
+-- together.
 local CHUNK = 1000
+-- Up to here Lua counts without holes.
+local EXACT = 2 ^ 52
 
 local function has(flags, flag)
   return flags % (flag * 2) >= flag
 end
 
-local function of_partition(kind, partition)
-  return base .. kind .. ':' .. string.format('%.0f', partition) .. ':' .. stream
-end
-
-local function of_key(kind, key)
-  return base .. kind .. ':' .. #stream .. ':' .. stream .. ':' .. key
+local function text(number)
+  return string.format('%.0f', number)
 end
 
 local function time_now()
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000) + shift
+  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
+end
+
+-- Runs a command on as many members, fields or pairs as there are.
+local function with_all(command, key, list)
+  for from = 1, #list, CHUNK do
+    redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
+  end
 end
 
 local function is_sound(record)
@@ -37,21 +38,48 @@ local function is_sound(record)
 end
 
 local function has_expired(record, now)
-  return has(byte(record, 2), EXPIRES) and unpack8('<I8', record, 11) <= now
+  return has(byte(record, 2), EXPIRES) and unpack8('<I8', record, END) <= now
 end
 
--- What stands in the way of using a key as `kind`; nil if nothing does.
-local function obstacle(kind, key)
-  local found = redis.call('TYPE', key)['ok']
-  if found ~= kind and found ~= 'none' then
-    return key .. ' is a ' .. found .. ', and a ' .. kind .. ' is right'
-  end
+-- Where the state of a record begins.
+local function state_at(record)
+  return JOB + unpack8('<I4', record, LENGTH)
 end
 
--- Ends the script with an error before its first write if a key is of another kind.
-local function need(kind, key)
-  local words = obstacle(kind, key)
-  if words then
-    error({err = 'WRONGTYPE ' .. words .. '. Somebody else has written it: remove or rename it'})
+local function is_fence(fence)
+  return #fence >= 33 and byte(fence, 1) == FENCE_FORMAT
+end
+
+local function bad_fence(key, partition)
+  return redis.error_reply('CORRUPT field f' .. partition .. ' of ' .. key
+    .. ' is no fence that this version reads')
+end
+
+-- With what the entries of a key begin in the index of spilled events: no other key's do.
+local function spilled_by(key)
+  return pack('>I2', #key) .. key
+end
+
+-- The ids that a record says its key has taken: the first sequence, and the one behind the last.
+local function ids_range(record)
+  local at, numbers = NUMBERS, {}
+  for i = 1, 7 do
+    local number, scale, digit = 0, 1, nil
+    repeat
+      digit = byte(record, at) or 0
+      number, scale, at = number + digit % 128 * scale, scale * 128, at + 1
+    until digit < 128
+    numbers[i] = number
   end
+  local last_spilled, first = numbers[6], numbers[7]
+  local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)
+  -- A record that is damaged must not keep the server busy.
+  if first > EXACT then
+    return 0, 0
+  end
+  return first, math.max(first, math.min(behind, first + IDS_LIMIT))
+end
+
+local function id_block(key, block)
+  return key .. pack('>I8', block)
 end

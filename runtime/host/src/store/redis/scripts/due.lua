@@ -1,9 +1,8 @@
--- Reads the due index from an entry on. Answers the time, the entries that have passed (with
--- `all`, the others as well), and the first one after them.
-local jobs, due = KEYS[1], KEYS[2]
-local limit, all, after_at, after_key = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6], ARGV[7]
-need('hash', jobs)
-need('zset', due)
+-- Reads the due index from an entry on, and mends it where it says something else than the job's
+-- record, which counts. Answers the time, the entries that have passed (with `all`, the others as
+-- well), and the first one after them.
+local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
+local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
 
 -- By bytes: `<` would ask the server's locale.
@@ -34,28 +33,59 @@ local function first_rank()
   end
 end
 
--- Whether an entry is about a job that is there.
-local function is_due(key, at)
-  local record = redis.call('HGET', jobs, key)
-  return record and is_sound(record) and has(byte(record, 2), DUE)
-    and unpack8('<I8', record, 3) == at and not has_expired(record, now)
+local gone, moved = {}, {}
+local function is_due(key, at, record)
+  if record and not is_sound(record) then
+    -- Somebody may mend it.
+    return false
+  end
+  if not record or not has(byte(record, 2), DUE)
+    or sub(record, PARTITION, PARTITION + 3) ~= partition4 then
+    gone[#gone + 1] = key
+    return false
+  end
+  local due_at = unpack8('<I8', record, DUE_AT)
+  if due_at ~= at then
+    -- Told all the same: too early a look at a key does no harm.
+    moved[#moved + 1] = text(due_at)
+    moved[#moved + 1] = key
+  end
+  return not has_expired(record, now)
 end
 
-local entries, rank = {}, first_rank()
-while true do
-  local part = redis.call('ZRANGE', due, rank, rank + 63, 'WITHSCORES')
-  for i = 1, #part, 2 do
-    local at = tonumber(part[i + 1])
-    if is_due(part[i], at) then
-      if (at > now and not all) or #entries >= 2 * limit then
-        return {string.format('%.0f', now), entries, {string.format('%.0f', at), part[i]}}
-      end
-      entries[#entries + 1] = string.format('%.0f', at)
-      entries[#entries + 1] = part[i]
+local function read()
+  local entries, rank = {}, first_rank()
+  while true do
+    local part = redis.call('ZRANGE', due, rank, rank + 63, 'WITHSCORES')
+    local fields = {}
+    for i = 1, #part, 2 do
+      fields[#fields + 1] = 'j' .. part[i]
     end
+    local records = #fields > 0 and redis.call('HMGET', data, unpack(fields)) or {}
+    for i = 1, #part, 2 do
+      local at = tonumber(part[i + 1])
+      if is_due(part[i], at, records[(i + 1) / 2]) then
+        if (at > now and not all) or #entries >= 2 * limit then
+          return entries, {text(at), part[i]}
+        end
+        entries[#entries + 1] = text(at)
+        entries[#entries + 1] = part[i]
+      end
+    end
+    if #part < 128 then
+      return entries, false
+    end
+    rank = rank + 64
   end
-  if #part < 128 then
-    return {string.format('%.0f', now), entries, false}
-  end
-  rank = rank + 64
 end
+
+local entries, next_entry = read()
+with_all('ZREM', due, gone)
+with_all('ZADD', due, moved)
+for i = 1, #moved, 2 do
+  -- What was moved may be what comes next.
+  if not next_entry or tonumber(moved[i]) < tonumber(next_entry[1]) then
+    next_entry = {moved[i], moved[i + 1]}
+  end
+end
+return {text(now), entries, next_entry}

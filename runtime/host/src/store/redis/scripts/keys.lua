@@ -1,17 +1,16 @@
 -- A part of the jobs, as `HSCAN` gives them: where to go on, the time, and for each job key,
--- record and the length of its state.
-local jobs, states, cursor, pattern, count = KEYS[1], KEYS[2], ARGV[4], ARGV[5], ARGV[6]
-need('hash', jobs)
-need('hash', states)
-local scanned
-if pattern == '' then
-  scanned = redis.call('HSCAN', jobs, cursor, 'COUNT', count)
-else
-  scanned = redis.call('HSCAN', jobs, cursor, 'COUNT', count, 'MATCH', pattern)
-end
+-- record without its state, and the length of that.
+local data, cursor, pattern, count = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}
 for i = 1, #scanned[2], 2 do
-  local key = scanned[2][i]
-  rows[#rows + 1] = {key, scanned[2][i + 1], redis.call('HSTRLEN', states, key)}
+  local key, record, size = sub(scanned[2][i], 2), scanned[2][i + 1], 0
+  if is_sound(record) and has(byte(record, 2), LARGE) then
+    size = redis.call('HSTRLEN', data, 's' .. key)
+  elseif is_sound(record) then
+    size = math.max(#record + 1 - state_at(record), 0)
+    record = sub(record, 1, state_at(record) - 1)
+  end
+  rows[#rows + 1] = {key, record, size}
 end
-return {scanned[1], string.format('%.0f', time_now()), rows}
+return {scanned[1], text(time_now()), rows}

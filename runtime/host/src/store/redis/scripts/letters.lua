@@ -1,17 +1,16 @@
 -- Reads letters between two places, in order, until they have so many bytes: the time, and for
 -- each place and record.
-local letters, order = KEYS[1], KEYS[2]
-local from, to, limit, bytes = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-need('hash', letters)
-need('zset', order)
+local data, letters = KEYS[1], KEYS[2]
+local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local rows, read = {}, 0
 while #rows < 2 * limit and read < bytes do
   local some = math.min(limit, 16)
-  local places = redis.call('ZRANGEBYLEX', order, from, to, 'LIMIT', 0, some)
+  local places = redis.call('ZRANGEBYLEX', letters, from, to, 'LIMIT', 0, some)
   for _, place in ipairs(places) do
-    local record = redis.call('HGET', letters, place)
+    local record = redis.call('HGET', data, 'l' .. place)
     from = '(' .. place
-    if record then
+    -- One that is empty is being removed.
+    if record and record ~= '' then
       rows[#rows + 1] = place
       rows[#rows + 1] = record
       read = read + #record
@@ -21,4 +20,4 @@ while #rows < 2 * limit and read < bytes do
     break
   end
 end
-return {string.format('%.0f', time_now()), rows}
+return {text(time_now()), rows}

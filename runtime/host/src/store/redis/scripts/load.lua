@@ -1,40 +1,47 @@
--- Reads jobs with their states and ids, in order, until they have so many bytes together.
--- Answers the time, and for each job nothing, or record, state and ids, or in words what stands in
--- the way.
-local jobs, states, bytes = KEYS[1], KEYS[2], tonumber(ARGV[4])
+-- Reads jobs with their states and ids, in order, until they have so many bytes together. Answers
+-- the time, and for each job nothing, or its record, its state if that lies beside it, and its ids:
+-- the number of the first block and the blocks.
+local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
-answer[1] = string.format('%.0f', now)
+answer[1] = text(now)
 
-local function load_one(key, record)
+local function load_one(field, record)
   if not is_sound(record) then
-    return {record, false, {}}
+    return {record, false, '0', {}}
   end
   if has_expired(record, now) then
     return false
   end
-  local ids = {}
-  if has(byte(record, 2), IDS) then
-    local name = of_key('ids', key)
-    local words = obstacle('list', name)
-    if words then
-      return words
-    end
-    ids = redis.call('LRANGE', name, 0, -1)
+  local flags, key, state, first, blocks = byte(record, 2), sub(field, 2), false, 0, {}
+  if has(flags, LARGE) then
+    state = redis.call('HGET', data, 's' .. key)
   end
-  return {record, redis.call('HGET', states, key), ids}
+  if has(flags, IDS) then
+    local from, behind = ids_range(record)
+    first = math.floor(from / BLOCK)
+    local names = {}
+    for block = first, math.floor((behind - 1) / BLOCK) do
+      names[#names + 1] = id_block(key, block)
+    end
+    for at = 1, #names, CHUNK do
+      local some = redis.call('HMGET', ids, unpack(names, at, math.min(at + CHUNK - 1, #names)))
+      for i = 1, #some do
+        blocks[#blocks + 1] = some[i]
+      end
+    end
+  end
+  return {record, state, text(first), blocks}
 end
 
-need('hash', jobs)
-need('hash', states)
-for from = 5, #ARGV, CHUNK do
+for from = 3, #ARGV, CHUNK do
   local to = math.min(from + CHUNK - 1, #ARGV)
-  local records = redis.call('HMGET', jobs, unpack(ARGV, from, to))
+  local records = redis.call('HMGET', data, unpack(ARGV, from, to))
   for i = 1, #records do
     local record = records[i]
     local loaded = record and load_one(ARGV[from + i - 1], record)
-    answer[#answer + 1] = loaded or false
-    if type(loaded) == 'table' then
-      read = read + #record + #(loaded[2] or '') + 32 * #loaded[3]
+    answer[#answer + 1] = loaded
+    if loaded then
+      read = read + #record + #(loaded[2] or '') + BLOCK * ID * #loaded[4]
     end
     if read >= bytes then
       return answer

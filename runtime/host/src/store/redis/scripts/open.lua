@@ -1,7 +1,39 @@
--- Writes down what this store is at its first use, and answers what is written.
-local key, schema, shards = KEYS[1], ARGV[4], ARGV[5]
-need('hash', key)
-if redis.call('HLEN', key) == 0 then
-  redis.call('HSET', key, 'schema', schema, 'shards', shards)
+-- Writes down what this store is at its first use, and answers what is written, with the commands
+-- that the user may not run.
+local store, data, index = KEYS[1], KEYS[2], KEYS[3]
+local schema, shards = ARGV[2], ARGV[3]
+
+local function may(...)
+  return redis.acl_check_cmd(...)
 end
-return redis.call('HMGET', key, 'schema', 'shards')
+
+local missing = {}
+for name, allowed in pairs({
+  ['type'] = may('TYPE', data),
+  ['get'] = may('GET', data), ['set'] = may('SET', data, '1'),
+  ['sadd'] = may('SADD', data, '1'), ['smembers'] = may('SMEMBERS', data),
+  ['hget'] = may('HGET', data, 'f'), ['hmget'] = may('HMGET', data, 'f'),
+  ['hset'] = may('HSET', data, 'f', '1'), ['hdel'] = may('HDEL', data, 'f'),
+  ['hlen'] = may('HLEN', data), ['hkeys'] = may('HKEYS', data), ['hscan'] = may('HSCAN', data, 0),
+  ['hexists'] = may('HEXISTS', data, 'f'), ['hstrlen'] = may('HSTRLEN', data, 'f'),
+  ['zadd'] = may('ZADD', index, 0, 'm'), ['zrem'] = may('ZREM', index, 'm'),
+  ['zrange'] = may('ZRANGE', index, 0, 0), ['zrank'] = may('ZRANK', index, 'm'),
+  ['zrangebylex'] = may('ZRANGEBYLEX', index, '-', '+'),
+  ['zrangebyscore'] = may('ZRANGEBYSCORE', index, 0, 0),
+  ['zcount'] = may('ZCOUNT', index, 0, 0), ['zscore'] = may('ZSCORE', index, 'm'),
+  ['time'] = may('TIME'),
+}) do
+  if not allowed then
+    missing[#missing + 1] = name
+  end
+end
+table.sort(missing)
+if #missing > 0 then
+  return redis.error_reply('NOPERM the user must be allowed to run these on ' .. store
+    .. ' and all that begins as it: ' .. table.concat(missing, ', '))
+end
+
+if redis.call('HLEN', store) == 0 then
+  redis.call('HSET', store, 'schema', schema, 'shards', shards)
+end
+return redis.call('HMGET', store, 'schema', 'shards')

@@ -1,25 +1,33 @@
--- Reads spilled events of a key between two bounds, in order, until they have so many bytes.
--- Answers whether there are no more, and the events. Nothing is there for a job that is not, or is
--- no more.
-local jobs, key, limit, bytes = KEYS[1], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local from, to = ARGV[7], ARGV[8]
-local record, spill = redis.call('HGET', jobs, key), of_key('spill', key)
-if not record or (is_sound(record) and has_expired(record, time_now())) then
+-- Reads spilled events of a key between two sequences, in order, until they have so many bytes.
+-- Answers whether there are no more, and sequence and event of each.
+local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
+local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
+local by_key = spilled_by(key)
+local from, to = '[' .. by_key .. ARGV[5], '[' .. by_key .. ARGV[6]
+local record = redis.call('HGET', data, 'j' .. key)
+-- Where the record cannot be read, its events can still.
+if not record or (is_sound(record)
+  and (has_expired(record, time_now()) or not has(byte(record, 2), SPILLED))) then
   return {1, {}}
 end
-need('zset', spill)
 local found, read = {}, 0
 while true do
-  local part = redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, 16)
-  for _, member in ipairs(part) do
-    if #found > 0 and (#found >= limit or read + #member > bytes) then
-      return {0, found}
+  local members = redis.call('ZRANGEBYLEX', spilled, from, to, 'LIMIT', 0, 16)
+  for _, member in ipairs(members) do
+    local sequence = sub(member, #by_key + 1)
+    -- An entry without an event is of a commit that was never made.
+    local event = redis.call('HGET', data, 'e' .. key .. sequence)
+    if event then
+      if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then
+        return {0, found}
+      end
+      found[#found + 1] = sequence
+      found[#found + 1] = event
+      read = read + #event
     end
-    found[#found + 1] = member
-    read = read + #member
     from = '(' .. member
   end
-  if #part < 16 then
+  if #members < 16 then
     return {1, found}
   end
 end

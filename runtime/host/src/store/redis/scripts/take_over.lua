@@ -1,28 +1,23 @@
--- Gives jobs of other partitions to this one, with their due entries.
-local jobs, due, partition4, partition = KEYS[1], KEYS[2], ARGV[4], tonumber(ARGV[5])
-need('hash', jobs)
-need('zset', due)
+-- Gives jobs of other partitions to this one, and enters them into its due index. What the other
+-- one's index has of them is left: whoever reads that removes it.
+local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
-
-local function take_over(key, record)
-  local old = unpack8('<I4', record, PARTITION)
-  if old == partition then
-    return
-  end
-  local takeovers = (unpack8('<I4', record, TAKEOVERS) + 1) % 4294967296
-  record = sub(record, 1, PARTITION - 1) .. partition4 .. pack('<I4', takeovers) .. sub(record, NEXT)
-  redis.call('HSET', jobs, key, record)
-  if has(byte(record, 2), DUE) then
-    redis.call('ZADD', due, unpack8('<I8', record, 3), key)
-    redis.pcall('ZREM', of_partition('due', old), key)
-  end
-end
-
-for i = 6, #ARGV do
-  local record = redis.call('HGET', jobs, ARGV[i])
+local put, entries = {}, {}
+for i = 3, #ARGV do
+  local record = redis.call('HGET', data, ARGV[i])
   -- What cannot be read stays where it is: the load says so.
-  if record and is_sound(record) and not has_expired(record, now) then
-    take_over(ARGV[i], record)
+  if record and is_sound(record) and not has_expired(record, now)
+    and sub(record, PARTITION, PARTITION + 3) ~= partition4 then
+    local takeovers = (unpack8('<I4', record, TAKEOVERS) + 1) % 4294967296
+    put[#put + 1] = ARGV[i]
+    put[#put + 1] = sub(record, 1, PARTITION - 1) .. partition4 .. pack('<I4', takeovers)
+      .. sub(record, NEXT)
+    if has(byte(record, 2), DUE) then
+      entries[#entries + 1] = unpack8('<I8', record, DUE_AT)
+      entries[#entries + 1] = sub(ARGV[i], 2)
+    end
   end
 end
-return #ARGV - 5
+with_all('ZADD', due, entries)
+with_all('HSET', data, put)
+return #put / 2

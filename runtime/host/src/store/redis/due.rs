@@ -1,88 +1,60 @@
-//! What the owner of a partition reads. Must change nothing.
+//! The due index: which keys their owner must look at, and when.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use ordain_core::{Event, Key, Loaded, TakenId};
+use futures_util::future::try_join_all;
+use ordain_core::Key;
 use redis::Value;
 
-use super::record::Record;
+use super::Redis;
 use super::value::{array, bytes, number, parts, strange};
-use crate::store::codec::{decode_outbox, decode_taken_id};
-use crate::store::{OutboxEntry, Partition, StoreError};
+use crate::store::{Partition, StoreError};
 
-/// An event with its sequence.
-pub(super) type Numbered = (u64, Arc<Event>);
+/// Entries of one shard that are read at once, beyond its part of what is asked for: shards have
+/// not all the same number.
+const SPARE: usize = 16;
 
-/// A key's answer to a load.
-pub(super) type LoadedKey = Result<Option<Box<Loaded>>, String>;
+/// See [`Store::due`](crate::store::Store::due).
+pub(super) async fn due(
+    store: &Redis,
+    partition: &Partition,
+    after: Option<&(u64, Key)>,
+    limit: usize,
+    all: bool,
+) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+    let some = (limit / store.shards as usize * 2 + SPARE).min(limit);
+    let shards = (0..store.shards).map(|shard| of_shard(store, partition, shard, after, some, all));
+    Ok(Due::merge(try_join_all(shards).await?, limit))
+}
 
-/// What `load` answered of one key.
-pub(super) fn loaded(value: Value, now: u64) -> LoadedKey {
-    let [record, state, ids] = match value {
-        Value::Nil => return Ok(None),
-        Value::Array(parts) => {
-            let parts: Result<[Value; 3], _> = parts.try_into();
-            parts.map_err(|_| "the server's answer has another form".to_owned())?
-        }
-        words => {
-            let words = bytes(words).unwrap_or_default();
-            return Err(String::from_utf8_lossy(&words).into_owned());
-        }
+async fn of_shard(
+    store: &Redis,
+    partition: &Partition,
+    shard: u32,
+    after: Option<&(u64, Key)>,
+    limit: usize,
+    all: bool,
+) -> Result<Due, StoreError> {
+    let script = &store.scripts.due;
+    let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+    let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
+    call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
+    match after {
+        None => call.arg("").arg(""),
+        Some((at, key)) => call.arg(at).arg(key.as_bytes()),
     };
-    let record = bytes(record).unwrap_or_default();
-    let record = Record::parse(&record).map_err(|error| error.to_string())?;
-    let left = |at: u64| at.saturating_sub(now);
-    Ok(Some(Box::new(Loaded {
-        state: bytes(state),
-        ids: ids_from(record.job.ids_from, ids)?,
-        due_in: record.due_at.map(left),
-        expire_in: record.expire_at.map(left),
-        job: record.job.to_job(),
-    })))
-}
-
-fn ids_from(from: u64, ids: Value) -> Result<Vec<TakenId>, String> {
-    let Value::Array(ids) = ids else { return Ok(Vec::new()) };
-    let mut taken = Vec::with_capacity(ids.len());
-    for id in ids {
-        let id = bytes(id).unwrap_or_default();
-        let (sequence, rest) = id.split_first_chunk().ok_or("an id that it took is cut off")?;
-        let sequence = u64::from_be_bytes(*sequence);
-        let id = decode_taken_id(sequence, rest)
-            .map_err(|error| format!("sequence {sequence}: {error}"))?;
-        if sequence >= from {
-            taken.push(id);
-        }
-    }
-    Ok(taken)
-}
-
-/// A spilled event.
-pub(super) fn spilled(key: &str, member: Value) -> Result<Numbered, StoreError> {
-    let member = bytes(member).ok_or_else(|| strange("a read of spilled events"))?;
-    let bad = |words: &str| StoreError::Corrupt(format!("key {key:?}, a spilled event: {words}"));
-    let sequence = member.first_chunk().ok_or_else(|| bad("it is cut off"))?;
-    let sequence = u64::from_be_bytes(*sequence);
-    if member.len() < 16 {
-        return Err(bad("it is cut off"));
-    }
-    let event = Event::decode(member.slice(16..))
-        .map_err(|error| bad(&format!("sequence {sequence}: {error}")))?;
-    Ok((sequence, Arc::new(event)))
+    Due::read(store.run(script, call).await?)
 }
 
 /// What one shard has in a partition's due index.
-pub(super) struct Due {
-    pub(super) now: u64,
+struct Due {
+    now: u64,
     /// What was asked for.
-    pub(super) entries: Vec<(u64, Key)>,
+    entries: Vec<(u64, Key)>,
     /// The one after that.
-    pub(super) next: Option<(u64, Key)>,
+    next: Option<(u64, Key)>,
 }
 
 impl Due {
-    pub(super) fn read(answer: Value) -> Result<Self, StoreError> {
+    fn read(answer: Value) -> Result<Self, StoreError> {
         let what = "a read of the due index";
         let [now, entries, next] = parts(answer, what)?;
         let now = number(&now).ok_or_else(|| strange(what))?;
@@ -107,7 +79,7 @@ impl Due {
     }
 
     /// All shards' entries in one order: those before the first that some shard has left out.
-    pub(super) fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
+    fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
         let mut all: Vec<_> = shards.into_iter().flat_map(|shard| shard.entries).collect();
@@ -118,43 +90,6 @@ impl Due {
         all.truncate(taken);
         (all, next.map(|(at, _)| at.saturating_sub(now)))
     }
-}
-
-/// Entries of an outbox, as `XRANGE` answers them.
-pub(super) fn outbox(
-    partition: &Partition,
-    shard: u32,
-    answer: Value,
-) -> Result<Vec<OutboxEntry>, StoreError> {
-    let what = "a read of the outbox";
-    let mut entries = Vec::new();
-    for entry in array(answer, what)? {
-        let [id, fields] = parts(entry, what)?;
-        let id = super::value::text(id).ok_or_else(|| strange(what))?;
-        let bad = |words: String| {
-            StoreError::Corrupt(format!(
-                "stream {:?}, partition {}, shard {shard}, outbox entry {id}: {words}",
-                partition.stream, partition.number
-            ))
-        };
-        let number = id.split_once('-').and_then(|(number, _)| number.parse().ok());
-        let number = number.ok_or_else(|| bad("it has no number of a commit".to_owned()))?;
-        let [_, value] = parts(fields, what)?;
-        let value = bytes(value).ok_or_else(|| strange(what))?;
-        entries.push(decode_entry(number, &value).map_err(bad)?);
-    }
-    Ok(entries)
-}
-
-/// The time of the commit, which is the incarnation of the jobs that it made, and its messages.
-fn decode_entry(number: u64, value: &Bytes) -> Result<OutboxEntry, String> {
-    let time = value.first_chunk().ok_or("it is cut off")?;
-    let time = u64::from_le_bytes(*time);
-    let mut entry = decode_outbox(number, &value.slice(8..)).map_err(|error| error.to_string())?;
-    for message in entry.messages.iter_mut().filter(|message| message.incarnation == 0) {
-        message.incarnation = time;
-    }
-    Ok(entry)
 }
 
 #[cfg(test)]

@@ -1,0 +1,146 @@
+//! How the server is asked, and asked again.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, RedisResult, Value, cmd, pipe};
+
+use super::Redis;
+use super::error::{failed, has_code};
+use super::names::type_of;
+use super::script::Script;
+use super::value::{number, strange, text};
+use crate::store::StoreError;
+
+/// Between two tries of what the server did not answer: from, to.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// Between two warnings.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// How long the server waits for replicas before it says how many have a commit, in ms.
+const REPLICAS_WAIT: u64 = 1_000;
+
+impl Redis {
+    /// A call of a script with what all of them have.
+    pub(super) fn call_of(&self, script: &Script, keys: &[String]) -> Cmd {
+        let mut call = script.call(keys);
+        call.arg(self.shift.load(Ordering::Relaxed));
+        call
+    }
+
+    /// Runs a script, again where that may help: all but commits, whose sender knows better when.
+    pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
+        let answer = self.again(|| self.answer(script, &call)).await;
+        match answer {
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, &call).await),
+            answer => answer,
+        }
+    }
+
+    /// Sends a command, again where that may help.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        self.again(|| self.link.call(cmd)).await
+    }
+
+    /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
+    /// twice.
+    async fn again<F>(&self, ask: impl Fn() -> F) -> Result<Value, StoreError>
+    where
+        F: Future<Output = RedisResult<Value>>,
+    {
+        let (mut wait, started) = (RETRY_MIN, Instant::now());
+        loop {
+            let answer = ask().await.map_err(|error| failed(&error));
+            let Err(StoreError::Unavailable(reason)) = &answer else { return answer };
+            if self.patience.is_some_and(|patience| started.elapsed() >= patience) {
+                return answer;
+            }
+            self.tell(&format!("the store does not answer and is asked again: {reason}"));
+            tokio::time::sleep(wait).await;
+            wait = (2 * wait).min(RETRY_MAX);
+        }
+    }
+
+    /// Runs a script once. One that the server does not know is sent whole.
+    pub(super) async fn answer(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.link.call(call).await {
+            Err(error) if has_code(&error, "NOSCRIPT") => {
+                self.link.call(&script.with_text(call)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Sends a commit once, and waits for replicas where that is asked for; `None` where too few
+    /// have it in time.
+    pub(super) async fn run_commit(
+        &self,
+        shard: u32,
+        call: Cmd,
+    ) -> Result<Option<Value>, StoreError> {
+        let script = &self.scripts.commit;
+        if self.waiting_links.is_empty() {
+            let answer = self.answer(script, &call).await;
+            return self.commit_answer(answer.map(Some), &call).await;
+        }
+        let link = &self.waiting_links[shard as usize % self.waiting_links.len()];
+        let with_wait = |call: Cmd| {
+            let mut both = pipe();
+            both.add_command(call).cmd("WAIT").arg(self.replicas).arg(REPLICAS_WAIT);
+            both
+        };
+        let answers = match link.pipe(&with_wait(call.clone())).await {
+            Err(error) if has_code(&error, "NOSCRIPT") => {
+                link.pipe(&with_wait(script.with_text(&call))).await
+            }
+            answers => answers,
+        };
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return self.commit_answer(Err(error), &call).await,
+        };
+        let [reply, replicas] =
+            answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;
+        let enough = number(&replicas).is_some_and(|count| count >= u64::from(self.replicas));
+        Ok(enough.then_some(reply))
+    }
+
+    async fn commit_answer(
+        &self,
+        answer: RedisResult<Option<Value>>,
+        call: &Cmd,
+    ) -> Result<Option<Value>, StoreError> {
+        match answer.map_err(|error| failed(&error)) {
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, call).await),
+            answer => answer,
+        }
+    }
+
+    /// Names the key that is not what a script needs; the server says only that there is one.
+    pub(super) async fn explained(&self, words: String, call: &Cmd) -> StoreError {
+        for key in Script::keys(call) {
+            let Some(right) = type_of(&key) else { continue };
+            let found = self.link.call(cmd("TYPE").arg(&key)).await.ok().and_then(text);
+            let Some(found) = found.filter(|found| found != right && found != "none") else {
+                continue;
+            };
+            return StoreError::Corrupt(format!(
+                "{key} is a {found}, and a {right} is right. Somebody else has written it: remove \
+                 or rename it"
+            ));
+        }
+        StoreError::Corrupt(words)
+    }
+
+    /// Says what is wrong, now and then.
+    pub(super) fn tell(&self, words: &str) {
+        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            *told_at = Some(Instant::now());
+            tracing::warn!("{words}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Taking a partition over.
+
+use futures_util::future::try_join_all;
+use redis::cmd;
+
+use super::value::{bytes, number, strange};
+use super::{Redis, commit};
+use crate::store::codec::{FenceRecord, decode_fence};
+use crate::store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError};
+
+/// See [`Store::claim`](crate::store::Store::claim).
+pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claimed, StoreError> {
+    let length = partition.stream.len();
+    if length > STREAM_NAME_LIMIT {
+        return Err(StoreError::Unusable(format!(
+            "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+        )));
+    }
+    let Partition { stream, number: partition_number } = partition;
+    let mut note = cmd("SADD");
+    note.arg(store.names.common("partitions")).arg(format!("{partition_number}:{stream}"));
+    store.ask(&note).await?;
+
+    let floor = newest_epoch(store, partition).await?;
+    let script = &store.scripts.epoch;
+    let mut call = store.call_of(script, &[store.names.epoch(partition)]);
+    call.arg(floor);
+    let epoch = number(&store.run(script, call).await?);
+    let epoch = epoch.ok_or_else(|| strange(script.name))?;
+    let claim = Claim { epoch, random: rand::random() };
+    let claims = (0..store.shards).map(|shard| claim_shard(store, partition, shard, claim));
+    Ok(Claimed { claim, commits: try_join_all(claims).await? })
+}
+
+/// The highest epoch that any shard has seen of a partition.
+async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
+    let fences = (0..store.shards).map(async |shard| {
+        let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+        let field = format!("f{}", partition.number);
+        let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
+        let Some(fence) = bytes(fence) else { return Ok(0) };
+        Ok(read_fence(&data, partition, &fence)?.claim.epoch)
+    });
+    Ok(try_join_all(fences).await?.into_iter().max().unwrap_or_default())
+}
+
+fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRecord, StoreError> {
+    decode_fence(fence).map_err(|error| {
+        StoreError::Corrupt(format!("field f{} of {data}: {error}", partition.number))
+    })
+}
+
+/// Writes a claim into a shard's fence; the number of its last commit.
+async fn claim_shard(
+    store: &Redis,
+    partition: &Partition,
+    shard: u32,
+    claim: Claim,
+) -> Result<u64, StoreError> {
+    let script = &store.scripts.claim;
+    let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+    let mut call = store.call_of(script, std::slice::from_ref(&data));
+    call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
+    let fence = bytes(store.run(script, call).await?).ok_or_else(|| strange(script.name))?;
+    let fence = read_fence(&data, partition, &fence)?;
+    if fence.claim == claim {
+        return Ok(fence.number);
+    }
+    Err(StoreError::InUse(format!(
+        "another process has just taken partition {} of stream {:?}: one at a time may have it. If \
+         none is running, start again",
+        partition.number, partition.stream
+    )))
+}

@@ -1,0 +1,60 @@
+//! What the server's errors mean for whoever asked.
+
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::store::StoreError;
+
+/// Whether a command, or one of a pipeline, failed for this reason.
+pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
+    let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
+        errors.iter().any(|(_, error)| error.code() == code)
+    };
+    error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
+}
+
+/// Why something was not done: what is stored is of another form, or what asking again may mend,
+/// be it that somebody gives a right back.
+pub(super) fn failed(error: &RedisError) -> StoreError {
+    if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
+        return StoreError::Corrupt(words(error));
+    }
+    StoreError::Unavailable(words(error))
+}
+
+/// Why a start did not go on: what another try cannot mend ends it.
+#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
+pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
+    let words = words(&error);
+    // A server that has all the clients that it may have refuses logins with this.
+    let is_full = words.contains("max number of clients");
+    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
+        || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
+    // A script that may not do all that it does is a plain error, whose words depend on the version.
+    let forbids = ["The user executing the script", "ACL failure in script"];
+    if !is_full && (refused || forbids.iter().any(|forbidding| words.contains(forbidding))) {
+        return StoreError::Unusable(words);
+    }
+    if error.is_io_error() && words.contains("certificate") {
+        return StoreError::Unusable(format!(
+            "{words}. The server's certificate must be vouched for by one that the system trusts, \
+             or by one in the file that SSL_CERT_FILE names"
+        ));
+    }
+    failed(&error)
+}
+
+/// What the server or the library said, without what only the library's users understand.
+fn words(error: &RedisError) -> String {
+    let words = match (error.code(), error.detail()) {
+        (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ if error.kind() == ErrorKind::InvalidClientConfig => {
+            error.detail().map_or_else(|| error.to_string(), str::to_owned)
+        }
+        _ => error.to_string(),
+    };
+    // Where in which script, by its digest.
+    words.split(" script: ").next().unwrap_or_default().to_owned()
+}

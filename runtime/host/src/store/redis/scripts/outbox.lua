@@ -1,0 +1,39 @@
+-- Reads what committed batches still have to publish, in order, until it has so many bytes.
+-- Answers the number of the commit up to which it has looked, nothing if that is the last one, and
+-- number and entry of each.
+local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
+local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
+local fence, first = found[1], tonumber(found[2] or 1)
+if not fence then
+  return {false, {}}
+end
+if not is_fence(fence) then
+  return bad_fence(data, partition)
+end
+local last, at = unpack8('<I8', fence, 18), math.max(first, after + 1)
+-- Few at a time where there are entries, since one may be large.
+local entries, read, looked, step = {}, 0, 0, 4
+while at <= last do
+  local fields = {}
+  for number = at, math.min(at + step - 1, last) do
+    fields[#fields + 1] = 'o' .. partition .. ':' .. text(number)
+  end
+  local values, before = redis.call('HMGET', data, unpack(fields)), #entries
+  for i = 1, #values do
+    if values[i] then
+      entries[#entries + 1] = text(at + i - 1)
+      entries[#entries + 1] = values[i]
+      read = read + #values[i]
+    end
+    if read >= bytes or #entries >= 2 * limit then
+      return {text(at + i - 1), entries}
+    end
+  end
+  at, looked = at + #values, looked + #values
+  step = #entries > before and 4 or math.min(step * 4, CHUNK)
+  if looked >= 20 * CHUNK then
+    return {text(at - 1), entries}
+  end
+end
+return {false, entries}
