@@ -12,6 +12,7 @@ use ordain::store::{KeyFilter, Store};
 use ordain_core::{
     Batch, Cause, Change, DeadLetter, JobWrite, Key, LetterContent, LetterId, TakenId,
 };
+use ordain_servers::Snapshot;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, outbox, step, until_applied};
@@ -91,9 +92,13 @@ async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
-        let spilled = owner.spilled(store, key, 0).await;
+        let Some(mut loaded) = loaded.expect("a job that can be read") else {
+            assert_eq!(owner.spilled(store, key, 0).await, [] as [u64; 0]);
+            continue;
+        };
+        // As their owner reads them.
+        let spilled = owner.spilled(store, key, loaded.job.next).await;
         seen.push(format!("{key}: spilled {spilled:?}"));
-        let Some(mut loaded) = loaded.expect("a job that can be read") else { continue };
         loaded.job.incarnation = 0;
         let times = (loaded.due_in.is_some(), loaded.expire_in.is_some());
         let (job, ids, state) = (loaded.job, loaded.ids, loaded.state.map(|state| state.len()));
@@ -146,81 +151,137 @@ fn commands(log: &[u8]) -> Vec<(usize, String)> {
     all
 }
 
+/// A server with a commit whose end can be taken away.
+struct Rig {
+    own: Own,
+    owner: Owner,
+    keys: Vec<Key>,
+    batch: Arc<Batch>,
+    /// All as it was before that commit.
+    first: Snapshot,
+    log: PathBuf,
+    whole: Vec<u8>,
+    /// Where each command of it begins in the log, and its name.
+    parts: Vec<(usize, String)>,
+    /// Which of them makes the commit, and which ends it.
+    main: usize,
+    end: usize,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let own = Own::start().await;
+        let mut owner = Owner::claim(&own.store, "s", 0).await;
+        let keys = owner.keys(4);
+        owner.commit(&own.store, before(&keys)).await;
+        let (writes, letters) = last(&keys);
+        let batch = Arc::new(Batch { letters, ..(*owner.batch(writes)).clone() });
+        let first = own.server.snapshot().expect("a snapshot");
+        let log = log(&own);
+        let start = fs::read(&log).expect("a log").len();
+        let applied = until_applied(&own.store, &owner, &batch).await;
+        assert_eq!(applied.refused, []);
+        let whole = fs::read(&log).expect("a log");
+        let mut parts = commands(&whole);
+        parts.retain(|(at, _)| *at >= start);
+        assert_eq!(parts[0].1, "MULTI", "{parts:?}");
+        let end = parts.iter().position(|(_, name)| name == "EXEC").expect("an end");
+        let is_main = |at: &usize| {
+            let bytes = &whole[parts[*at].0..parts[at + 1].0];
+            bytes.windows(6).any(|window| window == b"\r\nf0\r\n")
+        };
+        let main = (1..end).find(is_main).expect("the fence");
+        assert!(main > 5 && end > main + 5, "{parts:?}");
+        Self { own, owner, keys, batch, first, log, whole, parts, main, end }
+    }
+
+    /// The server starts with this log.
+    fn start_with(&self, log: &[u8]) {
+        self.own.server.kill().expect("an end");
+        fs::write(&self.log, log).expect("a log");
+        self.own.server.restart().expect("a server that comes back");
+    }
+
+    async fn seen(&self, owner: &Owner) -> String {
+        seen(&self.own.store, owner, &self.keys).await
+    }
+
+    /// What follows the commit.
+    fn more(&self) -> Vec<JobWrite> {
+        let mut full = step(&self.keys[0], 4);
+        spill(&mut full, &[9], &[5, 6, 8, 9]);
+        vec![full]
+    }
+
+    /// Another owner comes and commits.
+    async fn another(&self, writes: Vec<JobWrite>) -> String {
+        let mut next = Owner::claim(&self.own.store, "s", 0).await;
+        let applied = next.commit(&self.own.store, writes).await;
+        assert_eq!(applied.refused, []);
+        self.seen(&next).await
+    }
+}
+
 #[tokio::test]
 async fn a_commit_of_which_only_a_beginning_is_kept() {
-    let own = Own::start().await;
-    let store = &own.store;
-    let mut owner = Owner::claim(store, "s", 0).await;
-    let keys = owner.keys(4);
-    owner.commit(store, before(&keys)).await;
-    let (writes, letters) = last(&keys);
-    let batch = Arc::new(Batch { letters, ..(*owner.batch(writes)).clone() });
-    let at_first = own.server.snapshot().expect("a snapshot");
-    let file = log(&own);
-    let start = fs::read(&file).expect("a log").len();
-
+    let rig = Rig::start().await;
+    let Rig { own, owner, batch, whole, parts, .. } = &rig;
     // As it is without any fault.
-    let untouched = seen(store, &owner, &keys).await;
-    let applied = until_applied(store, &owner, &batch).await;
-    assert_eq!(applied.refused, []);
-    let whole = fs::read(&file).expect("a log");
-    let done = seen(store, &owner, &keys).await;
-    let mut next = Owner::claim(store, "s", 0).await;
-    let after_done = {
-        let mut full = step(&keys[0], 4);
-        spill(&mut full, &[9], &[5, 6, 8, 9]);
-        next.commit(store, vec![full]).await;
-        seen(store, &next, &keys).await
-    };
-    own.server.go_back(&at_first).expect("an earlier time");
-    let mut next = Owner::claim(store, "s", 0).await;
-    next.commit(store, other(&keys)).await;
-    let otherwise = seen(store, &next, &keys).await;
+    let done = rig.seen(owner).await;
+    let after_done = rig.another(rig.more()).await;
+    own.server.go_back(&rig.first).expect("an earlier time");
+    let untouched = rig.seen(owner).await;
+    let otherwise = rig.another(other(&rig.keys)).await;
 
-    // What the transaction does, and up to where it has been only prepared.
-    let parts: Vec<_> = commands(&whole).into_iter().filter(|(at, _)| *at >= start).collect();
-    assert_eq!(parts[0].1, "MULTI", "{parts:?}");
-    let end = parts.iter().position(|(_, name)| name == "EXEC").expect("an end");
-    let main = (1..end)
-        .find(|at| {
-            let (from, to) = (parts[*at].0, parts[at + 1].0);
-            let is_fence = |window: &[u8]| window == b"\r\nf0\r\n";
-            whole[from..to].windows(6).any(is_fence)
-        })
-        .expect("the fence");
-    assert!(main > 5 && end > main + 5, "{parts:?}");
-    for kept in 1..=end {
-        let log_of_it = [&whole[..parts[kept].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();
-        let begin = || {
-            own.server.kill().expect("an end");
-            fs::write(&file, &log_of_it).expect("a log");
-            own.server.restart().expect("a server that comes back");
-        };
-        let is_made = kept > main;
-        begin();
+    for kept in 1..=rig.end {
         let what = format!("{} of {parts:?}", kept - 1);
-        let now = seen(store, &owner, &keys).await;
+        println!("{what}");
+        let log = [&whole[..parts[kept].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();
+        let is_made = kept > rig.main;
+        rig.start_with(&log);
         if !is_made {
-            assert_eq!(now, untouched, "{what}");
+            assert_eq!(rig.seen(owner).await, untouched, "{what}");
         }
-        let again = until_applied(store, &owner, &batch).await;
+        let again = until_applied(&own.store, owner, batch).await;
         assert_eq!(again.refused, [], "{what}");
-        // Only what is removed after the commit may still be there.
-        if kept < main || kept == end {
-            assert_eq!(seen(store, &owner, &keys).await, done, "{what}");
-        }
+        // What is removed after the commit may still be there, and is not seen.
+        assert_eq!(rig.seen(owner).await, done, "{what}");
 
-        begin();
-        let mut next = Owner::claim(store, "s", 0).await;
-        let (writes, right) = if is_made {
-            let mut full = step(&keys[0], 4);
-            spill(&mut full, &[9], &[5, 6, 8, 9]);
-            (vec![full], &after_done)
-        } else {
-            (other(&keys), &otherwise)
-        };
-        let applied = next.commit(store, writes).await;
-        assert_eq!(applied.refused, [], "{what}");
-        assert_eq!(&seen(store, &next, &keys).await, right, "{what}");
+        rig.start_with(&log);
+        let (writes, right) =
+            if is_made { (rig.more(), &after_done) } else { (other(&rig.keys), &otherwise) };
+        assert_eq!(&rig.another(writes).await, right, "{what}");
+    }
+}
+
+/// The server is killed twice, the first time while it writes a commit to its log. Redis 7.0 leaves
+/// the beginning of that in the log, and executes it with what comes next when it starts again.
+#[tokio::test]
+async fn a_log_that_is_cut_within_a_commit() {
+    let rig = Rig::start().await;
+    let mut after = rig.owner.clone();
+    after.commit(&rig.own.store, rig.more()).await;
+    let done = rig.seen(&after).await;
+    rig.own.server.go_back(&rig.first).expect("an earlier time");
+    let otherwise = rig.another(other(&rig.keys)).await;
+    for cut in 1..=rig.end {
+        let next = rig.parts.get(cut + 1).map_or(rig.whole.len(), |(at, _)| *at);
+        let middle = rig.parts[cut].0.midpoint(next);
+        let what = format!("cut at {middle} in {cut} of {:?}", rig.parts);
+        println!("{what}");
+        rig.start_with(&rig.whole[..middle]);
+        let again = until_applied(&rig.own.store, &rig.owner, &rig.batch).await;
+        assert_eq!(again.refused, [], "{what}");
+        let mut owner = rig.owner.clone();
+        owner.commit(&rig.own.store, rig.more()).await;
+        rig.own.server.restart().expect("a server that comes back");
+        assert_eq!(rig.seen(&owner).await, done, "{what}");
+
+        if cut <= rig.main {
+            rig.start_with(&rig.whole[..middle]);
+            rig.another(other(&rig.keys)).await;
+            rig.own.server.restart().expect("a server that comes back");
+            assert_eq!(rig.seen(&rig.owner).await, otherwise, "{what}");
+        }
     }
 }
