@@ -13,6 +13,7 @@ mod totals;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -92,10 +93,13 @@ impl FileArg {
     }
 }
 
+/// How long a command asks a store that is out of reach: somebody waits before a screen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// See [`ConfigArg::open`].
 async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
-    let store = open_store(loaded).await?;
+    let store = open_store(loaded, Some(PATIENCE)).await?;
     let mut known: Vec<String> = loaded.config.streams.keys().map(ToString::to_string).collect();
     known.extend(store.streams().await?.iter().map(ToString::to_string));
     if known.iter().any(|known| known == stream) {

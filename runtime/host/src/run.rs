@@ -9,6 +9,7 @@ mod streams;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ordain_core::Stats;
 use tokio::runtime::Handle;
@@ -106,7 +107,7 @@ pub async fn run(
         handlers = loading => handlers.map_err(RunError::Panic)??,
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     };
-    let store = open_store(loaded).await?;
+    let store = open_store(loaded, None).await?;
     tracing::info!("{}", store.durability());
     tokio::select! {
         biased;
@@ -170,8 +171,12 @@ async fn drive(
     Ok(Report { stats, held })
 }
 
-/// Opens the store of a configuration.
-pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
+/// Opens the store of a configuration. What is asked of one that is out of reach is asked again for
+/// so long, or for ever.
+pub async fn open_store(
+    loaded: &Loaded,
+    patience: Option<Duration>,
+) -> Result<Arc<dyn Store>, RunError> {
     let dead_ttl = loaded.config.store.dead_ttl().0;
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
@@ -188,7 +193,7 @@ pub async fn open_store(loaded: &Loaded) -> Result<Arc<dyn Store>, RunError> {
                 shards: redis.shards,
                 replicas: redis.durability.replicas(),
                 dead_ttl,
-                patience: None,
+                patience,
                 shift: Arc::default(),
             };
             Ok(Arc::new(Redis::open(options).await?))

@@ -173,6 +173,11 @@ pub trait Store: Send + Sync + 'static {
     /// What its settings mean for what is acknowledged, in one plain sentence for the log.
     fn durability(&self) -> String;
 
+    /// How often it was out of reach. Whenever this has grown it may be at an earlier time.
+    fn breaks(&self) -> u64 {
+        0
+    }
+
     /// Waits until it has failed for good, so that whoever runs on it can end; what is asked of it
     /// from then on is answered [`StoreError::Failed`]. Waits for ever where asking again may help.
     async fn failed(&self) -> StoreError {

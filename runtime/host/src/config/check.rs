@@ -10,6 +10,10 @@ use super::text::{Name, Place, Secret};
 use super::units::Millis;
 use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
 
+/// Events of a batch with a store in Redis, where one script writes it: it has room for some
+/// thousand values.
+const REDIS_BATCH: usize = 2_048;
+
 /// The problems between the settings of a file that are each right by themselves.
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut checks = Checks { config, lines, problems: Vec::new() };
@@ -60,6 +64,10 @@ impl Checks<'_> {
                     format!("must be at most a quarter of memory_budget, {room} bytes here");
                 self.note(name, message);
             }
+        }
+        if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > REDIS_BATCH {
+            let message = format!("must be at most {REDIS_BATCH} with a store in Redis");
+            self.note("runtime.batch", message);
         }
         if plugins.state_size.0 >= plugins.memory.0 {
             let message = "must be below plugins.memory: a handler has its state in memory";

@@ -213,6 +213,10 @@ impl Store for Redis {
         self.durability.clone()
     }
 
+    fn breaks(&self) -> u64 {
+        self.waiting_links.iter().chain([&self.link]).map(Link::breaks).sum()
+    }
+
     async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError> {
         claim::claim(self, partition).await
     }

@@ -6,6 +6,7 @@
 //! since only the caller knows whether that is harmless.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,23 +25,29 @@ use super::value::{array, bytes, number, text};
 
 /// For a connection with its TLS and login: more than a few lost packets take.
 const CONNECT: Duration = Duration::from_secs(3);
-/// For an answer: ten times what a large commit takes on a slow disk. After it the connection
-/// counts as broken.
-const ANSWER: Duration = Duration::from_secs(5);
+/// For an answer: more than a commit of some MiB takes on a slow network and a slow disk. After it
+/// the connection counts as broken.
+const ANSWER: Duration = Duration::from_secs(10);
 /// Redirections and refused tries of one call in a Cluster before its caller hears of them.
 const CLUSTER_TRIES: u32 = 6;
 /// Between such tries, in ms.
 const CLUSTER_WAIT: (u64, u64) = (20, 500);
 
 /// A way to the server, or servers.
-#[allow(clippy::large_enum_variant, reason = "a store has one or two")]
-pub(super) enum Link {
+pub(super) struct Link {
+    to: To,
+    /// How often it broke.
+    breaks: AtomicU64,
+}
+
+#[allow(clippy::large_enum_variant, reason = "a store has a few")]
+enum To {
     Single(Single),
     Cluster(ClusterConnection),
 }
 
 /// One server at a time.
-pub(super) struct Single {
+struct Single {
     address: Address,
     /// The master's name, where Sentinels are to be asked for it.
     master: Option<String>,
@@ -65,7 +72,7 @@ impl Link {
         let mut first = any(address).await?;
         let mode = mode(&mut first).await?;
         if mode == "cluster" {
-            return Ok(Self::Cluster(cluster(address).await?));
+            return Ok(Self::new(To::Cluster(cluster(address).await?)));
         }
         let master = if mode == "sentinel" {
             Some(master_name(&mut first, address).await?)
@@ -81,45 +88,55 @@ impl Link {
         let (current, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
         let single = Single { address: address.clone(), master, current, connecting };
         single.connection().await?;
-        Ok(Self::Single(single))
+        Ok(Self::new(To::Single(single)))
+    }
+
+    fn new(to: To) -> Self {
+        Self { to, breaks: AtomicU64::new(0) }
+    }
+
+    /// How often it broke. After each time the servers may have other data than before.
+    pub(super) fn breaks(&self) -> u64 {
+        self.breaks.load(Ordering::Relaxed)
     }
 
     /// What it is connected to, in words.
     pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Single(Single { master: None, .. }) => "Redis",
-            Self::Single(_) => "Redis under Sentinel",
-            Self::Cluster(_) => "Redis Cluster",
+        match &self.to {
+            To::Single(Single { master: None, .. }) => "Redis",
+            To::Single(_) => "Redis under Sentinel",
+            To::Cluster(_) => "Redis Cluster",
         }
     }
 
     /// Sends a command to the node that has its key.
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Cluster(cluster) => cmd.query_async(&mut cluster.clone()).await,
-            Self::Single(single) => {
-                let (mut connection, generation) = single.connection().await?;
-                let answer = cmd.query_async(&mut connection).await;
-                single.look_at(generation, answer)
-            }
-        }
+        let answer = match &self.to {
+            To::Cluster(cluster) => cmd.query_async(&mut cluster.clone()).await,
+            To::Single(single) => single.call(cmd).await,
+        };
+        self.look_at(answer)
     }
 
     /// Sends commands of one node's keys, one right behind the other on one connection.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
-        match self {
-            Self::Cluster(cluster) => pipe.query_async(&mut cluster.clone()).await,
-            Self::Single(single) => {
-                let (mut connection, generation) = single.connection().await?;
-                let answer = pipe.query_async(&mut connection).await;
-                single.look_at(generation, answer)
-            }
+        let answer = match &self.to {
+            To::Cluster(cluster) => pipe.query_async(&mut cluster.clone()).await,
+            To::Single(single) => single.pipe(pipe).await,
+        };
+        self.look_at(answer)
+    }
+
+    fn look_at<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
+        if answer.as_ref().is_err_and(is_broken) {
+            self.breaks.fetch_add(1, Ordering::Relaxed);
         }
+        answer
     }
 
     /// Sends a command to every master.
     pub(super) async fn ask_all(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let Self::Cluster(cluster) = self else { return Ok(vec![self.call(cmd).await?]) };
+        let To::Cluster(cluster) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
         let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         match cluster.clone().route_command(cmd.clone(), to_all).await?.extract_error()? {
             Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
@@ -129,6 +146,16 @@ impl Link {
 }
 
 impl Single {
+    async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let (mut connection, generation) = self.connection().await?;
+        self.look_at(generation, cmd.query_async(&mut connection).await)
+    }
+
+    async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
+        let (mut connection, generation) = self.connection().await?;
+        self.look_at(generation, pipe.query_async(&mut connection).await)
+    }
+
     async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         if let Some(connection) = self.present() {
             return Ok(connection);
