@@ -77,4 +77,8 @@ faults! {
     TakeLateForDuplicate = "take-late-for-duplicate",
     /// After a refusal the state in memory is kept.
     KeepRefusedState = "keep-refused-state",
+    /// Lanes keep what was read while the store had gone back.
+    TrustOldReads = "trust-old-reads",
+    /// The batch in flight is sent as it is after those that the store had lost.
+    SendWhatRestsOnOldReads = "send-what-rests-on-old-reads",
 }

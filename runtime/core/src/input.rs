@@ -73,7 +73,11 @@ pub enum Input {
         /// Time from now, in ms, to the earliest entry after those; 0 if it has passed.
         next_in: Option<u64>,
     },
-    /// All messages and forwarded letters of the commits of a shard up to this number are published and marked done.
+    /// The store was out of reach, or another server is its master now: commits may be lost. The
+    /// newest of each shard is sent once more, so that this is noticed although nothing comes.
+    StoreMayHaveGoneBack,
+    /// All messages and forwarded letters of the commits of a shard up to this number are published
+    /// and marked done.
     Published {
         /// The shard.
         shard: u32,

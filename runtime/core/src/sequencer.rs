@@ -246,6 +246,7 @@ impl Sequencer {
             Input::Committed { shard, number, reply } => self.committed(shard, number, reply),
             Input::SpillRead { token, events, end } => self.spill_read(token, events, end),
             Input::Replayed { token, found, again } => self.replayed(token, found, again),
+            Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
             Input::Published { shard, through } => self.published(shard, through),
             Input::Look(key) => self.looks.push_back(key),
@@ -291,7 +292,7 @@ impl Sequencer {
         if self.stopped {
             return None;
         }
-        let resend = self.shards.iter().filter_map(Shard::resend_at).min();
+        let resend = self.shards.iter().filter_map(|shard| shard.resend_at).min();
         let due = self.due.at().filter(|_| !self.draining);
         [self.timers.next(), self.spill_timeout(), self.extra_timeout(), due, resend]
             .into_iter()

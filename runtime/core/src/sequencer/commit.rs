@@ -1,5 +1,6 @@
 //! Commits: what a lane has to write, batches of a shard, and the answers. A shard has one batch
-//! in flight; the next one closes when it returns, so that batches grow with the load.
+//! in flight; the next one closes when it returns, so that batches grow with the load. Those that
+//! the store has lost (`again`) go before it.
 
 mod again;
 mod applied;
@@ -15,16 +16,22 @@ use crate::effect::{Effect, Stop};
 use crate::event::{Delivery, Event};
 use crate::job::{Applied, Batch, CommitReply};
 use crate::settings::Backoff;
-use again::{Again, Kept};
+use again::Kept;
 
 /// Between two sendings of a batch that got no answer: soon enough for a lost reply, rare enough
 /// for a store that is down.
 const RESEND: Backoff = Backoff { min: 50, max: 5_000 };
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shard {
     /// Number of the last batch formed.
     number: u64,
+    /// Batches on their way into the store, in order; the first is under way.
+    sending: VecDeque<Arc<Batch>>,
+    /// When the first is sent again, since it got no answer, and how often it got none.
+    pub(super) resend_at: Option<u64>,
+    tries: u32,
+    /// The batch formed last, until it is answered: it goes as the last of `sending`.
     in_flight: Option<InFlight>,
     /// Lanes with something to write.
     pub(super) dirty: VecDeque<u32>,
@@ -32,8 +39,10 @@ pub(super) struct Shard {
     /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
     kept: Kept,
-    /// What comes before the batch in flight: the store has lost it.
-    again: Option<Again>,
+    /// The store may have gone back: as soon as nothing is under way it is asked.
+    in_doubt: bool,
+    /// It has gone back, and not all that it lost is made again.
+    gone_back: bool,
 }
 
 #[derive(Debug)]
@@ -45,8 +54,6 @@ struct InFlight {
     letters: Vec<Delivery>,
     /// Bytes of messages and letters.
     bytes: usize,
-    resend_at: Option<u64>,
-    tries: u32,
 }
 
 #[derive(Debug)]
@@ -60,39 +67,30 @@ struct InWrite {
 
 impl Shard {
     pub(super) fn new(number: u64) -> Self {
-        Self {
-            number,
-            in_flight: None,
-            dirty: VecDeque::new(),
-            letters: VecDeque::new(),
-            outbox: VecDeque::new(),
-            kept: Kept::default(),
-            again: None,
-        }
+        Self { number, ..Self::default() }
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.in_flight.is_none() && self.dirty.is_empty() && self.letters.is_empty()
+        self.sending.is_empty() && self.dirty.is_empty() && self.letters.is_empty()
     }
 
-    pub(super) fn resend_at(&self) -> Option<u64> {
-        match &self.again {
-            Some(again) => again.resend_at,
-            None => self.in_flight.as_ref()?.resend_at,
-        }
+    /// Whether this is the batch whose answer is waited for.
+    fn awaits(&self, number: u64) -> bool {
+        self.resend_at.is_none() && self.sending.front().is_some_and(|it| it.number == number)
     }
 }
 
 impl Sequencer {
-    /// Forms a batch for each shard that has something to write and none in flight.
+    /// Forms a batch for each shard that has something to write and nothing under way.
     pub(super) fn close_batches(&mut self) {
         // Messages are bounded where turns start. Letters come from everywhere.
-        if self.settings.forward_letters && self.outbox >= self.settings.max_outbox {
-            return;
-        }
+        let full = self.settings.forward_letters && self.outbox >= self.settings.max_outbox;
         for shard in 0..self.shards.len() {
-            if self.shards[shard].in_flight.is_none() && !self.shards[shard].is_quiet() {
-                self.close_batch(shard);
+            if self.shards[shard].sending.is_empty() {
+                if !full && !self.shards[shard].is_quiet() {
+                    self.close_batch(shard);
+                }
+                self.ask_if_in_doubt(shard);
             }
         }
     }
@@ -105,14 +103,7 @@ impl Sequencer {
             letters: Vec::new(),
             forward: self.settings.forward_letters,
         };
-        let mut flight = InFlight {
-            batch: Arc::new(Batch { writes: Vec::new(), letters: Vec::new(), ..batch }),
-            lanes: Vec::new(),
-            letters: Vec::new(),
-            bytes: 0,
-            resend_at: None,
-            tries: 0,
-        };
+        let (mut lanes, mut letters, mut kept) = (Vec::new(), Vec::new(), 0);
         let (max_events, max_bytes) = (self.settings.batch_events, self.settings.batch_bytes);
         let (mut events, mut bytes) = (0, 0);
         let full = |events: usize, bytes: usize| events >= max_events || bytes >= max_bytes;
@@ -122,13 +113,13 @@ impl Sequencer {
         {
             events += 1;
             bytes += free.letter.memory();
-            flight.bytes += free.letter.memory();
-            flight.letters.push(free.delivery);
+            kept += free.letter.memory();
+            letters.push(free.delivery);
             batch.letters.push(free.letter);
         }
         let most = self.shards[shard].dirty.len().min(max_events);
         batch.writes.reserve_exact(most);
-        flight.lanes.reserve_exact(most);
+        lanes.reserve_exact(most);
         while self.shards[shard].letters.is_empty()
             && !full(events, bytes)
             && let Some(index) = self.shards[shard].dirty.pop_front()
@@ -139,67 +130,73 @@ impl Sequencer {
                 let (write, in_write, cost) = self.write_of(index, room);
                 events += cost.events.max(1);
                 bytes += cost.bytes;
-                flight.bytes += cost.kept;
+                kept += cost.kept;
                 batch.writes.push(write);
-                flight.lanes.push(in_write);
+                lanes.push(in_write);
             }
             self.settle(index);
         }
         if batch.writes.is_empty() && batch.letters.is_empty() {
             return;
         }
-        self.shards[shard].number += 1;
-        flight.batch = Arc::new(batch);
-        self.effects.push_back(Effect::Commit(Arc::clone(&flight.batch)));
-        self.shards[shard].in_flight = Some(flight);
+        let batch = Arc::new(batch);
+        let state = &mut self.shards[shard];
+        state.number += 1;
+        state.sending.push_back(Arc::clone(&batch));
+        state.in_flight = Some(InFlight { batch: Arc::clone(&batch), lanes, letters, bytes: kept });
+        self.effects.push_back(Effect::Commit(batch));
     }
 
     /// Sends batches again that got no answer.
     pub(super) fn resend(&mut self) {
-        self.resend_again();
         for shard in &mut self.shards {
-            if let Some(flight) = &mut shard.in_flight
-                && flight.resend_at.is_some_and(|at| at <= self.now)
-            {
-                flight.resend_at = None;
-                self.effects.push_back(Effect::Commit(Arc::clone(&flight.batch)));
+            if shard.resend_at.take_if(|at| *at <= self.now).is_some() {
+                self.effects.extend(shard.sending.front().cloned().map(Effect::Commit));
             }
         }
     }
 
     pub(super) fn committed(&mut self, shard: u32, number: u64, reply: CommitReply) {
-        if self.committed_again(shard, number, &reply) {
-            return;
-        }
-        let answered = self.shards.get_mut(shard as usize).and_then(|shard| {
-            let asked = shard.in_flight.as_ref()?;
-            let awaited = asked.resend_at.is_none() && shard.again.is_none();
-            (asked.batch.number == number && awaited).then(|| shard.in_flight.take())?
-        });
-        let Some(mut flight) = answered else {
+        let Some(state) = self.shards.get_mut(shard as usize).filter(|it| it.awaits(number)) else {
             self.stats.stale += 1;
             return;
         };
         match reply {
-            CommitReply::Applied(applied) => self.applied(flight, applied),
+            CommitReply::Applied(applied) => self.sent(shard, applied),
             CommitReply::Unknown if fault!(self, TakeUnknownForApplied) => {
-                self.applied(flight, Applied { time: 1, ..Applied::default() });
+                self.sent(shard, Applied { time: 1, ..Applied::default() });
             }
             CommitReply::Unknown => {
-                flight.resend_at = Some(self.now + self.jitter.delay(RESEND, flight.tries));
-                flight.tries = flight.tries.saturating_add(1);
+                state.resend_at = Some(self.now + self.jitter.delay(RESEND, state.tries));
+                state.tries = state.tries.saturating_add(1);
                 if fault!(self, NewNumberAfterUnknown) {
-                    let number = number + 1;
-                    flight.batch = Arc::new(Batch { number, ..(*flight.batch).clone() });
-                    self.shards[shard as usize].number = number;
+                    let batch = Batch { number: number + 1, ..(*state.sending[0]).clone() };
+                    state.sending[0] = Arc::new(batch);
+                    state.number = number + 1;
                 }
-                self.shards[shard as usize].in_flight = Some(flight);
             }
             CommitReply::Fenced => self.stop(Stop::Fenced),
-            CommitReply::Rewound { found, last } => {
-                self.shards[shard as usize].in_flight = Some(flight);
-                self.rewound(shard, number, &found, last);
-            }
+            CommitReply::Rewound { found, last } => self.rewound(shard, &found, last),
+        }
+    }
+
+    /// The first batch of a shard is in the store; the next one goes.
+    fn sent(&mut self, shard: u32, applied: Applied) {
+        let state = &mut self.shards[shard as usize];
+        state.tries = 0;
+        let Some(batch) = state.sending.pop_front() else { return };
+        match state.in_flight.take_if(|_| state.sending.is_empty()) {
+            Some(flight) => self.applied(flight, applied),
+            None => self.made_again(batch, applied),
+        }
+        if self.stopped {
+            return;
+        }
+        let state = &mut self.shards[shard as usize];
+        if let Some(next) = state.sending.front() {
+            self.effects.push_back(Effect::Commit(Arc::clone(next)));
+        } else if std::mem::take(&mut state.gone_back) {
+            self.read_again(shard);
         }
     }
 

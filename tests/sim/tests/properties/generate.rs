@@ -175,6 +175,7 @@ fn input() -> impl Strategy<Value = Input> {
         1 => text().prop_map(|text| Input::Unreadable { delivery: 0, letter: letter(&text) }),
         1 => Just(Input::SourceReset),
         1 => Just(Input::SourceEnded),
+        1 => Just(Input::StoreMayHaveGoneBack),
         8 => (token(), loaded()).prop_map(|(token, loaded)| Input::Loaded { token, loaded }),
         10 => turn_done(),
         10 => (0..3u32, 0..9u64, reply())

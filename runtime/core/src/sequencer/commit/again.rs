@@ -1,72 +1,66 @@
 //! Commits that the store has lost are made again from memory, where they still are.
 //!
-//! A store that went back in time under the claim of its owner has the last commits no more; all
-//! that was read and written since is as it was before them. So the same batches apply once more,
-//! in order and under their numbers: without the writes that were refused then, and with the times
-//! that they got then, so that no message gets another id. What does not apply as it did ends
-//! ownership: then the store is not what these batches were made for.
+//! A store that went back in time under the claim of its owner has the last commits no more. The
+//! same batches apply to it once more, in order and under their numbers: without the writes that
+//! were refused then, and with the times that they got then, so that no message gets another id.
+//! What does not apply as it did ends ownership: then the store is not what these batches were made
+//! for.
+//!
+//! It is noticed only at a commit. What was read before may be older than what is made again, and
+//! nothing shows it: an event that is spilled again moves no `next`. So the batch in flight, which
+//! may rest on that, is made void. Its letters go, and its writes get a condition that never holds:
+//! under one number the store must never find two batches that do different things, since an
+//! earlier sending of it may still arrive. After it, the lanes of the shard are loaded again.
+//!
+//! One case remains. If an earlier sending, one that came after the store went back, arrives
+//! between the last commit made again and the void one, it is applied as it was.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::RESEND;
+use super::InFlight;
 use crate::effect::{Effect, Stop};
 use crate::event::Message;
-use crate::job::{Applied, Batch, CommitReply, JobWrite};
+use crate::job::{Applied, Batch, Expect, JobWrite};
 use crate::letter::DeadLetter;
 use crate::sequencer::Sequencer;
 
-/// The last commits of a shard, the newest last, up to a number of bytes.
+/// The last commits of a shard, the newest last, without a hole.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    commits: VecDeque<(Arc<Batch>, Applied)>,
+    commits: VecDeque<Commit>,
     bytes: usize,
 }
 
-/// What is being made again.
 #[derive(Debug)]
-pub(super) struct Again {
-    /// Not answered yet; the first is under way.
-    batches: VecDeque<Arc<Batch>>,
-    pub(super) resend_at: Option<u64>,
-    tries: u32,
+struct Commit {
+    batch: Arc<Batch>,
+    applied: Applied,
+    bytes: usize,
 }
 
-impl Kept {
-    /// Keeps a commit; as many as are too much go.
-    fn push(&mut self, batch: Arc<Batch>, applied: Applied, limit: usize) {
-        self.bytes += memory(&batch);
-        self.commits.push_back((batch, applied));
-        while self.bytes > limit
-            && let Some((batch, _)) = self.commits.pop_front()
-        {
-            self.bytes -= memory(&batch);
+impl Commit {
+    /// What it has done, as a batch.
+    fn as_applied(&self) -> Batch {
+        let Self { batch, applied, .. } = self;
+        let refused = |at: &usize| applied.refused.binary_search_by_key(at, |it| it.0).is_ok();
+        let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
+        let mut writes: Vec<JobWrite> = writes.map(|(_, write)| write.clone()).collect();
+        for write in &mut writes {
+            write.job.fill_times(applied.time);
         }
-    }
-
-    /// The numbers that are kept.
-    fn numbers(&self) -> Option<RangeInclusive<u64>> {
-        let number = |commit: Option<&(Arc<Batch>, Applied)>| commit.map(|(batch, _)| batch.number);
-        Some(number(self.commits.front())?..=number(self.commits.back())?)
-    }
-
-    /// All from a number on, to be made again.
-    fn from(&self, first: u64) -> VecDeque<Arc<Batch>> {
-        let lost = self.commits.iter().filter(|(batch, _)| batch.number >= first);
-        lost.map(|(batch, applied)| Arc::new(as_applied(batch, applied))).collect()
+        Batch { writes, letters: batch.letters.clone(), ..**batch }
     }
 }
 
-/// What a batch has done, as a batch.
-fn as_applied(batch: &Batch, applied: &Applied) -> Batch {
-    let refused = |at: &usize| applied.refused.binary_search_by_key(at, |it| it.0).is_ok();
-    let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
-    let mut writes: Vec<JobWrite> = writes.map(|(_, write)| write.clone()).collect();
-    for write in &mut writes {
-        write.job.fill_times(applied.time);
+/// A batch of which no write applies.
+fn void(batch: &Batch) -> Batch {
+    let mut batch = batch.clone();
+    for write in &mut batch.writes {
+        // Nobody gets there: it would be after the last sequence there is.
+        write.expect = Expect::Next(u64::MAX);
     }
-    Batch { writes, letters: batch.letters.clone(), ..*batch }
+    batch
 }
 
 /// What a batch costs in memory, in bytes.
@@ -85,96 +79,120 @@ fn memory(batch: &Batch) -> usize {
 }
 
 impl Sequencer {
-    /// Keeps a commit in case that the store loses it.
+    /// Keeps a commit in case that the store loses it, and as many as fit of those before it. Where
+    /// all are too much, the shard with the most gives up its oldest: one of which older ones are
+    /// lost is worth nothing.
     pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &Applied) {
-        let limit = self.settings.keep_bytes / self.shards.len();
-        if limit > 0 {
-            let kept = &mut self.shards[batch.shard as usize].kept;
-            let before = kept.bytes;
-            kept.push(Arc::clone(batch), applied.clone(), limit);
-            self.memory = self.memory + kept.bytes - before;
+        if self.settings.keep_bytes == 0 {
+            return;
+        }
+        let bytes = memory(batch);
+        let kept = &mut self.shards[batch.shard as usize].kept;
+        kept.bytes += bytes;
+        kept.commits.push_back(Commit {
+            batch: Arc::clone(batch),
+            applied: applied.clone(),
+            bytes,
+        });
+        self.memory += bytes;
+        while self.shards.iter().map(|it| it.kept.bytes).sum::<usize>() > self.settings.keep_bytes
+            && let Some(most) = self.shards.iter_mut().max_by_key(|it| it.kept.bytes)
+            && let Some(commit) = most.kept.commits.pop_front()
+        {
+            most.kept.bytes -= commit.bytes;
+            self.memory -= commit.bytes;
+        }
+    }
+
+    /// The store was out of reach, or another server is its master now.
+    pub(in super::super) fn store_may_have_gone_back(&mut self) {
+        for shard in &mut self.shards {
+            shard.in_doubt = true;
+        }
+    }
+
+    /// Sends the newest commit of a shard in doubt once more, unless another one is under way and
+    /// will tell. Where not even the newest is kept, nothing could be made again either.
+    pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
+        let state = &mut self.shards[shard];
+        if std::mem::take(&mut state.in_doubt)
+            && state.sending.is_empty()
+            && let Some(newest) = state.kept.commits.back()
+        {
+            state.sending.push_back(Arc::new(newest.as_applied()));
+            self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
         }
     }
 
     /// The store is not where this owner left it: its last commit is number `last`, or one of
     /// somebody else's.
-    pub(super) fn rewound(&mut self, shard: u32, number: u64, found: &str, last: Option<u64>) {
+    pub(super) fn rewound(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
-        let missing = last.and_then(|last| Some(last.checked_add(1)?..=number - 1));
-        let (Some(missing), Some(kept)) = (missing, state.kept.numbers()) else {
-            self.give_up(shard, number, found);
-            return;
-        };
-        if missing.is_empty() || missing.start() < kept.start() || missing.end() != kept.end() {
-            let found = format!(
-                "{found}: commits {} to {} are lost, and memory has {} to {}",
-                missing.start(),
-                missing.end(),
-                kept.start(),
-                kept.end()
-            );
-            self.give_up(shard, number, &found);
-            return;
+        let newest = state.number - u64::from(state.in_flight.is_some());
+        let first = last.map_or(u64::MAX, |last| last.saturating_add(1));
+        let oldest = state.kept.commits.front().map_or(newest + 1, |it| it.batch.number);
+        if first > newest {
+            return self.give_up(shard, found);
         }
-        let batches = state.kept.from(*missing.start());
-        self.effects.extend(batches.front().cloned().map(Effect::Commit));
-        state.again = Some(Again { batches, resend_at: None, tries: 0 });
+        if first < oldest {
+            let found = format!(
+                "{found}: commits {first} to {newest} are lost, and memory has those from {oldest} on"
+            );
+            return self.give_up(shard, &found);
+        }
+        let missing = state.kept.commits.iter().filter(|it| it.batch.number >= first);
+        state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
+        if let Some(InFlight { batch, .. }) = &state.in_flight {
+            let trusts = fault!(self, SendWhatRestsOnOldReads);
+            state.sending.push_back(if trusts { Arc::clone(batch) } else { Arc::new(void(batch)) });
+        }
+        (state.tries, state.gone_back) = (0, true);
+        self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
-    fn give_up(&mut self, shard: u32, number: u64, found: &str) {
-        let detail = format!("commit {number} was to follow {}, but {found}", number - 1);
+    fn give_up(&mut self, shard: u32, found: &str) {
+        let state = &self.shards[shard as usize];
+        let newest = state.number - u64::from(state.in_flight.is_some());
+        let detail = format!("its last commit was number {newest}, but {found}");
         self.stop(Stop::Rewound { shard, detail });
     }
 
-    /// An answer to a commit that is made again; whether it is one.
-    pub(super) fn committed_again(&mut self, shard: u32, number: u64, reply: &CommitReply) -> bool {
-        let Some(state) = self.shards.get_mut(shard as usize) else { return false };
-        let Some(again) = &mut state.again else { return false };
-        if again.resend_at.is_some() || again.batches.front().is_none_or(|it| it.number != number) {
-            return false;
+    /// A kept commit is in the store, or still there.
+    pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
+        let state = &mut self.shards[batch.shard as usize];
+        let kept = &mut state.kept.commits;
+        let Some(commit) = kept.iter_mut().find(|it| it.batch.number == batch.number) else {
+            return;
+        };
+        // The first answer to a question whether it is still there.
+        if !state.gone_back && applied.time == commit.applied.time {
+            return;
         }
-        let (now, newest) = (self.now, state.number);
-        match reply {
-            CommitReply::Applied(applied) if applied.refused.is_empty() => {
-                again.batches.pop_front();
-                again.tries = 0;
-                self.stats.rewound += 1;
-                let next = if let Some(next) = again.batches.front() {
-                    Some(Arc::clone(next))
-                } else {
-                    state.again = None;
-                    state.in_flight.as_ref().map(|flight| Arc::clone(&flight.batch))
-                };
-                self.effects.extend(next.map(Effect::Commit));
-            }
-            CommitReply::Applied(_) => {
-                let found =
-                    format!("commit {number} could not be made again: its keys have changed since");
-                self.give_up(shard, newest, &found);
-            }
-            CommitReply::Unknown => {
-                again.resend_at = Some(now + self.jitter.delay(RESEND, again.tries));
-                again.tries = again.tries.saturating_add(1);
-            }
-            CommitReply::Fenced => self.stop(Stop::Fenced),
-            // It went back once more.
-            CommitReply::Rewound { found, last } => {
-                state.again = None;
-                self.rewound(shard, newest, found, *last);
-            }
+        if !applied.refused.is_empty() {
+            let number = batch.number;
+            let found =
+                format!("commit {number} could not be made again: its keys have changed since");
+            return self.give_up(batch.shard, &found);
         }
-        true
+        self.stats.rewound += 1;
+        state.gone_back = true;
+        (commit.batch, commit.applied) = (batch, applied);
     }
 
-    /// Sends what is made again once more, if that got no answer.
-    pub(super) fn resend_again(&mut self) {
-        for shard in &mut self.shards {
-            if let Some(again) = &mut shard.again
-                && again.resend_at.is_some_and(|at| at <= self.now)
-            {
-                again.resend_at = None;
-                self.effects.extend(again.batches.front().cloned().map(Effect::Commit));
+    /// What was read from a shard before all of it was there again does not count.
+    pub(super) fn read_again(&mut self, shard: u32) {
+        if fault!(self, TrustOldReads) {
+            return;
+        }
+        for index in self.lanes.indices() {
+            let lane = &self.lanes[index];
+            let ours = lane.shard == shard;
+            if ours && lane.durable() {
+                self.leave(index);
+            } else if ours {
+                self.load_again(index);
             }
         }
+        self.due.soon(self.now);
     }
 }
