@@ -8,6 +8,7 @@ mod fold;
 mod keys;
 mod known;
 mod letters;
+mod past;
 mod publishing;
 mod tries;
 mod watch;
@@ -23,6 +24,7 @@ use crate::plan::Plan;
 
 pub(crate) use keys::{KeyModel, Settled};
 use known::Known;
+pub(crate) use past::Past;
 use publishing::Publishing;
 use tries::Tries;
 use watch::Watch;
@@ -63,6 +65,10 @@ pub(crate) struct Checker {
     /// Where each id stands first in the queue of a stream that numbers itself.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
+    /// How often the store went back.
+    times_back: u32,
+    /// The store has gone back, and not all that it lost is made again.
+    pub(crate) incomplete: bool,
     /// (key, content) of events of which a delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
 }
@@ -83,6 +89,8 @@ impl Checker {
             corrupt: BTreeSet::new(),
             places: BTreeMap::new(),
             deaths: 0,
+            times_back: 0,
+            incomplete: false,
             acknowledged_events: BTreeSet::new(),
         }
     }

@@ -122,6 +122,8 @@ pub(crate) struct Disturbing {
     pub(crate) versions: u64,
     /// Orderly hand-overs: finish what runs, then let a successor claim.
     pub(crate) drains: u64,
+    /// The store goes back under a live owner.
+    pub(crate) steps_back: u64,
 }
 
 impl Plan {

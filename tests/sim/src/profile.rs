@@ -30,11 +30,14 @@ pub enum Profile {
     Skipping,
     Large,
     Wild,
+    GoesBack,
+    GoesBackTiny,
+    GoesBackFifo,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -56,6 +59,9 @@ impl Profile {
         Self::Skipping,
         Self::Large,
         Self::Wild,
+        Self::GoesBack,
+        Self::GoesBackTiny,
+        Self::GoesBackFifo,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -143,6 +149,25 @@ impl Profile {
             Self::Skipping => skipping(plan, rng),
             Self::Large => large(plan, rng),
             Self::Wild => wild(plan, rng),
+            Self::GoesBack => {
+                gappy(plan, rng);
+                failing(plan, rng);
+                goes_back(plan, rng);
+            }
+            Self::GoesBackTiny => {
+                disturbed(plan);
+                failing(plan, rng);
+                tiny(plan, rng);
+                goes_back(plan, rng);
+            }
+            Self::GoesBackFifo => {
+                fifo(plan, rng);
+                failing(plan, rng);
+                if rng.permille(500) {
+                    tiny(plan, rng);
+                }
+                goes_back(plan, rng);
+            }
         }
     }
 }
@@ -324,6 +349,16 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 6);
 }
 
+/// The store goes back by a few commits, which are all in memory.
+fn goes_back(plan: &mut Plan, rng: &mut Rng) {
+    plan.settings.memory_budget = 4 << 20;
+    plan.settings.keep_bytes = 1 << 20;
+    plan.settings.spill_after = rng.pick(&[20, 500]);
+    plan.settings.lane_buffer = rng.pick(&[1, 4, 32]);
+    disturbances(plan, rng, 1);
+    plan.disturb.steps_back = rng.between(1, 8);
+}
+
 fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
     disturbances(plan, rng, 3);
     plan.disturb.crashes = rng.between(1, most);
@@ -336,5 +371,6 @@ fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
         resets: rng.below(most + 1),
         versions: rng.below(2),
         drains: rng.below(2),
+        ..Disturbing::default()
     };
 }

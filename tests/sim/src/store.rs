@@ -2,6 +2,7 @@
 //! and refuses; it decides nothing.
 
 mod commit;
+mod past;
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
@@ -13,6 +14,7 @@ use ordain_core::{
 };
 
 pub(crate) use commit::{Message, Post};
+pub(crate) use past::{Which, restore};
 
 use crate::Breakage;
 
@@ -66,7 +68,7 @@ impl Record {
 type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 
 /// The store.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(crate) records: BTreeMap<Key, Record>,
     pub(crate) letters: BTreeMap<LetterId, DeadLetter>,

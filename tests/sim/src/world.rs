@@ -1,6 +1,7 @@
 //! The simulated world: virtual time, an agenda of what will happen, and the parts around the
 //! sequencers. Everything that is left to chance comes from the seed.
 
+mod back;
 mod disturb;
 mod drive;
 mod owner;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use ordain_core::{Batch, Effect, Event, Input, Key, Ordering, Version};
 
 use crate::Options;
-use crate::checker::{Checker, Violation};
+use crate::checker::{Checker, Past, Violation};
 use crate::plan::Plan;
 use crate::producer::{Item, Script, script};
 use crate::rng::{Rng, mix};
@@ -64,6 +65,9 @@ enum What {
     Kill(u64),
     NewVersion,
     Corrupt,
+    /// What the store is now is what it will go back to, so much later.
+    Remember(u64),
+    GoBack,
 }
 
 /// What is heard of a commit.
@@ -93,6 +97,10 @@ pub(crate) struct World {
     /// Virtual time at which something last happened that moves a key on.
     progress: u64,
     store: Store,
+    /// What the store was, and what is known of that.
+    past: Option<(Store, Past)>,
+    /// Newest commits that the store has lost, by shard, until they are made again.
+    lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
     /// When the last event can be delivered.
     produced: u64,
@@ -137,6 +145,8 @@ impl World {
             steps: 0,
             progress: 0,
             store,
+            past: None,
+            lost: BTreeMap::new(),
             sources: queues.into_iter().map(Source::new).collect(),
             produced: end,
             remote,

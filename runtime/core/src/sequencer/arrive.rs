@@ -33,7 +33,7 @@ impl Sequencer {
     }
 
     /// The letter of an event that can belong to no lane.
-    fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
+    pub(super) fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
         } else if self.settings.ordering == Ordering::Fifo {

@@ -29,7 +29,8 @@ impl Checker {
             self.stands(key, record, crowded);
         }
         self.fates(unacknowledged, store);
-        if store.outbox_len() > 0 {
+        // What is made again is in the outbox once more, until something after it is published.
+        if store.outbox_len() > 0 && self.times_back == 0 {
             self.broke("publishing", "the outbox is not empty".into());
         }
         self.all_published();

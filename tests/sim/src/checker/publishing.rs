@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use ordain_core::{DeadLetter, JobWrite, Key, LetterId};
 
 use super::Checker;
-use crate::store::{Message, Post};
+use crate::store::{Message, Post, Which, restore};
 
 /// What the id of a message is made of.
 type Id = (Key, u64, u64, u32);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Expected {
     message: ordain_core::Message,
     /// Number among the messages of its key and partition.
@@ -21,13 +21,16 @@ struct Expected {
 }
 
 /// What was committed and published.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
     expected: BTreeMap<Id, Expected>,
     /// Messages of a (partition, key), and how far they have been published.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
     /// Committed letters, and whether each has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
+    /// What the store has lost: where it was published it has to be committed again.
+    lost: BTreeMap<Id, Expected>,
+    lost_letters: Vec<(DeadLetter, bool)>,
 }
 
 impl Publishing {
@@ -38,7 +41,39 @@ impl Publishing {
             counts.0 += 1;
             let id = (write.key.clone(), incarnation, emitted.sequence, emitted.index);
             let message = emitted.message.clone();
-            self.expected.insert(id, Expected { message, place, partition, published: false });
+            let mut expected = Expected { message, place, partition, published: false };
+            if let Some(lost) = self.lost.get(&id) {
+                if lost.published && lost.message != expected.message {
+                    continue;
+                }
+                expected.published = lost.published;
+                self.lost.remove(&id);
+            }
+            self.expected.insert(id, expected);
+        }
+    }
+
+    /// The store has lost what was committed since, and the outbox is what it was. What is out is
+    /// out.
+    pub(super) fn went_back(&mut self, then: &Self, which: Which) {
+        let mut lost = self.expected.clone();
+        restore(&mut self.expected, &then.expected, |(key, ..)| which.key(key));
+        for (id, expected) in &mut self.expected {
+            if let Some(known) = lost.remove(id) {
+                expected.published = known.published;
+            }
+        }
+        self.lost.extend(lost);
+        for (of, counts) in &mut self.counts {
+            if which.key(&of.1) {
+                counts.0 = then.counts.get(of).map_or(0, |then| then.0);
+            }
+        }
+        for (id, committed) in &mut self.letters {
+            if which.letter(id) {
+                let length = then.letters.get(id).map_or(0, Vec::len);
+                self.lost_letters.extend(committed.drain(length..));
+            }
         }
     }
 }
@@ -55,8 +90,11 @@ impl Checker {
             .iter()
             .filter(|letter| seen.insert(&letter.id) && !self.letters.contains_key(&letter.id));
         for letter in letters.iter().copied().chain(new) {
+            let lost = &mut self.publishing.lost_letters;
+            let place = lost.iter().position(|(other, _)| other == letter);
+            let published = place.is_some_and(|place| lost.remove(place).1);
             let committed = self.publishing.letters.entry(letter.id.clone()).or_default();
-            committed.push((letter.clone(), false));
+            committed.push((letter.clone(), published));
         }
     }
 
@@ -70,6 +108,7 @@ impl Checker {
 
     fn letter_published(&mut self, letter: &DeadLetter) {
         let committed = self.publishing.letters.get_mut(&letter.id).into_iter().flatten();
+        let committed = committed.chain(&mut self.publishing.lost_letters);
         let mut same = committed.filter(|(committed, _)| committed == letter).peekable();
         if same.peek().is_none() {
             let detail = format!("the letter {:?} was never committed", letter.id);
@@ -81,7 +120,8 @@ impl Checker {
     fn message_published(&mut self, message: &Message) {
         let emitted = &message.emitted;
         let id = (message.key.clone(), message.incarnation, emitted.sequence, emitted.index);
-        let Some(expected) = self.publishing.expected.get_mut(&id) else {
+        let known = self.publishing.expected.get_mut(&id);
+        let Some(expected) = known.or_else(|| self.publishing.lost.get_mut(&id)) else {
             return self.broke("publishing", format!("{id:?} was never committed"));
         };
         if expected.message != emitted.message {
@@ -107,6 +147,14 @@ impl Checker {
         let left = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = left {
             self.broke("publishing", format!("{id:?} was committed and never published"));
+        }
+        if let Some((id, _)) = self.publishing.lost.iter().find(|(_, lost)| lost.published) {
+            let detail = format!("{id:?} was published, and lost for good");
+            return self.broke("publishing", detail);
+        }
+        if let Some((letter, _)) = self.publishing.lost_letters.iter().find(|lost| lost.1) {
+            let detail = format!("the letter {:?} was published, and lost for good", letter.id);
+            return self.broke("publishing", detail);
         }
         let mut letters = self.publishing.letters.values().flatten();
         if let Some((letter, _)) = letters.find(|(_, published)| !published) {

@@ -33,6 +33,11 @@ pub(super) struct Watch {
     rounds: BTreeMap<(Key, u64), u32>,
     /// Told to start nothing more.
     draining: bool,
+    /// Told that the store may have gone back: what is committed may be sent once more.
+    in_doubt: bool,
+    /// Shards that went back, and their newest commit at that time. With its answer, or the one
+    /// after it, lanes start again.
+    pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }
 
@@ -142,7 +147,7 @@ impl Checker {
         // more when the key has been silent after that. A lane that is evicted in the midst of a round makes it
         // again, and so does one whose key another partition takes away.
         let settings = &self.plan.settings;
-        let disturbed = settings.max_lanes < 64 || self.plan.partitions > 1;
+        let disturbed = settings.max_lanes < 64 || self.plan.partitions > 1 || self.times_back > 0;
         let starts = if disturbed { 4 } else { 1 };
         if rounds > (settings.gap.attempts + 2) * starts {
             self.broke("gap", format!("{}: round {rounds}", at(key, first)));
@@ -169,6 +174,7 @@ impl Checker {
                 watch.failures.clear();
                 watch.fresh.clear();
             }
+            Input::StoreMayHaveGoneBack => self.watch(owner).in_doubt = true,
             Input::Drain => self.watch(owner).draining = true,
             Input::SourceReset => {
                 let watch = self.watch(owner);

@@ -38,7 +38,7 @@ impl Store {
         let any_claim = self.is_broken(Breakage::StoreIgnoresTheClaim);
         let forgetful = self.is_broken(Breakage::StoreForgetsItsLastReply);
         let Some(fence) = self.fences.get_mut(&(partition, batch.shard)) else {
-            return (rewound("a shard that nobody has claimed"), false);
+            return (rewound("a shard that nobody has claimed", None), false);
         };
         if any_claim {
             fence.claim = claim;
@@ -156,14 +156,15 @@ fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
         return Some(CommitReply::Fenced);
     }
     if claim != fence.claim {
-        return Some(rewound("another claim of this epoch or an older one"));
+        return Some(rewound("another claim of this epoch or an older one", None));
     }
     if number != fence.last && number != fence.last + 1 {
-        return Some(rewound(&format!("commit {number} after commit {}", fence.last)));
+        let found = format!("commit {number} after commit {}", fence.last);
+        return Some(rewound(&found, Some(fence.last)));
     }
     None
 }
 
-fn rewound(found: &str) -> CommitReply {
-    CommitReply::Rewound { found: found.to_owned(), last: None }
+fn rewound(found: &str, last: Option<u64>) -> CommitReply {
+    CommitReply::Rewound { found: found.to_owned(), last }
 }

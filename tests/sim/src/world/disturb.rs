@@ -42,6 +42,11 @@ impl World {
             let at = self.rng.below(span);
             self.plan_at(at, What::NewVersion);
         }
+        for _ in 0..disturb.steps_back {
+            let at = self.rng.below(span);
+            let wait = self.rng.pick(&[1, 10, 100, 500]);
+            self.plan_at(at, What::Remember(wait));
+        }
         if self.plan.store.corrupts {
             let at = self.rng.below(span);
             self.plan_at(at, What::Corrupt);
@@ -52,9 +57,15 @@ impl World {
         self.rng.below(u64::from(self.plan.partitions)) as u32
     }
 
-    pub(super) fn disturbance(&mut self, what: &What) {
+    pub(super) fn disturbance(&mut self, what: What) {
         self.progress = self.now;
-        match *what {
+        match what {
+            // What only an owner has is not to go with it: nobody could make it again.
+            What::Crash(_) | What::Takeover(_) | What::Drain(_) if !self.lost.is_empty() => {
+                self.plan_at(100, what);
+            }
+            What::Remember(wait) => self.remember(wait),
+            What::GoBack => self.go_back(),
             What::Start(partition) => self.start(partition),
             What::Crash(partition) => self.crash_soon(partition),
             What::Takeover(partition) => self.take_over(partition),

@@ -35,7 +35,7 @@ impl World {
             What::Publish { owner, shard, number, posts } => {
                 self.publishes(owner, shard, number, &posts);
             }
-            other => self.disturbance(&other),
+            other => self.disturbance(other),
         }
     }
 

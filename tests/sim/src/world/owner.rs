@@ -51,6 +51,8 @@ impl World {
                 self.store.outbox_done(partition, shard, number);
             }
         }
+        // It goes back only as far as to the claim of its owner.
+        self.past = None;
         self.owners_born += 1;
         let id = self.owners_born;
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));

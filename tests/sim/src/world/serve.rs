@@ -20,7 +20,7 @@ impl World {
         reply: Reply,
     ) {
         let (shard, number) = (batch.shard, batch.number);
-        if reply == Reply::Ghost {
+        if reply == Reply::Ghost && self.lost.is_empty() {
             // The owner hears nothing and asks again; this one arrives some time later.
             let wait = self.rng.below(3 * SILENCE_MS);
             let batch = batch.clone();
@@ -28,7 +28,7 @@ impl World {
             self.tell_unknown(owner, shard, number);
             return;
         }
-        if reply == Reply::LostBefore {
+        if matches!(reply, Reply::LostBefore | Reply::Ghost) {
             self.tell_unknown(owner, shard, number);
             return;
         }
@@ -38,6 +38,7 @@ impl World {
         if let (CommitReply::Applied(details), true) = (&answer, applied) {
             self.progress = self.now;
             self.checker.applied(partition, batch, details, &self.store);
+            self.came_back(shard, number);
         }
         if reply == Reply::Unheard {
             return;

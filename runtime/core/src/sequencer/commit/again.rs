@@ -7,10 +7,10 @@
 //! for.
 //!
 //! It is noticed only at a commit. What was read before may be older than what is made again, and
-//! nothing shows it: an event that is spilled again moves no `next`. So the batch in flight, which
-//! may rest on that, is made void. Its letters go, and its writes get a condition that never holds:
-//! under one number the store must never find two batches that do different things, since an
-//! earlier sending of it may still arrive. After it, the lanes of the shard are loaded again.
+//! nothing shows it: an event that is spilled again moves no `next`. So whatever may rest on that
+//! is undone: the batch in flight is made void, and after it the lanes of the shard are loaded
+//! again. Void are its writes, by a condition that never holds. It is not another batch under the
+//! same number: an earlier sending of it may still arrive, and then the answer tells what applied.
 //!
 //! One case remains. If an earlier sending, one that came after the store went back, arrives
 //! between the last commit made again and the void one, it is applied as it was.
@@ -18,12 +18,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::InFlight;
 use crate::effect::{Effect, Stop};
 use crate::event::Message;
 use crate::job::{Applied, Batch, Expect, JobWrite};
-use crate::letter::DeadLetter;
+use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
+use crate::sequencer::letters::FreeLetter;
 
 /// The last commits of a shard, the newest last, without a hole.
 #[derive(Debug, Default)]
@@ -142,9 +142,19 @@ impl Sequencer {
         }
         let missing = state.kept.commits.iter().filter(|it| it.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
-        if let Some(InFlight { batch, .. }) = &state.in_flight {
-            let trusts = fault!(self, SendWhatRestsOnOldReads);
-            state.sending.push_back(if trusts { Arc::clone(batch) } else { Arc::new(void(batch)) });
+        if let Some(flight) = &mut state.in_flight {
+            if fault!(self, SendWhatRestsOnOldReads) {
+                state.sending.push_back(Arc::clone(&flight.batch));
+            } else {
+                let letters = flight.batch.letters.iter().cloned().zip(flight.letters.drain(..));
+                for (letter, delivery) in letters.rev() {
+                    flight.bytes -= letter.memory();
+                    state.letters.push_front(FreeLetter { letter, delivery });
+                }
+                let writes = flight.batch.writes.clone();
+                flight.batch = Arc::new(Batch { writes, letters: Vec::new(), ..*flight.batch });
+                state.sending.push_back(Arc::new(void(&flight.batch)));
+            }
         }
         (state.tries, state.gone_back) = (0, true);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
@@ -184,6 +194,18 @@ impl Sequencer {
         if fault!(self, TrustOldReads) {
             return;
         }
+        for free in std::mem::take(&mut self.shards[shard as usize].letters) {
+            match (&free.letter.content, self.lanes.find(&free.letter.id.key)) {
+                // Its lane decides about the event once more.
+                (LetterContent::Event(event), Some(index))
+                    if free.delivery != 0 && self.refuse(event).is_none() =>
+                {
+                    self.memory -= free.letter.memory();
+                    self.wait(index, free.delivery, Arc::clone(event));
+                }
+                _ => self.shards[shard as usize].letters.push_back(free),
+            }
+        }
         for index in self.lanes.indices() {
             let lane = &self.lanes[index];
             let ours = lane.shard == shard;
@@ -191,6 +213,7 @@ impl Sequencer {
                 self.leave(index);
             } else if ours {
                 self.load_again(index);
+                self.lanes[index].arrivals.sort_by_key(|(delivery, _)| *delivery);
             }
         }
         self.due.soon(self.now);

@@ -26,6 +26,7 @@ impl Checker {
         let watch = self.watch(owner);
         let last = watch.numbers[shard as usize];
         let again = watch.unknown.remove(&shard);
+        let in_doubt = watch.in_doubt;
         let busy = watch.commits.insert(shard, batch.clone()).is_some();
         watch.numbers[shard as usize] = batch.number;
         if busy {
@@ -34,7 +35,7 @@ impl Checker {
             if again != *batch {
                 self.broke("I4", format!("{what} is not the one whose answer was lost"));
             }
-        } else if batch.number != last + 1 {
+        } else if batch.number != last + 1 && !(batch.number == last && in_doubt) {
             self.broke("I4", format!("{what} follows {last}"));
         }
     }
@@ -51,11 +52,19 @@ impl Checker {
     }
 
     pub(super) fn committed(&mut self, owner: u64, shard: u32, reply: &CommitReply) {
+        let shards = self.plan.settings.shards;
         let watch = self.watch(owner);
         let Some(batch) = watch.commits.remove(&shard) else { return };
-        let CommitReply::Applied(applied) = reply else {
-            watch.unknown.insert(shard, batch);
-            return;
+        let applied = match reply {
+            CommitReply::Applied(applied) => applied,
+            CommitReply::Rewound { last: Some(last), .. } => {
+                watch.numbers[shard as usize] = *last;
+                return;
+            }
+            _ => {
+                watch.unknown.insert(shard, batch);
+                return;
+            }
         };
         let mut refused = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
@@ -72,6 +81,12 @@ impl Checker {
                 range.0 = write.job.next.clamp(range.0, range.1);
             }
         }
+        if watch.lost.get(&shard).is_some_and(|lost| batch.number >= *lost) {
+            watch.lost.retain(|lost, newest| *lost != shard || batch.number == *newest);
+            let keys: Vec<Key> = self.keys.keys().cloned().collect();
+            let watch = self.watch(owner);
+            keys.iter().filter(|key| shard_of(key, shards) == shard).for_each(|k| watch.reborn(k));
+        }
         for (key, why) in refused {
             self.tries.refuse(&key);
             self.may_be_refused(&key, &why);
@@ -83,7 +98,8 @@ impl Checker {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
         // A job may expire between its load and a commit, and a stale load may precede both.
-        if alone && !unreadable && !self.jobs_expire() && !self.speculates() {
+        let back = self.times_back > 0;
+        if alone && !unreadable && !back && !self.jobs_expire() && !self.speculates() {
             self.broke("I2", format!("{key:?}: a write of the only owner is refused: {why:?}"));
         }
     }

@@ -1,0 +1,49 @@
+//! A store that goes back takes what is known of it along. What it has lost is to be committed
+//! again, and what was published of that under the same ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ordain_core::{DeadLetter, Key, LetterContent, LetterId};
+
+use super::publishing::Publishing;
+use super::{Checker, KeyModel};
+use crate::store::{Which, restore};
+
+/// What a store held at some time.
+#[derive(Debug, Clone)]
+pub(crate) struct Past {
+    keys: BTreeMap<Key, KeyModel>,
+    letters: BTreeMap<LetterId, DeadLetter>,
+    publishing: Publishing,
+}
+
+impl Checker {
+    pub(crate) fn past(&self) -> Past {
+        Past {
+            keys: self.keys.clone(),
+            letters: self.letters.clone(),
+            publishing: self.publishing.clone(),
+        }
+    }
+
+    /// The store went back; the newest commits of the shards that did are given.
+    pub(crate) fn went_back(&mut self, then: &Past, which: Which, lost: &BTreeMap<u32, u64>) {
+        restore(&mut self.keys, &then.keys, |key| which.key(key));
+        restore(&mut self.letters, &then.letters, |id| which.letter(id));
+        self.letter_index.clear();
+        for (id, letter) in &self.letters {
+            if let LetterContent::Event(event) = &letter.content {
+                let index = (Key::from(event.key()), event.content());
+                self.letter_index.entry(index).or_insert_with(BTreeSet::new).insert(id.clone());
+            }
+        }
+        self.publishing.went_back(&then.publishing, which);
+        for watch in self.watches.values_mut() {
+            watch.lost.extend(lost);
+        }
+        // Lanes start again, as they do with a new owner.
+        self.tries.crashes += 1;
+        self.deaths += 1;
+        self.times_back += 1;
+    }
+}

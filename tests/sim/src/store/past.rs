@@ -1,0 +1,58 @@
+//! A store that goes back to what it was: all of it, or one shard.
+
+use std::collections::BTreeMap;
+
+use ordain_core::{Key, LetterId, shard_of};
+
+use super::Store;
+
+/// What goes back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Which {
+    pub(crate) shards: u32,
+    /// `None`: all.
+    pub(crate) only: Option<u32>,
+}
+
+impl Which {
+    pub(crate) fn shard(self, shard: u32) -> bool {
+        self.only.is_none_or(|only| only == shard)
+    }
+
+    pub(crate) fn key(self, key: &Key) -> bool {
+        self.shard(shard_of(key, self.shards))
+    }
+
+    pub(crate) fn letter(self, id: &LetterId) -> bool {
+        // Those without a key are spread.
+        let keyless = (id.tag % u64::from(self.shards)) as u32;
+        self.shard(if id.key.is_empty() { keyless } else { shard_of(&id.key, self.shards) })
+    }
+}
+
+/// Makes a part of a map what it was.
+pub(crate) fn restore<K: Ord + Clone, V: Clone>(
+    map: &mut BTreeMap<K, V>,
+    then: &BTreeMap<K, V>,
+    part: impl Fn(&K) -> bool,
+) {
+    map.retain(|key, _| !part(key));
+    let back = then.iter().filter(|(key, _)| part(key));
+    map.extend(back.map(|(key, value)| (key.clone(), value.clone())));
+}
+
+impl Store {
+    /// The number of the last commit.
+    pub(crate) fn last(&self, partition: u32, shard: u32) -> u64 {
+        self.fences.get(&(partition, shard)).map_or(0, |fence| fence.last)
+    }
+
+    /// Everything of some shards is as it was. Owners must be the same as then.
+    pub(crate) fn go_back(&mut self, then: &Self, which: Which) {
+        assert_eq!(self.epoch, then.epoch, "nobody has claimed since");
+        restore(&mut self.records, &then.records, |key| which.key(key));
+        restore(&mut self.letters, &then.letters, |id| which.letter(id));
+        restore(&mut self.fences, &then.fences, |(_, shard)| which.shard(*shard));
+        restore(&mut self.outbox, &then.outbox, |(_, shard)| which.shard(*shard));
+    }
+}
