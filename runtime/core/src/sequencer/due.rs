@@ -117,7 +117,7 @@ impl Sequencer {
     }
 
     /// Loads a key that is not in memory; `false` if there is no room.
-    fn bring_in(&mut self, key: &Key) -> bool {
+    pub(super) fn bring_in(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;
         }

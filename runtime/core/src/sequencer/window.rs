@@ -52,6 +52,14 @@ impl Window {
         self.slots.push_back(Slot { lane, done: false, at: now });
     }
 
+    /// The delivery is with this lane now.
+    pub(super) fn belongs(&mut self, delivery: Delivery, lane: u32) {
+        let index = delivery.checked_sub(self.base);
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index as usize)) {
+            slot.lane = lane;
+        }
+    }
+
     /// The delivery is durably settled or held. One from before a reset is ignored.
     pub(super) fn finish(&mut self, delivery: Delivery) {
         let Some(index) = delivery.checked_sub(self.base) else { return };

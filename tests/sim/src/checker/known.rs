@@ -64,10 +64,10 @@ impl Checker {
         self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether it ever was further ahead than allowed. Where a job may move or expire behind the
+    /// Whether it ever was further ahead than allowed. Where a job may move, expire or go back behind the
     /// back of its lane, the lane may be as far back as the key's beginning.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
-        let unsure = self.plan.partitions > 1 || self.jobs_expire();
+        let unsure = self.plan.partitions > 1 || self.jobs_expire() || self.times_back > 0;
         let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
         let lowest = if unsure { Some(&self.plan.settings.first) } else { lowest };
         let width = self.plan.settings.gap.max_width;

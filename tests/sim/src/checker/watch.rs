@@ -57,6 +57,15 @@ impl Watch {
         self.ahead.get(key).map(|(_, to)| *to)
     }
 
+    /// The lanes of many keys begin anew.
+    pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
+        let turns = self.turns.values().map(|flight| &flight.key);
+        let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
+        let all = all.chain(self.fresh.keys()).chain(self.rounds.keys().map(|(key, _)| key));
+        let keys: Vec<Key> = all.filter(|key| which(key)).cloned().collect();
+        keys.iter().for_each(|key| self.reborn(key));
+    }
+
     /// A key begins anew, or its lane does.
     pub(super) fn reborn(&mut self, key: &Key) {
         self.ahead.remove(key);
@@ -102,7 +111,12 @@ impl Checker {
         }
         match effect {
             Effect::Load { token, key } => {
+                let back = self.times_back > 0;
                 let watch = self.watch(owner);
+                if back {
+                    // It may have been loaded before, and be another now.
+                    watch.reborn(key);
+                }
                 watch.loads.insert(*token, key.clone());
                 let loads = watch.loads.len();
                 if loads > settings.max_loads {

@@ -194,18 +194,6 @@ impl Sequencer {
         if fault!(self, TrustOldReads) {
             return;
         }
-        for free in std::mem::take(&mut self.shards[shard as usize].letters) {
-            match (&free.letter.content, self.lanes.find(&free.letter.id.key)) {
-                // Its lane decides about the event once more.
-                (LetterContent::Event(event), Some(index))
-                    if free.delivery != 0 && self.refuse(event).is_none() =>
-                {
-                    self.memory -= free.letter.memory();
-                    self.wait(index, free.delivery, Arc::clone(event));
-                }
-                _ => self.shards[shard as usize].letters.push_back(free),
-            }
-        }
         for index in self.lanes.indices() {
             let lane = &self.lanes[index];
             let ours = lane.shard == shard;
@@ -213,7 +201,24 @@ impl Sequencer {
                 self.leave(index);
             } else if ours {
                 self.load_again(index);
+            }
+        }
+        let letters = std::mem::take(&mut self.shards[shard as usize].letters);
+        for FreeLetter { letter, delivery } in letters {
+            // Its lane decides about the event once more. Where there is no room for that the
+            // letter stays, whose reason may be none any more.
+            if let LetterContent::Event(event) = &letter.content
+                && delivery != 0
+                && self.refuse(event).is_none()
+                && self.bring_in(&letter.id.key)
+                && let Some(index) = self.lanes.find(&letter.id.key)
+            {
+                self.memory -= letter.memory();
+                self.window.belongs(delivery, index);
+                self.wait(index, delivery, Arc::clone(event));
                 self.lanes[index].arrivals.sort_by_key(|(delivery, _)| *delivery);
+            } else {
+                self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
             }
         }
         self.due.soon(self.now);

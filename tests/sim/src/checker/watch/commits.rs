@@ -83,9 +83,7 @@ impl Checker {
         }
         if watch.lost.get(&shard).is_some_and(|lost| batch.number >= *lost) {
             watch.lost.retain(|lost, newest| *lost != shard || batch.number == *newest);
-            let keys: Vec<Key> = self.keys.keys().cloned().collect();
-            let watch = self.watch(owner);
-            keys.iter().filter(|key| shard_of(key, shards) == shard).for_each(|k| watch.reborn(k));
+            watch.all_reborn(|key| shard_of(key, shards) == shard);
         }
         for (key, why) in refused {
             self.tries.refuse(&key);
