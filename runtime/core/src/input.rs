@@ -74,7 +74,8 @@ pub enum Input {
         next_in: Option<u64>,
     },
     /// The store was out of reach, or another server is its master now: commits may be lost. The
-    /// newest of each shard is sent once more, so that this is noticed although nothing comes.
+    /// newest of each shard is sent once more, so that this is noticed although nothing comes. None
+    /// is where no commit is kept.
     StoreMayHaveGoneBack,
     /// All messages and forwarded letters of the commits of a shard up to this number are published
     /// and marked done.

@@ -28,8 +28,8 @@ pub struct Settings {
     pub batch_events: usize,
     /// Bytes in a commit, except that one turn's outcome always fits.
     pub batch_bytes: usize,
-    /// Bytes of commits that stay in memory, to be made again should the store go back in time; a
-    /// part of `memory_budget`. 0 for one that cannot.
+    /// Bytes of commits of all shards that stay in memory, to be made again should the store go back
+    /// in time; a part of `memory_budget`. 0 for one that cannot.
     pub keep_bytes: usize,
     /// Deliveries taken and not yet acknowledged.
     pub prefetch: usize,

@@ -160,14 +160,15 @@ impl Checker {
     }
 
     /// An event that was put aside, or came while its job could not be read, may come again and
-    /// has two fates then; so has one that
-    /// differed from what was held, where that was lost and this one came first the next time.
+    /// has two fates then; so has one that differed from what was held, where that was lost and
+    /// this one came first the next time, or where it came again after its key's end.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]
                 .iter()
                 .any(|c| c.name() == **fate);
-            early || self.deaths > 0 && **fate == Cause::Conflict.name()
+            let late = fates.iter().any(|fate| fate == Cause::AfterEnd.name());
+            early || (self.deaths > 0 || late) && **fate == Cause::Conflict.name()
         };
         self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1
     }

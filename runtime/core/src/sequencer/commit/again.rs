@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::InFlight;
 use crate::effect::{Effect, Stop};
 use crate::event::Message;
 use crate::job::{Applied, Batch, Expect, JobWrite};
@@ -61,6 +62,19 @@ fn void(batch: &Batch) -> Batch {
         write.expect = Expect::Next(u64::MAX);
     }
     batch
+}
+
+impl InFlight {
+    /// Its letters go into the next batch.
+    fn return_letters(&mut self, letters: &mut VecDeque<FreeLetter>) {
+        let own = self.batch.letters.iter().cloned().zip(self.letters.drain(..));
+        for (letter, delivery) in own.rev() {
+            self.bytes -= letter.memory();
+            letters.push_front(FreeLetter { letter, delivery });
+        }
+        let writes = self.batch.writes.clone();
+        self.batch = Arc::new(Batch { writes, letters: Vec::new(), ..*self.batch });
+    }
 }
 
 /// What a batch costs in memory, in bytes.
@@ -119,6 +133,7 @@ impl Sequencer {
             && state.sending.is_empty()
             && let Some(newest) = state.kept.commits.back()
         {
+            state.asked = Some(newest.applied.time);
             state.sending.push_back(Arc::new(newest.as_applied()));
             self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
         }
@@ -146,17 +161,11 @@ impl Sequencer {
             if fault!(self, SendWhatRestsOnOldReads) {
                 state.sending.push_back(Arc::clone(&flight.batch));
             } else {
-                let letters = flight.batch.letters.iter().cloned().zip(flight.letters.drain(..));
-                for (letter, delivery) in letters.rev() {
-                    flight.bytes -= letter.memory();
-                    state.letters.push_front(FreeLetter { letter, delivery });
-                }
-                let writes = flight.batch.writes.clone();
-                flight.batch = Arc::new(Batch { writes, letters: Vec::new(), ..*flight.batch });
+                flight.return_letters(&mut state.letters);
                 state.sending.push_back(Arc::new(void(&flight.batch)));
             }
         }
-        (state.tries, state.gone_back) = (0, true);
+        (state.tries, state.asked, state.gone_back) = (0, None, true);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
@@ -170,12 +179,8 @@ impl Sequencer {
     /// A kept commit is in the store, or still there.
     pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
         let state = &mut self.shards[batch.shard as usize];
-        let kept = &mut state.kept.commits;
-        let Some(commit) = kept.iter_mut().find(|it| it.batch.number == batch.number) else {
-            return;
-        };
-        // The first answer to a question whether it is still there.
-        if !state.gone_back && applied.time == commit.applied.time {
+        // Where only the newest was lost, it is applied by the question. Its time tells.
+        if state.asked.take() == Some(applied.time) {
             return;
         }
         if !applied.refused.is_empty() {
@@ -186,7 +191,10 @@ impl Sequencer {
         }
         self.stats.rewound += 1;
         state.gone_back = true;
-        (commit.batch, commit.applied) = (batch, applied);
+        let mut kept = state.kept.commits.iter_mut();
+        if let Some(commit) = kept.find(|it| it.batch.number == batch.number) {
+            (commit.batch, commit.applied) = (batch, applied);
+        }
     }
 
     /// What was read from a shard before all of it was there again does not count.
