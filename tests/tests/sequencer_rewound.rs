@@ -15,7 +15,7 @@ struct Rig {
     sequencer: Sequencer,
     /// Every batch that was sent, in order.
     sent: Vec<Arc<Batch>>,
-    /// What the store has, and what it answered.
+    /// What the store has of the only shard that is used, and what it answered.
     stored: Vec<(Arc<Batch>, Applied)>,
     /// The next commits are not answered.
     silent: u32,
@@ -48,8 +48,9 @@ impl Rig {
     }
 
     fn with(settings: Settings) -> Self {
+        let commits = vec![0; settings.shards as usize];
         Self {
-            sequencer: Sequencer::new(settings, &[0], 0),
+            sequencer: Sequencer::new(settings, &commits, 0),
             sent: Vec::new(),
             stored: Vec::new(),
             silent: 0,
@@ -233,6 +234,18 @@ fn what_memory_does_not_have_ends_ownership() {
     let Some(Stop::Rewound { shard: 0, detail }) = rig.stopped else { panic!("{:?}", rig.stopped) };
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
     assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
+}
+
+#[test]
+fn a_shard_may_keep_what_the_others_do_not_need() {
+    let mut rig = Rig::with(Settings { shards: 4, ..settings(8_000) });
+    for sequence in 1..=8 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(2);
+    rig.deliver(9);
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(10), 9, None));
+    assert_eq!(rig.sequencer.stats().rewound, 6);
 }
 
 #[test]
