@@ -31,13 +31,12 @@ pub enum Profile {
     Large,
     Wild,
     GoesBack,
-    GoesBackTiny,
     GoesBackFifo,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 23] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -60,7 +59,6 @@ impl Profile {
         Self::Large,
         Self::Wild,
         Self::GoesBack,
-        Self::GoesBackTiny,
         Self::GoesBackFifo,
     ];
 
@@ -151,21 +149,10 @@ impl Profile {
             Self::Wild => wild(plan, rng),
             Self::GoesBack => {
                 gappy(plan, rng);
-                failing(plan, rng);
-                goes_back(plan, rng);
-            }
-            Self::GoesBackTiny => {
-                disturbed(plan);
-                failing(plan, rng);
-                tiny(plan, rng);
                 goes_back(plan, rng);
             }
             Self::GoesBackFifo => {
                 fifo(plan, rng);
-                failing(plan, rng);
-                if rng.permille(500) {
-                    tiny(plan, rng);
-                }
                 goes_back(plan, rng);
             }
         }
@@ -351,6 +338,10 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
 
 /// The store goes back by a few commits, which are all in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
+    failing(plan, rng);
+    if rng.permille(500) {
+        tiny(plan, rng);
+    }
     plan.settings.memory_budget = 4 << 20;
     plan.settings.keep_bytes = 1 << 20;
     plan.settings.spill_after = rng.pick(&[20, 500]);

@@ -1,7 +1,7 @@
 //! A store that goes back takes what is known of it along. What it has lost is to be committed
 //! again, and what was published of that under the same ids.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ordain_core::{DeadLetter, Key, LetterContent, LetterId};
 
@@ -34,7 +34,7 @@ impl Checker {
         for (id, letter) in &self.letters {
             if let LetterContent::Event(event) = &letter.content {
                 let index = (Key::from(event.key()), event.content());
-                self.letter_index.entry(index).or_insert_with(BTreeSet::new).insert(id.clone());
+                self.letter_index.entry(index).or_default().insert(id.clone());
             }
         }
         self.publishing.went_back(&then.publishing, which);

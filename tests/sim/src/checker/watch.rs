@@ -63,7 +63,9 @@ impl Watch {
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
         let all = all.chain(self.fresh.keys()).chain(self.rounds.keys().map(|(key, _)| key));
         let keys: Vec<Key> = all.filter(|key| which(key)).cloned().collect();
-        keys.iter().for_each(|key| self.reborn(key));
+        for key in &keys {
+            self.reborn(key);
+        }
     }
 
     /// A key begins anew, or its lane does.
