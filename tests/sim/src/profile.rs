@@ -31,12 +31,13 @@ pub enum Profile {
     Large,
     Wild,
     GoesBack,
+    GoesBackTiny,
     GoesBackFifo,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -59,6 +60,7 @@ impl Profile {
         Self::Large,
         Self::Wild,
         Self::GoesBack,
+        Self::GoesBackTiny,
         Self::GoesBackFifo,
     ];
 
@@ -149,6 +151,11 @@ impl Profile {
             Self::Wild => wild(plan, rng),
             Self::GoesBack => {
                 gappy(plan, rng);
+                goes_back(plan, rng);
+            }
+            Self::GoesBackTiny => {
+                disturbed(plan);
+                tiny(plan, rng);
                 goes_back(plan, rng);
             }
             Self::GoesBackFifo => {
@@ -339,7 +346,7 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
 /// The store goes back by a few commits, which are all in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
-    if rng.permille(500) {
+    if rng.permille(300) {
         tiny(plan, rng);
     }
     plan.settings.memory_budget = 4 << 20;
@@ -347,7 +354,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.spill_after = rng.pick(&[20, 500]);
     plan.settings.lane_buffer = rng.pick(&[1, 4, 32]);
     disturbances(plan, rng, 1);
-    plan.disturb.steps_back = rng.between(1, 8);
+    plan.disturb.steps_back = rng.between(1, 16);
 }
 
 fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {

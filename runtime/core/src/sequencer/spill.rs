@@ -110,7 +110,12 @@ impl Sequencer {
                 self.insert(index, held);
             }
             Ok(position) if lane.held.same(position, &event) => {
-                self.stored(index, position);
+                // One that is being written ends with the answer to that: before, the store may
+                // still lose it, and nobody would make it again.
+                let held = lane.held.get(position);
+                if held.is_some_and(|held| held.copy != SpillCopy::Writing) {
+                    self.stored(index, position);
+                }
             }
             Ok(_) => {
                 let error = "another event of the same sequence is being executed".into();
