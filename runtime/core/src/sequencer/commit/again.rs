@@ -213,18 +213,18 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for FreeLetter { letter, delivery } in letters {
-            // Its lane decides about the event once more. Where there is no room for that the
-            // letter stays, whose reason may be none any more.
+            // Its lane decides about the event once more. What was no delivery is read again by
+            // itself. Where there is no room the letter stays, whose reason may be none any more.
             if let LetterContent::Event(event) = &letter.content
-                && delivery != 0
                 && self.refuse(event).is_none()
-                && self.bring_in(&letter.id.key)
-                && let Some(index) = self.lanes.find(&letter.id.key)
+                && (delivery == 0 || self.bring_in(&letter.id.key))
             {
                 self.memory -= letter.memory();
-                self.window.belongs(delivery, index);
-                self.wait(index, delivery, Arc::clone(event));
-                self.lanes[index].arrivals.sort_by_key(|(delivery, _)| *delivery);
+                if let Some(index) = self.lanes.find(&letter.id.key).filter(|_| delivery != 0) {
+                    self.window.belongs(delivery, index);
+                    self.wait(index, delivery, Arc::clone(event));
+                    self.lanes[index].arrivals.sort_by_key(|(delivery, _)| *delivery);
+                }
             } else {
                 self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
             }
