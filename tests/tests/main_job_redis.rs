@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ordain_servers::Redis;
+use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, disturb, real_or_generated, text};
 use ordain_tests::tally;
@@ -35,9 +35,13 @@ impl Job {
 
     /// Starts a run with a file of its own for what it prints.
     fn start(&mut self) -> Result<Child> {
+        self.start_with(&["--once", "--json"])
+    }
+
+    fn start_with(&mut self, args: &[&str]) -> Result<Child> {
         self.runs += 1;
         let out = |kind: &str| File::create(self.home.path(&format!("{kind}-{}", self.runs)));
-        let mut command = self.home.ordain(&["--log", "warn", "run", "--once", "--json"])?;
+        let mut command = self.home.ordain(&[&["--log", "warn", "run"], args].concat())?;
         Ok(command.stdout(out("out")?).stderr(out("err")?).stdin(Stdio::null()).spawn()?)
     }
 
@@ -189,4 +193,27 @@ fn runs_and_the_server_killed() -> Result<()> {
     let run = job.start()?;
     job.finish(run)?;
     job.check()
+}
+
+/// The server loses its last commits, and nothing comes that would be committed: what is lost is
+/// there again all the same, from memory.
+#[test]
+fn a_server_that_goes_back_while_nothing_comes() -> Result<()> {
+    let mut job = Job::new(real_or_generated()?, 100, 10, 5)?;
+    let mut run = job.start_with(&["--json"])?;
+    let count = |job: &Job| job.home.read("out-1").lines().count();
+    wait_until("some messages", || Ok(count(&job) > 100))?;
+    let snapshot = job.redis.snapshot()?;
+    wait_until("all messages", || Ok(job.check().is_ok()))?;
+    let all = count(&job);
+    job.redis.go_back(&snapshot)?;
+    ensure!(job.check().is_err(), "nothing was lost");
+    wait_until("what was lost", || {
+        ensure!(run.try_wait()?.is_none(), "the run ended: {}", job.home.read("err-1"));
+        Ok(job.check().is_ok())
+    })?;
+    ensure!(count(&job) == all, "messages were printed again");
+    run.kill()?;
+    run.wait()?;
+    Ok(())
 }

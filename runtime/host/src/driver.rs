@@ -147,6 +147,8 @@ pub struct Driver {
     /// Why the source ended before its end.
     source_failed: Option<DriverError>,
     told_at: Option<Instant>,
+    /// How often the store was out of reach, as far as the sequencer knows.
+    breaks: u64,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
@@ -156,6 +158,7 @@ impl Driver {
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
         let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
         let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
+        let breaks = parts.store.breaks();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
@@ -178,6 +181,7 @@ impl Driver {
             taken: Taken::new(parts.checkpoint, prefetch),
             source_failed: None,
             told_at: None,
+            breaks,
             failed: None,
             progress: parts.progress,
         };
@@ -263,6 +267,10 @@ impl Driver {
 
     fn take_answer(&mut self, answer: Answer) {
         let now = self.now();
+        let breaks = self.store.breaks();
+        if std::mem::replace(&mut self.breaks, breaks) != breaks {
+            self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+        }
         match answer {
             Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Saved(Ok(())) => self.taken.saved(),
