@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use ordain::store::redis::{Options, Redis};
-use ordain::store::{KeyFilter, Mark, Partition, Store};
-use ordain_core::{Cause, Change, DeadLetter, LetterContent, LetterId, TakenId};
+use ordain::store::{KeyFilter, Mark, Partition, Store, StoreError};
+use ordain_core::{Cause, Change, CommitReply, DeadLetter, LetterContent, LetterId, TakenId};
 use ordain_servers::Reply;
 use ordain_tests::conformance::{Owner, event, number_of};
 
-use super::own::{Server, numbers, step};
+use super::own::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
 /// What a user needs beside the keys with the store's prefix.
@@ -139,6 +139,49 @@ async fn a_user_with_the_least_rights() {
         used.keys().filter_map(|name| name.strip_prefix("cmdstat_")).collect();
     let idle = RIGHTS.split_whitespace().filter(|right| !used.contains(right));
     assert_eq!(idle.collect::<Vec<_>>(), [] as [&str; 0], "nobody needs these");
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named_at_the_start() {
+    let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
+    // Without these two nothing can be asked; the log says what it does not know without the third.
+    let outside = ["evalsha", "eval", "config|get"];
+    for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
+        server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
+        let opened = Redis::open(options_of(&server)).await.map(drop);
+        let Err(StoreError::Unusable(words)) = opened else { panic!("{right}: {opened:?}") };
+        assert!(words.contains(right), "{right}: {words}");
+        server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
+    }
+    Redis::open(options_of(&server)).await.expect("the store");
+}
+
+/// Whatever a commit can no longer do, it is made once when that is allowed again.
+#[tokio::test]
+async fn a_right_that_is_taken_away_is_waited_for() {
+    let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
+    let store = Redis::open(options_of(&server)).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let taken =
+        ["hset", "zadd", "zrem", "hdel", "hmget", "hget", "time", "zrangebylex", "zrangebyscore"];
+    for (number, right) in (1..).zip(taken) {
+        let mut write = step("a", number);
+        write.spill = vec![(number + 2, event("a", number + 2, "held"))];
+        let held = (number + 2 - u64::from(number > 1)..=number + 2).collect::<Vec<_>>();
+        held.iter().for_each(|sequence| write.job.spilled.add(*sequence));
+        write.due_in = (number % 2 == 0).then_some(1_000_000);
+        let batch = owner.batch(vec![write]);
+        server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
+        for _ in 0..2 {
+            let reply = owner.send(&store, &batch).await;
+            assert!(!matches!(reply, CommitReply::Rewound { .. }), "{right}: {reply:?}");
+        }
+        server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
+        assert_eq!(until_applied(&store, &owner, &batch).await.refused, [], "{right}");
+        assert_eq!(next_of(&store, "a").await, number + 1, "{right}");
+        assert_eq!(owner.spilled(&store, "a", number + 1).await, held, "{right}");
+    }
+    assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
 /// A rule that is easier to write, and what is not known then.

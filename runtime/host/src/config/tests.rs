@@ -331,6 +331,10 @@ fn settings_are_checked_against_each_other() {
         ],
     );
     check_stream(
+        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[runtime]\nbatch = 1025\n",
+        &[(8, "runtime.batch", "at most 1024 with a store in Redis")],
+    );
+    check_stream(
         "[admin]\nlisten = \"0.0.0.0:7070\"\n[ingress]\nlisten = \"0.0.0.0:7070\"\ntoken = \"short\"\n",
         &[
             (5, "admin.listen", "needs a `token`"),

@@ -198,7 +198,8 @@ end
 -- transaction there, and ends one that an earlier crash may have left open (docs/redis.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
--- Fields of the commit, those without which it would still be one first; and what goes after it.
+-- Fields of the commit: those that go first if there are more than fit into one call, which a batch
+-- of any size that is allowed has not, and the others. And what goes after it.
 local early, main, gone = {}, {}, {}
 local due_put, due_gone, expiry_put, expiry_gone = {}, {}, {}, {}
 local letters_put, age_put, consumed = {}, {}, {}
@@ -333,7 +334,7 @@ local function write_rare(i, op, key, record, old)
     put_letters(extra.letters)
   end
   if op == PUT_BESIDE then
-    put(early, 's' .. key, beside[i])
+    put(main, 's' .. key, beside[i])
   elseif op == KEEP and old and has(old_flags, STATE) then
     flags, state = flags + STATE, sub(old, state_at(old))
   elseif op == KEEP and old and has(old_flags, LARGE) then
