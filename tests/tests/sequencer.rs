@@ -181,3 +181,18 @@ fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
     assert_eq!((rig.loads, rig.due.len()), (loads, 0));
     Ok(())
 }
+
+#[test]
+fn an_event_between_spilled_ones_is_compared_with_them_and_not_turned_away() -> Result<()> {
+    let mut rig = Rig::new("overflow = \"dead-letter\"\ngap = { timeout = \"1h\" }")?;
+    for sequence in [1, 3, 5] {
+        rig.deliver(0, sequence);
+    }
+    rig.pass(0, 60_000);
+    assert_eq!(rig.acked, 3, "3 and 5 are spilled");
+    rig.deliver(60_000, 4);
+    let batch = rig.batches.last().context("a commit")?;
+    assert!(batch.letters.is_empty(), "there is room: {:?}", batch.letters);
+    assert_eq!((batch.writes[0].spill[0].0, rig.acked), (4, 4));
+    Ok(())
+}

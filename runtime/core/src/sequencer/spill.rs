@@ -185,6 +185,9 @@ impl Sequencer {
     /// their key stopped.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
+        // A lane with nothing but checks has nothing to spill. That does not mean that it is full.
+        let room =
+            lane.job.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
         if self.settings.overflow != Overflow::DeadLetter
             || (lane.held.loose() == 0 && lane.rare.checks.is_empty())
             || lane.ended
@@ -193,7 +196,7 @@ impl Sequencer {
             || !lane.pending.is_empty()
             || !lane.blocked()
             || lane.assumed
-            || lane.can_spill(&self.settings)
+            || room
         {
             return;
         }
@@ -206,6 +209,9 @@ impl Sequencer {
         if lane.rare.page.is_none() && !lane.rare.rest.contiguous() {
             let checks = lane.rare.take_checks().into_iter();
             over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
+        }
+        if over.is_empty() {
+            return;
         }
         lane.spill_all = false;
         lane.front = lane.done;

@@ -74,6 +74,14 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
+    /// Whether so many events of the key were shown that its spill area may have seemed full. A
+    /// record counts repeats that may be new until the next write, which a dead owner never made.
+    pub(super) fn may_be_full(&self, key: &Key) -> bool {
+        let shown = self.known.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+        let most = shown.count() as u64 * (1 + u64::from(self.deaths));
+        self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
+    }
+
     /// The furthest that the first missing sequence can be by now.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
         (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
