@@ -102,9 +102,19 @@ impl Checker {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
-        // Rounds are counted for the first missing number. Another that a dead owner had in memory
-        // was not asked for then; its delivery comes again, and is a late original if it is slow.
-        let due = if self.deaths > 0 { 1 } else { self.rounds_due() };
+        // Rounds are counted for the first missing number. Another that a dead owner or another
+        // partition had in memory was not asked for then; it is a late original if it is slow.
+        // One that was in memory until its key was full has a letter already.
+        let alone = self.deaths == 0 && self.plan.partitions == 1;
+        let id = |tag| LetterId { key: key.clone(), sequence, tag };
+        let mut others = self.letters.range(id(0)..=id(u64::MAX));
+        let due = if others.any(|(_, other)| other.cause == Cause::Overflow) {
+            0
+        } else if alone {
+            self.rounds_due()
+        } else {
+            1
+        };
         if rounds < due {
             return Err(format!("it was asked for {rounds} times"));
         }
@@ -134,7 +144,7 @@ impl Checker {
             Cause::Late => model.is_some_and(|model| {
                 model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
             }),
-            Cause::Overflow => settings.overflow == Overflow::DeadLetter,
+            Cause::Overflow => settings.overflow == Overflow::DeadLetter && self.may_be_full(key),
             Cause::Rejected => nature == Nature::Rejected,
             Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error => {
                 settings.retry.on_exhausted == Exhausted::Skip

@@ -52,9 +52,12 @@ struct Flight {
 }
 
 impl Watch {
-    /// One past the last event of a key that it has dispatched.
+    /// One past the last event of a key that it has dispatched, or settles by a commit under way.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
-        self.ahead.get(key).map(|(_, to)| *to)
+        let sent = self.commits.values().chain(self.unknown.values());
+        let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
+        let dispatched = self.ahead.get(key).map(|(_, to)| *to);
+        writes.map(|write| write.job.next).max().max(dispatched)
     }
 
     /// The lanes of many keys begin anew.
