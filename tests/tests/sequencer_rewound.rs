@@ -1,192 +1,13 @@
 //! A store that goes back in time under an owner who still has in memory what it lost.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+#[path = "sequencer_rewound/rig.rs"]
+mod rig;
+
 use std::sync::Arc;
 
-use ordain::config::{self, Share};
-use ordain_core::{
-    Applied, Batch, Change, CommitReply, Effect, Event, EventParts, Expect, Input, Job, JobWrite,
-    Loaded, Refusal, Sequencer, Settings, Stop, TurnDone, Verdict,
-};
+use ordain_core::{Cause, GapSettings, Input, Settings, Stop};
 
-/// A sequencer, and a store that can forget its last commits.
-struct Rig {
-    sequencer: Sequencer,
-    /// Every batch that was sent, in order.
-    sent: Vec<Arc<Batch>>,
-    /// What the store has of the only shard that is used, and what it answered.
-    stored: Vec<(Arc<Batch>, Applied)>,
-    /// The next commits are not answered.
-    silent: u32,
-    /// The next commit refuses its first write.
-    refuses: bool,
-    now: u64,
-    delivered: u64,
-    acked: u64,
-    stopped: Option<Stop>,
-}
-
-type Spilled = BTreeMap<u64, Arc<Event>>;
-
-fn settings(keep_bytes: usize) -> Settings {
-    let text = "[store]\nkind = \"redis\"\nurl = \"redis://unused\"\nshards = 1\n\
-                [streams.s]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n";
-    let loaded =
-        config::Loaded::parse(Path::new("ordain.toml"), text, &|_| None).expect("a configuration");
-    let stream = loaded.config.streams.values().next().expect("a stream");
-    let share =
-        Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version: None, seed: 1 };
-    let settings = loaded.config.settings(stream, &share);
-    assert!(settings.keep_bytes > 1 << 20, "a shared store may go back");
-    Settings { keep_bytes, ..settings }
-}
-
-impl Rig {
-    fn new(keep_bytes: usize) -> Self {
-        Self::with(settings(keep_bytes))
-    }
-
-    fn with(settings: Settings) -> Self {
-        let commits = vec![0; settings.shards as usize];
-        Self {
-            sequencer: Sequencer::new(settings, &commits, 0),
-            sent: Vec::new(),
-            stored: Vec::new(),
-            silent: 0,
-            refuses: false,
-            now: 0,
-            delivered: 0,
-            acked: 0,
-            stopped: None,
-        }
-    }
-
-    /// Delivers an event; each that can run is a commit.
-    fn deliver(&mut self, sequence: u64) {
-        let event = Event::new(&EventParts {
-            key: "a",
-            sequence: Some(sequence),
-            data: &sequence.to_le_bytes(),
-            ..EventParts::default()
-        });
-        self.delivered += 1;
-        self.tell(Input::Arrived { delivery: self.delivered, event: Arc::new(event) });
-    }
-
-    /// Something happens, and then nothing for a while.
-    fn tell(&mut self, input: Input) {
-        self.now += 1;
-        self.sequencer.handle(self.now, input);
-        self.perform();
-        self.wait();
-    }
-
-    /// Longer than a batch without an answer waits to be sent again.
-    fn wait(&mut self) {
-        let until = self.now + 1_000;
-        while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
-            self.now = at.max(self.now + 1);
-            self.sequencer.handle_timeout(self.now);
-            self.perform();
-        }
-        self.now = until;
-    }
-
-    fn perform(&mut self) {
-        while let Some(effect) = self.sequencer.poll_effect() {
-            let answer = match effect {
-                Effect::Run(turn) => Input::TurnDone(TurnDone {
-                    token: turn.token,
-                    version: "h@1.0.0".into(),
-                    verdicts: vec![Verdict::Effect { messages: Vec::new(), complete: false }],
-                    state: Change::Put(vec![0; 100].into()),
-                    failure: None,
-                }),
-                Effect::Commit(batch) => {
-                    let (shard, number) = (batch.shard, batch.number);
-                    self.sent.push(Arc::clone(&batch));
-                    Input::Committed { shard, number, reply: self.commit(batch) }
-                }
-                Effect::Load { token, .. } => {
-                    let loaded = self.record().map(|(job, _)| Loaded {
-                        job,
-                        state: None,
-                        ids: Vec::new(),
-                        due_in: None,
-                        expire_in: None,
-                    });
-                    Input::Loaded { token, loaded: Ok(loaded.map(Box::new)) }
-                }
-                Effect::ReadSpill { token, from, .. } => {
-                    let (_, spilled) = self.record().expect("what is spilled has a job");
-                    let events = spilled.into_iter().filter(|it| it.0 >= from).collect();
-                    Input::SpillRead { token, events, end: true }
-                }
-                Effect::Replay { token, .. } => {
-                    Input::Replayed { token, found: Vec::new(), again: false }
-                }
-                Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
-                Effect::Ack { through } => {
-                    self.acked = through;
-                    continue;
-                }
-                Effect::Stop(stop) => {
-                    self.stopped = Some(stop);
-                    continue;
-                }
-                effect @ Effect::Publish { .. } => panic!("nothing here leads to {effect:?}"),
-            };
-            self.sequencer.handle(self.now, answer);
-        }
-    }
-
-    fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
-        let (last, number) = (self.stored.len() as u64, batch.number);
-        if self.silent > 0 {
-            self.silent -= 1;
-            return CommitReply::Unknown;
-        }
-        if number == last {
-            return CommitReply::Applied(self.stored[last as usize - 1].1.clone());
-        }
-        if number != last + 1 {
-            return CommitReply::Rewound { found: "less".to_owned(), last: Some(last) };
-        }
-        let mut applied = Applied { time: 1_000 + self.now, ..Applied::default() };
-        let next = self.record().map(|(job, _)| job.next);
-        let holds = |write: &JobWrite| write.expect == next.map_or(Expect::Absent, Expect::Next);
-        if std::mem::take(&mut self.refuses) || batch.writes.iter().any(|write| !holds(write)) {
-            applied.refused.push((0, Refusal::Next(next)));
-        }
-        self.stored.push((batch, applied.clone()));
-        CommitReply::Applied(applied)
-    }
-
-    /// The job that the store has, and its spilled events.
-    fn record(&self) -> Option<(Job, Spilled)> {
-        let mut record: Option<(Job, Spilled)> = None;
-        let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());
-        for write in applied.flat_map(|(batch, _)| &batch.writes) {
-            let mut spilled = record.take().map(|(_, spilled)| spilled).unwrap_or_default();
-            spilled.extend(write.spill.iter().cloned());
-            spilled.retain(|sequence, _| *sequence >= write.job.next);
-            if write.job.spilled.count == 0 {
-                spilled.clear();
-            }
-            record = Some((write.job.clone(), spilled));
-        }
-        record
-    }
-
-    fn next(&self) -> Option<u64> {
-        self.record().map(|(job, _)| job.next)
-    }
-
-    fn numbers(&self) -> Vec<u64> {
-        self.sent.iter().map(|batch| batch.number).collect()
-    }
-}
+use rig::{Rig, settings};
 
 #[test]
 fn what_the_store_lost_is_committed_again_from_memory() {
@@ -264,7 +85,7 @@ fn what_does_not_apply_as_it_did_ends_ownership() {
 /// Event 3 is spilled and acknowledged by commit 2.
 fn rig_with_a_spilled_event() -> Rig {
     let settings = settings(1 << 20);
-    let gap = ordain_core::GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
+    let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
     let mut rig = Rig::with(Settings { spill_after: 10, gap, ..settings });
     rig.deliver(1);
     rig.deliver(3);
@@ -323,4 +144,42 @@ fn where_nothing_is_kept_nothing_is_asked() {
         rig.tell(Input::StoreMayHaveGoneBack);
         assert_eq!(rig.numbers(), [1]);
     }
+}
+
+#[test]
+fn a_spilled_event_that_is_read_before_its_commit_is_answered_may_still_be_lost() {
+    let mut rig = rig_with_a_spilled_event();
+    rig.reads = Some(Vec::new());
+    rig.deliver(2);
+    assert_eq!((rig.numbers(), rig.acked), (vec![1, 2, 3], 3));
+    assert_eq!(rig.reads.as_ref().map(Vec::len), Some(1), "event 3 is being read");
+    rig.unheard = true;
+    rig.deliver(4);
+    assert_eq!(rig.stored[3].0.writes[0].spill[0].0, 4);
+    rig.answer_reads();
+    assert_eq!(rig.acked, 3, "the store has event 4, but nobody knows for how long");
+    rig.stored.truncate(2);
+    rig.unheard = false;
+    // A batch without an answer is sent more and more rarely.
+    (0..10).for_each(|_| rig.wait());
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
+}
+
+#[test]
+fn a_letter_that_rests_on_old_reads_is_decided_about_once_more() {
+    let settings = settings(1 << 20);
+    let gap = GapSettings { max_width: 2, ..settings.gap };
+    let mut rig = Rig::with(Settings { max_lanes: 1, gap, ..settings });
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(1);
+    // Another key takes the place of this one, which is loaded as it was long ago.
+    rig.tell(Input::Look("b".into()));
+    rig.deliver(7);
+    let letter = &rig.sent[5].letters[0];
+    assert_eq!((letter.id.sequence, letter.cause), (7, Cause::FarAhead));
+    rig.deliver(6);
+    assert!(rig.stored.iter().all(|(batch, _)| batch.letters.is_empty()), "it is not too far");
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
 }
