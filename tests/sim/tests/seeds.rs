@@ -118,11 +118,11 @@ fn tell(seed: u64, outcome: &Outcome) -> String {
 /// Instead of the profiles that the seeds choose.
 fn profiles() -> Vec<Profile> {
     let names = env::var("ORDAIN_SIM_PROFILE").unwrap_or_default();
-    let named = |name: &str| {
+    let find = |name: &str| {
         let profile = Profile::ALL.into_iter().find(|profile| format!("{profile:?}") == name);
         profile.unwrap_or_else(|| panic!("ORDAIN_SIM_PROFILE: there is no profile {name:?}"))
     };
-    names.split(',').filter(|name| !name.is_empty()).map(named).collect()
+    names.split(',').filter(|name| !name.is_empty()).map(find).collect()
 }
 
 fn forced(profiles: &[Profile], seed: u64) -> Option<Profile> {

@@ -11,29 +11,29 @@ use ordain_core::{
 };
 
 /// One key and one shard.
-pub struct Rig {
-    pub sequencer: Sequencer,
+pub(crate) struct Rig {
+    pub(crate) sequencer: Sequencer,
     /// Every batch that was sent, in order.
-    pub sent: Vec<Arc<Batch>>,
+    pub(crate) sent: Vec<Arc<Batch>>,
     /// What the store has of the only shard that is used, and what it answered.
-    pub stored: Vec<(Arc<Batch>, Applied)>,
+    pub(crate) stored: Vec<(Arc<Batch>, Applied)>,
     /// The next commits are not answered.
-    pub silent: u32,
+    pub(crate) silent: u32,
     /// Commits are applied, and not answered.
-    pub unheard: bool,
+    pub(crate) unheard: bool,
     /// Reads of spilled events that wait to be answered, if they are to.
-    pub reads: Option<Vec<(Token, u64)>>,
+    pub(crate) reads: Option<Vec<(Token, u64)>>,
     /// The next commit refuses its first write.
-    pub refuses: bool,
-    pub now: u64,
-    pub delivered: u64,
-    pub acked: u64,
-    pub stopped: Option<Stop>,
+    pub(crate) refuses: bool,
+    pub(crate) now: u64,
+    pub(crate) delivered: u64,
+    pub(crate) acked: u64,
+    pub(crate) stopped: Option<Stop>,
 }
 
-pub type Spilled = BTreeMap<u64, Arc<Event>>;
+pub(crate) type Spilled = BTreeMap<u64, Arc<Event>>;
 
-pub fn settings(keep_bytes: usize) -> Settings {
+pub(crate) fn settings(keep_bytes: usize) -> Settings {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://unused\"\nshards = 1\n\
                 [streams.s]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n";
     let loaded =
@@ -47,11 +47,11 @@ pub fn settings(keep_bytes: usize) -> Settings {
 }
 
 impl Rig {
-    pub fn new(keep_bytes: usize) -> Self {
+    pub(crate) fn new(keep_bytes: usize) -> Self {
         Self::with(settings(keep_bytes))
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: Settings) -> Self {
         let commits = vec![0; settings.shards as usize];
         Self {
             sequencer: Sequencer::new(settings, &commits, 0),
@@ -69,7 +69,7 @@ impl Rig {
     }
 
     /// Delivers an event; each that can run is a commit.
-    pub fn deliver(&mut self, sequence: u64) {
+    pub(crate) fn deliver(&mut self, sequence: u64) {
         let event = Event::new(&EventParts {
             key: "a",
             sequence: Some(sequence),
@@ -81,7 +81,7 @@ impl Rig {
     }
 
     /// Something happens, and then nothing for a while.
-    pub fn tell(&mut self, input: Input) {
+    pub(crate) fn tell(&mut self, input: Input) {
         self.now += 1;
         self.sequencer.handle(self.now, input);
         self.perform();
@@ -89,7 +89,7 @@ impl Rig {
     }
 
     /// Longer than a batch without an answer waits to be sent again.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         let until = self.now + 1_000;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
             self.now = at.max(self.now + 1);
@@ -151,7 +151,7 @@ impl Rig {
     }
 
     /// Answers the reads that wait, from what the store has now.
-    pub fn answer_reads(&mut self) {
+    pub(crate) fn answer_reads(&mut self) {
         for (token, from) in self.reads.take().unwrap_or_default() {
             let read = self.spilled(token, from);
             self.tell(read);
@@ -193,7 +193,7 @@ impl Rig {
     }
 
     /// The job that the store has, and its spilled events.
-    pub fn record(&self) -> Option<(Job, Spilled)> {
+    pub(crate) fn record(&self) -> Option<(Job, Spilled)> {
         let mut record: Option<(Job, Spilled)> = None;
         let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());
         for write in applied.flat_map(|(batch, _)| &batch.writes) {
@@ -208,11 +208,11 @@ impl Rig {
         record
     }
 
-    pub fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         self.record().map(|(job, _)| job.next)
     }
 
-    pub fn numbers(&self) -> Vec<u64> {
+    pub(crate) fn numbers(&self) -> Vec<u64> {
         self.sent.iter().map(|batch| batch.number).collect()
     }
 }
