@@ -15,6 +15,7 @@ mod store_redis {
     mod full;
     mod gone_back;
     mod half;
+    mod hostile;
     mod killed;
     mod lost_replies;
     mod moved;

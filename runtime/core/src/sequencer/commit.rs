@@ -41,9 +41,7 @@ pub(super) struct Shard {
     kept: Kept,
     /// The store may have gone back: as soon as nothing is under way it is asked.
     in_doubt: bool,
-    /// When the commit was made that it is being asked for.
-    asked: Option<u64>,
-    /// It has gone back, and not all that it lost is made again.
+    /// It has gone back, or may have, and not all is known to be there again.
     gone_back: bool,
 }
 

@@ -83,6 +83,8 @@ impl Sequencer {
             self.due.at = self.now;
             return;
         }
+        // The store had only what was no longer true, and has not looked at all of it.
+        self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;
         // Entries of lanes in memory may have passed: those look after themselves.

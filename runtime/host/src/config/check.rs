@@ -12,7 +12,7 @@ use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
 
 /// Events of a batch with a store in Redis, where one script writes it: it has room for some
 /// thousand values.
-const REDIS_BATCH: usize = 1_024;
+const REDIS_BATCH: usize = 768;
 
 /// The problems between the settings of a file that are each right by themselves.
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {

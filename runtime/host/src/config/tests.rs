@@ -331,8 +331,8 @@ fn settings_are_checked_against_each_other() {
         ],
     );
     check_stream(
-        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[runtime]\nbatch = 1025\n",
-        &[(8, "runtime.batch", "at most 1024 with a store in Redis")],
+        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[runtime]\nbatch = 769\n",
+        &[(8, "runtime.batch", "at most 768 with a store in Redis")],
     );
     check_stream(
         "[admin]\nlisten = \"0.0.0.0:7070\"\n[ingress]\nlisten = \"0.0.0.0:7070\"\ntoken = \"short\"\n",

@@ -168,7 +168,7 @@ impl Redis {
         call.arg(SCHEMA).arg(self.shards);
         let found = match self.answer(&self.scripts.open, &call).await {
             Err(error) if has_code(&error, "WRONGTYPE") => {
-                let words = self.explained(error.to_string(), &call).await.to_string();
+                let words = self.explained(error.to_string(), vec![key]).await.to_string();
                 return Err(StoreError::Unusable(words));
             }
             found => found.map_err(unusable_or_away)?,

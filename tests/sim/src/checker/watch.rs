@@ -5,7 +5,7 @@ mod bounds;
 mod commits;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ordain_core::{Batch, Effect, Event, Input, Key, Token};
@@ -35,6 +35,8 @@ pub(super) struct Watch {
     draining: bool,
     /// Told that the store may have gone back: what is committed may be sent once more.
     in_doubt: bool,
+    /// Shards that are asked whether they still have their newest commit.
+    asked: BTreeSet<u32>,
     /// Shards that went back, and their newest commit at that time. With its answer, or the one
     /// after it, lanes start again.
     pub(super) lost: BTreeMap<u32, u64>,
@@ -193,7 +195,12 @@ impl Checker {
                 watch.failures.clear();
                 watch.fresh.clear();
             }
-            Input::StoreMayHaveGoneBack => self.watch(owner).in_doubt = true,
+            Input::StoreMayHaveGoneBack => {
+                self.watch(owner).in_doubt = true;
+                // Lanes begin anew once the store has answered.
+                self.tries.crashes += 1;
+                self.deaths += 1;
+            }
             Input::Drain => self.watch(owner).draining = true,
             Input::SourceReset => {
                 let watch = self.watch(owner);

@@ -133,7 +133,6 @@ impl Sequencer {
             && state.sending.is_empty()
             && let Some(newest) = state.kept.commits.back()
         {
-            state.asked = Some(newest.applied.time);
             state.sending.push_back(Arc::new(newest.as_applied()));
             self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
         }
@@ -165,7 +164,7 @@ impl Sequencer {
                 state.sending.push_back(Arc::new(void(&flight.batch)));
             }
         }
-        (state.tries, state.asked, state.gone_back) = (0, None, true);
+        (state.tries, state.gone_back) = (0, true);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
@@ -179,22 +178,22 @@ impl Sequencer {
     /// A kept commit is in the store, or still there.
     pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
         let state = &mut self.shards[batch.shard as usize];
-        // Where only the newest was lost, it is applied by the question. Its time tells.
-        if state.asked.take() == Some(applied.time) {
+        // Where only the newest was lost, it is applied by the question, and no answer tells that for
+        // sure. So what was read meanwhile never counts.
+        state.gone_back = true;
+        let number = batch.number;
+        let at = state.kept.commits.iter().rposition(|it| it.batch.number == number);
+        let Some(commit) = at.and_then(|at| state.kept.commits.get_mut(at)) else { return };
+        if commit.applied == applied {
             return;
         }
         if !applied.refused.is_empty() {
-            let number = batch.number;
             let found =
                 format!("commit {number} could not be made again: its keys have changed since");
             return self.give_up(batch.shard, &found);
         }
+        (commit.batch, commit.applied) = (batch, applied);
         self.stats.rewound += 1;
-        state.gone_back = true;
-        let mut kept = state.kept.commits.iter_mut();
-        if let Some(commit) = kept.find(|it| it.batch.number == batch.number) {
-            (commit.batch, commit.applied) = (batch, applied);
-        }
     }
 
     /// What was read from a shard before all of it was there again does not count.

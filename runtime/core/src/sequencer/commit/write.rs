@@ -64,7 +64,8 @@ impl Sequencer {
         lane.joining = !chunk.joined.is_empty();
 
         let cost = Cost {
-            events: chunk.events + spill.len(),
+            // Each of these is a value that the store writes.
+            events: chunk.events + spill.len() + chunk.letters.len() + chunk.consumed.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept: chunk.bytes,
         };

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisResult, Value, cmd, pipe};
 use super::Redis;
 use super::error::{failed, has_code};
 use super::names::type_of;
-use super::script::Script;
+use super::script::{Script, key_of};
 use super::value::{number, strange, text};
 use crate::store::StoreError;
 
@@ -35,14 +35,19 @@ impl Redis {
     pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
         let answer = self.again(|| self.answer(script, &call)).await;
         match answer {
-            Err(StoreError::Corrupt(words)) => Err(self.explained(words, &call).await),
+            Err(StoreError::Corrupt(words)) => {
+                Err(self.explained(words, Script::keys(&call)).await)
+            }
             answer => answer,
         }
     }
 
     /// Sends a command, again where that may help.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        self.again(|| self.link.call(cmd)).await
+        match self.again(|| self.link.call(cmd)).await {
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, key_of(cmd)).await),
+            answer => answer,
+        }
     }
 
     /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
@@ -58,7 +63,9 @@ impl Redis {
             if self.patience.is_some_and(|patience| started.elapsed() >= patience) {
                 return answer;
             }
-            self.tell(&format!("the store does not answer and is asked again: {reason}"));
+            self.tell(&format!(
+                "the store does not do what it is asked, and is asked again: {reason}"
+            ));
             tokio::time::sleep(wait).await;
             wait = (2 * wait).min(RETRY_MAX);
         }
@@ -114,14 +121,14 @@ impl Redis {
         call: &Cmd,
     ) -> Result<Option<Value>, StoreError> {
         match answer.map_err(|error| failed(&error)) {
-            Err(StoreError::Corrupt(words)) => Err(self.explained(words, call).await),
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, Script::keys(call)).await),
             answer => answer,
         }
     }
 
     /// Names the key that is not what a script needs; the server says only that there is one.
-    pub(super) async fn explained(&self, words: String, call: &Cmd) -> StoreError {
-        for key in Script::keys(call) {
+    pub(super) async fn explained(&self, words: String, keys: Vec<String>) -> StoreError {
+        for key in keys {
             let Some(right) = type_of(&key) else { continue };
             let found = self.link.call(cmd("TYPE").arg(&key)).await.ok().and_then(text);
             let Some(found) = found.filter(|found| found != right && found != "none") else {

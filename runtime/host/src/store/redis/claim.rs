@@ -8,6 +8,9 @@ use super::{Redis, commit};
 use crate::store::codec::{FenceRecord, decode_fence};
 use crate::store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError};
 
+/// No partition gets there, and scripts count exactly up to it.
+const LAST_EPOCH: u64 = 1 << 52;
+
 /// See [`Store::claim`](crate::store::Store::claim).
 pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claimed, StoreError> {
     let length = partition.stream.len();
@@ -39,7 +42,14 @@ async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, Store
         let field = format!("f{}", partition.number);
         let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
-        Ok(read_fence(&data, partition, &fence)?.claim.epoch)
+        let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
+        if epoch > LAST_EPOCH {
+            return Err(StoreError::Corrupt(format!(
+                "{field} of {data} is the fence of epoch {epoch}, which nobody can have given: \
+                 remove it"
+            )));
+        }
+        Ok(epoch)
     });
     Ok(try_join_all(fences).await?.into_iter().max().unwrap_or_default())
 }

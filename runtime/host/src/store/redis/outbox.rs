@@ -48,9 +48,13 @@ pub(super) async fn done(
     through: u64,
 ) -> Result<(), StoreError> {
     let script = &store.scripts.done;
-    let mut call = store.call_of(script, &store.of_stream(shard, &partition.stream, ["data"]));
-    call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
-    store.run(script, call).await.map(drop)
+    loop {
+        let mut call = store.call_of(script, &store.of_stream(shard, &partition.stream, ["data"]));
+        call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
+        if number(&store.run(script, call).await?) != Some(1) {
+            return Ok(());
+        }
+    }
 }
 
 fn read_entry(

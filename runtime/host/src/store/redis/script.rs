@@ -40,6 +40,12 @@ impl Script {
     }
 }
 
+/// The key of a plain command.
+pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
+    let key = simple_args(cmd).nth(1).map(String::from_utf8_lossy);
+    key.map(Into::into).into_iter().collect()
+}
+
 fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     call.args_iter().filter_map(|argument| match argument {
         redis::Arg::Simple(argument) => Some(argument),

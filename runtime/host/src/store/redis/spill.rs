@@ -102,6 +102,9 @@ fn read_event(key: &str, sequence: Value, event: Value) -> Result<Numbered, Stor
     }
     let event = Event::decode(event.slice(8..))
         .map_err(|error| bad(format!("sequence {sequence}: {error}")))?;
+    if event.key() != key {
+        return Err(bad(format!("sequence {sequence} is of key {:?}", event.key())));
+    }
     Ok((sequence, Arc::new(event)))
 }
 

@@ -35,7 +35,9 @@ impl Checker {
             if again != *batch {
                 self.broke("I4", format!("{what} is not the one whose answer was lost"));
             }
-        } else if batch.number != last + 1 && !(batch.number == last && in_doubt) {
+        } else if batch.number == last && in_doubt {
+            self.watch(owner).asked.insert(shard);
+        } else if batch.number != last + 1 {
             self.broke("I4", format!("{what} follows {last}"));
         }
     }
@@ -80,6 +82,9 @@ impl Checker {
             if let Some(range) = watch.ahead.get_mut(&write.key) {
                 range.0 = write.job.next.clamp(range.0, range.1);
             }
+        }
+        if watch.asked.remove(&shard) {
+            watch.all_reborn(|key| shard_of(key, shards) == shard);
         }
         if watch.lost.get(&shard).is_some_and(|lost| batch.number >= *lost) {
             watch.lost.retain(|lost, newest| *lost != shard || batch.number == *newest);

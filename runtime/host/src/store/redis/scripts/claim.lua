@@ -1,6 +1,5 @@
 -- Writes a claim into a fence, unless a newer one is there. Answers the fence as it then is.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
-local NO_COMMIT = string.rep('\0', 24)
 
 -- Two epochs, as eight bytes with the lowest first.
 local function is_older(a, b)
@@ -9,10 +8,7 @@ local function is_older(a, b)
   return a1 < b1 or (a1 == b1 and a2 < b2)
 end
 
-local fence = redis.call('HGET', data, 'f' .. partition)
-if fence and not is_fence(fence) then
-  return bad_fence(data, partition)
-end
+local fence = read_fence(data, partition)
 local theirs, ours = fence and sub(fence, 2, 9), sub(claim, 1, 8)
 if fence and theirs ~= ours and not is_older(theirs, ours) then
   return fence
@@ -21,7 +17,16 @@ if theirs == ours and sub(fence, 2, 17) ~= claim then
   -- Another process has just got the same epoch, from a server that went back in time.
   return fence
 end
-fence = char(FENCE_FORMAT) .. claim .. (fence and sub(fence, 18) or NO_COMMIT)
+if not fence then
+  -- Somebody may have removed it, and what older commits have to publish may be there.
+  local begun = redis.call('HGET', data, 'b' .. partition) or '0'
+  local number = string.find(begun, '^%d+$') and tonumber(begun)
+  if not number or number > EXACT then
+    corrupt_field('b' .. partition, data, 'number of a commit')
+  end
+  fence = string.rep('\0', 17) .. pack('<I8', number) .. string.rep('\0', 16)
+end
+fence = char(FENCE_FORMAT) .. claim .. sub(fence, 18)
 -- Two writes, as in a commit and for the same reason.
 redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, 18)))
 redis.call('HSET', data, 'f' .. partition, fence)

@@ -5,7 +5,7 @@
 -- means nothing until a record speaks of it, and is written over by the next try. What is removed
 -- after it no record speaks of any more. So a script that ends half-way, or a server's log that is
 -- read back to a point within it, leaves nothing wrong, and the same commit may be made again.
-local KEEP, PUT_BESIDE, DELETE = 0, 2, 3
+local KEEP, PUT_BESIDE = 0, 2
 local ABSENT, NEW, TROUBLED, LETTERS, SPILL, TAKES_IDS = 1, 2, 4, 8, 16, 32
 local NO_NUMBER = string.rep('\0', 8)
 -- Arguments of the one HSET: nearly what Lua's stack holds.
@@ -24,13 +24,9 @@ local function next_argument()
 end
 
 -- The fence.
-local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
-local fence, first_in_outbox = found[1], found[2] or '1'
+local fence, _, first_in_outbox = read_fence(data, partition)
 if not fence then
   return 'N'
-end
-if not is_fence(fence) then
-  return bad_fence(data, partition)
 end
 if sub(fence, 2, 17) ~= claim or number8 == NO_NUMBER then
   return 'C' .. fence
@@ -44,11 +40,11 @@ if sub(fence, 18, 25) ~= before8 then
   return 'C' .. fence
 end
 
--- Durations are counted from the server's time as it is. The time of the commit makes incarnations,
--- and must not go back.
+-- Durations are counted from the server's time as it is. The time of the commit makes incarnations:
+-- it must never go back, nor stand still.
 local wall = time_now()
 local wall8 = pack('<I8', wall)
-local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, 26)))
+local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, 26) + 1))
 
 -- What the writes are about to change.
 local olds = {}
@@ -198,10 +194,10 @@ end
 -- transaction there, and ends one that an earlier crash may have left open (docs/redis.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
--- Fields of the commit: those that go first if there are more than fit into one call, which a batch
--- of any size that is allowed has not, and the others. And what goes after it.
+-- Fields of the commit, and what goes after it. New letters may go before it if there are more fields
+-- than fit into one call: what is in a letter is of no key's state.
 local early, main, gone = {}, {}, {}
-local due_put, due_gone, expiry_put, expiry_gone = {}, {}, {}, {}
+local due_put, due_later, due_gone, expiry_put, expiry_gone = {}, {}, {}, {}, {}
 local letters_put, age_put, consumed = {}, {}, {}
 local spilled_put, spilled_done = {}, {}
 local ids_put, ids_gone, ids_cut = {}, {}, {}
@@ -228,8 +224,11 @@ local function drop_spilled(key, before)
   repeat
     local members = redis.call('ZRANGEBYLEX', spilled, '[' .. by_key, to, 'LIMIT', 0, CHUNK)
     local fields = {}
-    for i = 1, #members do
-      fields[i] = 'e' .. key .. sub(members[i], #by_key + 1)
+    for _, member in ipairs(members) do
+      -- Another one is not of this store, and would name another key's event.
+      if #member == #by_key + 8 then
+        fields[#fields + 1] = 'e' .. key .. sub(member, #by_key + 1)
+      end
     end
     with_all('HDEL', data, fields)
     with_all('ZREM', spilled, members)
@@ -281,7 +280,7 @@ local function put_spilled(key, record, old, extra)
       {key, has_new and string.reverse(sub(record, NEXT, NEXT + 7)) or nil}
   end
   for _, event in ipairs(extra and extra.spill or {}) do
-    put(early, 'e' .. key .. event[1], event[2])
+    put(main, 'e' .. key .. event[1], event[2])
     put(spilled_put, 0, spilled_by(key) .. event[1])
   end
 end
@@ -303,7 +302,9 @@ local function write_rare(i, op, key, record, old)
   local due_at, expire_at, entry = 0, 0, before and unpack8('<I8', before, ENTRY) or 0
   if has(flags, DUE) then
     due_at = wall + unpack8('<I8', record, DUE_AT)
-    put(due_put, due_at, key)
+    local is_later = old and has(old_flags, DUE) and unpack8('<I8', old, DUE_AT) < due_at
+    -- An entry must never be later than its record.
+    put(is_later and due_later or due_put, due_at, key)
   elseif has(old_flags, DUE) then
     due_gone[#due_gone + 1] = key
   end
@@ -328,7 +329,6 @@ local function write_rare(i, op, key, record, old)
   end
   if extra and extra.letters then
     for _, place in ipairs(extra.consumed) do
-      put(early, 'l' .. place, '')
       consumed[place] = true
     end
     put_letters(extra.letters)
@@ -366,9 +366,12 @@ for i = 1, count do
   end
 end
 put_letters(free_letters)
+for place in pairs(consumed) do
+  put(main, 'l' .. place, '')
+end
 if messages ~= '' then
   put(main, 'o' .. partition .. ':' .. number, now8 .. messages)
-elseif first_in_outbox == number then
+elseif first_in_outbox == tonumber(number) then
   put(main, 'q' .. partition, text(tonumber(number) + 1))
 end
 local reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
@@ -402,6 +405,7 @@ local function remove_letters(places)
 end
 
 with_all('HDEL', data, gone)
+with_all('ZADD', due, due_later)
 with_all('ZREM', due, due_gone)
 with_all('ZREM', expiry, expiry_gone)
 with_all('HDEL', ids, ids_gone)
@@ -450,5 +454,15 @@ local sweep = 16 + 2 * count
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
   sweep_job(key)
 end
-remove_letters(redis.call('ZRANGEBYSCORE', letters_age, '-inf', wall - dead_ttl, 'LIMIT', 0, sweep))
+local old_letters = {}
+for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', wall - dead_ttl, 'LIMIT', 0, sweep)) do
+  local letter = redis.call('HGET', data, 'l' .. place)
+  local put_at = letter and #letter > 9 and unpack8('<I8', letter, 2) or 0
+  if put_at > wall - dead_ttl then
+    redis.call('ZADD', letters_age, put_at, place)
+  else
+    old_letters[#old_letters + 1] = place
+  end
+end
+remove_letters(old_letters)
 return 'A' .. reply

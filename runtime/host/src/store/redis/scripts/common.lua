@@ -10,6 +10,8 @@ local pack, unpack8 = struct.pack, struct.unpack
 -- Arguments of one call, well below what Lua's stack holds; an even number, so that pairs stay
 -- together.
 local CHUNK = 1000
+-- What one call looks at at most: some tens of ms.
+local MANY = 20 * CHUNK
 -- Up to here Lua counts without holes.
 local EXACT = 2 ^ 52
 
@@ -50,9 +52,51 @@ local function is_fence(fence)
   return #fence >= 33 and byte(fence, 1) == FENCE_FORMAT
 end
 
-local function bad_fence(key, partition)
-  return redis.error_reply('CORRUPT field f' .. partition .. ' of ' .. key
-    .. ' is no fence that this version reads')
+local function corrupt_field(field, key, words)
+  error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
+end
+
+-- The fence of a partition, the number of its last commit, and that of the first one that may have
+-- something to publish; nothing where nobody has claimed it.
+local function read_fence(data, partition)
+  local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
+  local fence, first = found[1], found[2] or '1'
+  if not fence then
+    return nil
+  end
+  local last = is_fence(fence) and unpack8('<I8', fence, 18)
+  if not last or last > EXACT then
+    corrupt_field('f' .. partition, data, 'fence that this version reads')
+  end
+  local number = string.find(first, '^%d+$') and tonumber(first)
+  if not number or number < 1 or number > last + 1 then
+    corrupt_field('q' .. partition, data, 'number of a commit up to the last one. Remove it: what is'
+      .. ' still there of the outbox is then published, be it once more')
+  end
+  return fence, last, number
+end
+
+-- By bytes: `<` would ask the server's locale.
+local function is_after(a, b)
+  for i = 1, math.min(#a, #b) do
+    if byte(a, i) ~= byte(b, i) then
+      return byte(a, i) > byte(b, i)
+    end
+  end
+  return #a > #b
+end
+
+-- Members of an index between two bounds, which come in order unless somebody else has put some in.
+local function members_of(index, from, to, limit)
+  local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
+  local before = sub(from, 1, 1) == '(' and sub(from, 2)
+  for _, member in ipairs(members) do
+    if before and not is_after(member, before) then
+      error({err = 'CORRUPT ' .. index .. ' is not in order: all its members must have the score 0'})
+    end
+    before = member
+  end
+  return members
 end
 
 -- With what the entries of a key begin in the index of spilled events: no other key's do.
@@ -64,17 +108,17 @@ end
 local function ids_range(record)
   local at, numbers = NUMBERS, {}
   for i = 1, 7 do
-    local number, scale, digit = 0, 1, nil
+    local number, scale, stop, digit = 0, 1, at + 10, nil
     repeat
       digit = byte(record, at) or 0
       number, scale, at = number + digit % 128 * scale, scale * 128, at + 1
-    until digit < 128
+    until digit < 128 or at == stop
     numbers[i] = number
   end
   local last_spilled, first = numbers[6], numbers[7]
   local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)
   -- A record that is damaged must not keep the server busy.
-  if first > EXACT then
+  if not (first <= EXACT) then
     return 0, 0
   end
   return first, math.max(first, math.min(behind, first + IDS_LIMIT))

@@ -5,16 +5,6 @@ local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
 
--- By bytes: `<` would ask the server's locale.
-local function is_after(a, b)
-  for i = 1, math.min(#a, #b) do
-    if byte(a, i) ~= byte(b, i) then
-      return byte(a, i) > byte(b, i)
-    end
-  end
-  return #a > #b
-end
-
 local function first_rank()
   if after_at == '' then
     return 0
@@ -35,7 +25,7 @@ end
 
 local gone, moved = {}, {}
 local function is_due(key, at, record)
-  if record and not is_sound(record) then
+  if record and (not is_sound(record) or unpack8('<I8', record, DUE_AT) > EXACT) then
     -- Somebody may mend it.
     return false
   end
@@ -54,7 +44,7 @@ local function is_due(key, at, record)
 end
 
 local function read()
-  local entries, rank = {}, first_rank()
+  local entries, rank, looked = {}, first_rank(), 0
   while true do
     local part = redis.call('ZRANGE', due, rank, rank + 63, 'WITHSCORES')
     local fields = {}
@@ -63,7 +53,7 @@ local function read()
     end
     local records = #fields > 0 and redis.call('HMGET', data, unpack(fields)) or {}
     for i = 1, #part, 2 do
-      local at = tonumber(part[i + 1])
+      local at = math.max(0, math.min(tonumber(part[i + 1]), EXACT))
       if is_due(part[i], at, records[(i + 1) / 2]) then
         if (at > now and not all) or #entries >= 2 * limit then
           return entries, {text(at), part[i]}
@@ -75,7 +65,11 @@ local function read()
     if #part < 128 then
       return entries, false
     end
-    rank = rank + 64
+    rank, looked = rank + 64, looked + 64
+    if looked >= MANY then
+      -- Enough for one call. The next one finds fewer that say something else than their records.
+      return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
+    end
   end
 end
 

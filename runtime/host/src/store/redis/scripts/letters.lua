@@ -5,7 +5,7 @@ local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARG
 local rows, read = {}, 0
 while #rows < 2 * limit and read < bytes do
   local some = math.min(limit, 16)
-  local places = redis.call('ZRANGEBYLEX', letters, from, to, 'LIMIT', 0, some)
+  local places = members_of(letters, from, to, some)
   for _, place in ipairs(places) do
     local record = redis.call('HGET', data, 'l' .. place)
     from = '(' .. place

@@ -3,15 +3,11 @@
 -- number and entry of each.
 local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
-local fence, first = found[1], tonumber(found[2] or 1)
+local fence, last, first = read_fence(data, partition)
 if not fence then
   return {false, {}}
 end
-if not is_fence(fence) then
-  return bad_fence(data, partition)
-end
-local last, at = unpack8('<I8', fence, 18), math.max(first, after + 1)
+local at = math.max(first, after + 1)
 -- Few at a time where there are entries, since one may be large.
 local entries, read, looked, step = {}, 0, 0, 4
 while at <= last do
@@ -32,7 +28,7 @@ while at <= last do
   end
   at, looked = at + #values, looked + #values
   step = #entries > before and 4 or math.min(step * 4, CHUNK)
-  if looked >= 20 * CHUNK then
+  if looked >= MANY then
     return {text(at - 1), entries}
   end
 end

@@ -12,11 +12,12 @@ if not record or (is_sound(record)
 end
 local found, read = {}, 0
 while true do
-  local members = redis.call('ZRANGEBYLEX', spilled, from, to, 'LIMIT', 0, 16)
+  local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     local sequence = sub(member, #by_key + 1)
-    -- An entry without an event is of a commit that was never made.
-    local event = redis.call('HGET', data, 'e' .. key .. sequence)
+    -- An entry without an event is of a commit that was never made, one of another length not of
+    -- this store.
+    local event = #sequence == 8 and redis.call('HGET', data, 'e' .. key .. sequence)
     if event then
       if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then
         return {0, found}

@@ -1,0 +1,251 @@
+//! Values of the right type that nobody of the store's has written, and clocks that jump: they are
+//! named or passed over, and keep no server busy.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ordain::store::{Store, StoreError};
+use ordain_core::{Cause, Change, CommitReply, DeadLetter, JobWrite, LetterContent, LetterId};
+use ordain_tests::conformance::{Owner, event};
+use tokio::time::timeout;
+
+use super::own::{Own, numbers, step};
+
+/// Far less than a server that is kept busy takes.
+const SOON: Duration = Duration::from_secs(3);
+
+fn letter(key: &str, sequence: u64) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: key.into(), sequence, tag: 0 },
+        cause: Cause::Rejected,
+        error: "no".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Nothing,
+    }
+}
+
+fn spilling(key: &str, sequence: u64, held: u64) -> JobWrite {
+    let mut write = step(key, sequence);
+    write.spill = vec![(held, event(key, held, "held"))];
+    write.job.spilled.add(held);
+    write
+}
+
+#[tokio::test]
+async fn a_wrong_number_of_the_outbox_is_named() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    for sequence in 1..=3 {
+        owner.write(store, step("a", sequence)).await;
+    }
+    let shard = owner.shard("a");
+    let data = own.name(shard, "data:s");
+    let batch = owner.batch(vec![step("a", 4)]);
+    for wrong in ["-1000000000000", "0", "5", "99999999999", "1e3", "nan", "x", ""] {
+        own.command(&["HSET", &data, "q0", wrong]);
+        let read = timeout(SOON, store.outbox(&owner.partition, shard, 0, 10)).await;
+        let done = store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]);
+        let done = timeout(SOON, done).await;
+        for words in [read.expect("an answer").err(), done.expect("an answer").err()] {
+            let Some(StoreError::Corrupt(words)) = words else { panic!("{wrong}: {words:?}") };
+            assert!(words.contains("field q0") && words.contains(&data), "{words}");
+        }
+        assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{wrong}");
+    }
+    own.command(&["HDEL", &data, "q0"]);
+    assert_eq!(numbers(store, &owner, "a").await, [1, 2, 3]);
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
+    // As the page says of a fence that cannot be read.
+    own.command(&["HDEL", &data, "f0"]);
+    let mut next = Owner::claim(store, "s", 0).await;
+    next.write(store, step("a", 5)).await;
+    assert_eq!(numbers(store, &next, "a").await, [1, 2, 3, 4, 5]);
+}
+
+/// Removing what has long been published takes several calls, none of them long.
+#[tokio::test]
+async fn an_outbox_with_large_holes() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, step("a", 1)).await;
+    let shard = owner.shard("a");
+    let data = own.name(shard, "data:s");
+    // As if a million commits had come that published nothing.
+    let fence = own.bytes_of_field(&data, b"f0");
+    let skipped = 1_000_001_u64;
+    let fence = [&fence[..17], &skipped.to_le_bytes(), &fence[25..]].concat();
+    own.put_field(&data, b"f0", &fence);
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, step("a", 2)).await;
+    for (after, found) in [(0, 1), (1, skipped + 1)] {
+        let read = store.outbox(&owner.partition, shard, after, 10).await.expect("the outbox");
+        assert_eq!(read.iter().map(|it| it.number).collect::<Vec<_>>(), [found]);
+    }
+    own.command(&["SLOWLOG", "RESET"]);
+    own.command(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"]);
+    store.outbox_done(&owner.partition, owner.claim, shard, skipped, &[]).await.expect("done");
+    assert_eq!(own.command(&["SLOWLOG", "LEN"]).int(), Some(0));
+    assert_eq!(own.bytes_of_field(&data, b"q0"), (skipped + 1).to_string().as_bytes());
+    assert_eq!(numbers(store, &owner, "a").await, [skipped + 1]);
+}
+
+#[tokio::test]
+async fn an_index_that_is_not_in_order_is_named() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = spilling("a", 1, 3);
+    write.letters = vec![letter("a", 1)];
+    owner.write(store, write).await;
+    let shard = owner.shard("a");
+    for index in ["letters:s", "spilled:s"] {
+        let name = own.name(shard, index);
+        let prefix = if index == "letters:s" { "a" } else { "\\0\\1a" };
+        let put = format!(
+            "for i = 1, 40 do redis.call('ZADD', name, i % 3, '{prefix}' .. string.char(255 - i)) end"
+        );
+        own.lua(&put, &name, b"");
+        let read = async {
+            match index {
+                "letters:s" => store.letters("s", None, None, 100).await.map(drop),
+                _ => {
+                    let key = "a".into();
+                    store.read_spill(&owner.partition, &key, 0, 100, 1 << 20).await.map(drop)
+                }
+            }
+        };
+        let read = timeout(SOON, read).await.expect("an answer");
+        let Err(StoreError::Corrupt(words)) = read else { panic!("{index}: {read:?}") };
+        assert!(words.contains(&name) && words.contains("order"), "{words}");
+    }
+}
+
+/// What is of one key stops or changes that key alone.
+#[tokio::test]
+async fn entries_of_one_key_that_touch_no_other() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mates: Vec<String> = (0..).map(|it| format!("a{it}")).take(64).collect();
+    let other = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
+    owner.write(store, spilling(other, 1, 3)).await;
+    let shard = owner.shard("a");
+    let [data, spilled, due, age] =
+        ["data:s", "spilled:s", "due:0:s", "letters-age:s"].map(|rest| own.name(shard, rest));
+
+    // An entry that names the other one's event, where this one has none yet.
+    let rest = [&other.as_bytes()[1..], &3_u64.to_be_bytes()].concat();
+    own.lua("redis.call('ZADD', name, 0, bytes)", &spilled, &[b"\0\x01a", &rest[..]].concat());
+    owner.write(store, spilling("a", 1, 3)).await;
+    assert_eq!(owner.spilled(store, other, 0).await, [3]);
+    assert_eq!(owner.spilled(store, "a", 0).await, [3]);
+
+    // Another key's event in this one's place.
+    let field = |key: &str| [b"e", key.as_bytes(), &3_u64.to_be_bytes()].concat();
+    let theirs = own.bytes_of_field(&data, &field(other));
+    own.put_field(&data, &field("a"), &theirs);
+    let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
+    assert!(matches!(&read, Err(StoreError::Corrupt(words)) if words.contains(other)), "{read:?}");
+
+    // A due time that no time is, and entries that are none.
+    let mut write = step("a", 2);
+    write.due_in = Some(0);
+    owner.write(store, write).await;
+    let mut record = own.bytes_of_field(&data, b"ja");
+    record[2..10].fill(0xff);
+    own.put_field(&data, b"ja", &record);
+    let mut write = step(other, 2);
+    write.due_in = Some(0);
+    owner.write(store, write).await;
+    for (score, member) in [("-inf", "none"), ("-5", "nobody"), ("inf", "never"), ("1e300", "late")]
+    {
+        own.command(&["ZADD", &due, score, member]);
+    }
+    assert_eq!(owner.due(store, 10).await.0, [other.as_str()]);
+
+    // An age that the letter has not.
+    let mut write = step(other, 3);
+    write.letters = vec![letter(other, 2)];
+    owner.write(store, write).await;
+    own.lua("redis.call('ZADD', name, 0, redis.call('ZRANGE', name, 0, 0)[1])", &age, b"");
+    owner.write(store, step(other, 4)).await;
+    assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
+}
+
+/// Numbers without an end in a record that looks right.
+#[tokio::test]
+async fn a_record_that_goes_on_for_ever() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = step("a", 1);
+    write.job.ids_from = 1;
+    owner.write(store, write).await;
+    let data = own.name(owner.shard("a"), "data:s");
+    let record = own.bytes_of_field(&data, b"ja");
+    let put =
+        "redis.call('HSET', name, 'ja', string.sub(bytes, 1, 64) .. string.rep('\\128', 6e7))";
+    own.lua(put, &data, &record);
+    own.command(&["SLOWLOG", "RESET"]);
+    own.command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000000"]);
+    let loaded = store.load(&owner.partition, &["a".into()], usize::MAX).await.expect("a load");
+    assert!(loaded[0].is_err());
+    assert_eq!(own.command(&["SLOWLOG", "LEN"]).int(), Some(0));
+}
+
+#[tokio::test]
+async fn a_wrong_epoch_is_named() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let owner = Owner::claim(store, "s", 0).await;
+    let name = own.name(0, "epoch:0:s");
+    for wrong in ["9007199254740993", "inf", "nan", "1e300", "-1", "99999999999999999999", "x"] {
+        own.command(&["SET", &name, wrong]);
+        let claimed = store.claim(&owner.partition).await;
+        let Err(StoreError::Corrupt(words)) = claimed else { panic!("{wrong}: {claimed:?}") };
+        assert!(words.contains(&name), "{words}");
+        assert_eq!(own.command(&["GET", &name]).text(), Some(wrong), "it is left as it is");
+    }
+    own.command(&["DEL", &name]);
+    let claimed = store.claim(&owner.partition).await.expect("a claim").claim;
+    assert!(claimed.epoch > owner.claim.epoch);
+    for common in ["marks", "partitions"] {
+        let name = own.name(0, common);
+        own.command(&["DEL", &name]);
+        own.command(&["SET", &name, "foreign"]);
+        let asked = match common {
+            "marks" => store.mark("m").await.map(drop),
+            _ => store.claim(&owner.partition).await.map(drop),
+        };
+        let Err(StoreError::Corrupt(words)) = asked else { panic!("{common}: {asked:?}") };
+        assert!(words.contains(&name) && words.contains("is a string"), "{words}");
+    }
+}
+
+/// No two lives of a key have one incarnation, or their messages would have the same ids.
+#[tokio::test]
+async fn a_clock_that_was_ahead() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    own.options.shift.store(1_000_000_000, Ordering::Relaxed);
+    owner.write(store, step("a", 1)).await;
+    own.options.shift.store(0, Ordering::Relaxed);
+    let mates: Vec<String> = (0..).map(|it| format!("b{it}")).take(64).collect();
+    let key = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
+    let mut lives = Vec::new();
+    for _ in 0..3 {
+        let mut write = step(key, 1);
+        write.state = Change::Put("x".into());
+        (write.expire_in, write.due_in) = (Some(1_000), None);
+        owner.write(store, write).await;
+        lives.push(owner.load(store, key).await.expect("a job").job.incarnation);
+        // Durations go by the clock as it is.
+        own.options.shift.fetch_add(2_000, Ordering::Relaxed);
+        assert_eq!(owner.load(store, key).await, None);
+    }
+    assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
+}
