@@ -31,7 +31,9 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
 fn spill(write: &mut JobWrite, sequences: &[u64], all: &[u64]) {
     let key = write.key.clone();
     write.spill = sequences.iter().map(|it| (*it, event(&key, *it, "held"))).collect();
-    all.iter().for_each(|sequence| write.job.spilled.add(*sequence));
+    for sequence in all {
+        write.job.spilled.add(*sequence);
+    }
 }
 
 fn take_id(write: &mut JobWrite, from: u64, sequence: u64) {

@@ -109,12 +109,11 @@ async fn an_index_that_is_not_in_order_is_named() {
         );
         own.lua(&put, &name, b"");
         let read = async {
-            match index {
-                "letters:s" => store.letters("s", None, None, 100).await.map(drop),
-                _ => {
-                    let key = "a".into();
-                    store.read_spill(&owner.partition, &key, 0, 100, 1 << 20).await.map(drop)
-                }
+            if index == "letters:s" {
+                store.letters("s", None, None, 100).await.map(drop)
+            } else {
+                let key = "a".into();
+                store.read_spill(&owner.partition, &key, 0, 100, 1 << 20).await.map(drop)
             }
         };
         let read = timeout(SOON, read).await.expect("an answer");

@@ -82,8 +82,8 @@ impl Own {
 
     /// What a field of a hash holds.
     pub(super) fn bytes_of_field(&self, name: &str, field: &[u8]) -> Vec<u8> {
-        let escaped: String = field.iter().map(|byte| format!("\\{byte:03}")).collect();
-        self.bytes(&format!("redis.call('HGET', name, '{escaped}')"), name)
+        let escaped: Vec<String> = field.iter().map(|byte| format!("\\{byte:03}")).collect();
+        self.bytes(&format!("redis.call('HGET', name, '{}')", escaped.concat()), name)
     }
 
     /// What tells everything in the server from everything else.

@@ -168,7 +168,9 @@ async fn a_right_that_is_taken_away_is_waited_for() {
         let mut write = step("a", number);
         write.spill = vec![(number + 2, event("a", number + 2, "held"))];
         let held = (number + 2 - u64::from(number > 1)..=number + 2).collect::<Vec<_>>();
-        held.iter().for_each(|sequence| write.job.spilled.add(*sequence));
+        for sequence in &held {
+            write.job.spilled.add(*sequence);
+        }
         write.due_in = (number % 2 == 0).then_some(1_000_000);
         let batch = owner.batch(vec![write]);
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
