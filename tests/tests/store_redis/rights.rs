@@ -93,8 +93,10 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     assert_eq!(due.expect("the index").0, []);
     let mut early = step("c", 1);
     early.due_in = Some(0);
-    let at = owner.write(store, early).await.time;
-    let due = store.due(&owner.partition, Some(&(at, "c".into())), 10, true).await;
+    owner.write(store, early).await;
+    let entries = store.due(&owner.partition, None, 10, true).await.expect("the index").0;
+    let entry = entries.iter().find(|(_, key)| &**key == "c").expect("an entry");
+    let due = store.due(&owner.partition, Some(entry), 10, true).await;
     assert_eq!(due.expect("the index").0, []);
     assert_eq!(numbers(store, owner, "c").await.last(), Some(&number_of(owner, "c")));
     let filter = KeyFilter { limit: 10, prefix: "a".to_owned(), ..KeyFilter::default() };

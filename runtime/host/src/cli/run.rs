@@ -34,9 +34,18 @@ impl RunArgs {
         let loaded = self.config.load()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.until_the_end(&loaded));
-        // What a signal cut short must not hold up the end.
-        runtime.shutdown_timeout(Duration::from_millis(100));
-        let Some(report) = report? else { return Ok(ExitCode::from(EXIT_FAILED)) };
+        let report = match report {
+            Ok(Some(report)) => {
+                runtime.shutdown_timeout(Duration::from_millis(100));
+                report
+            }
+            cut_short => {
+                // Whatever still runs would panic in a runtime that is being shut down. The end of
+                // the process ends it.
+                std::mem::forget(runtime);
+                return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
+            }
+        };
         self.show(&report, &loaded, log)?;
         let failed = self.strict && report.has_problems();
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
