@@ -23,6 +23,8 @@ pub(crate) struct Rig {
     pub(crate) unheard: bool,
     /// Reads of spilled events that wait to be answered, if they are to.
     pub(crate) reads: Option<Vec<(Token, u64)>>,
+    /// The store's clock stands still.
+    pub(crate) still: bool,
     /// The next commit refuses its first write.
     pub(crate) refuses: bool,
     pub(crate) now: u64,
@@ -60,6 +62,7 @@ impl Rig {
             silent: 0,
             unheard: false,
             reads: None,
+            still: false,
             refuses: false,
             now: 0,
             delivered: 0,
@@ -179,7 +182,8 @@ impl Rig {
         if number != last + 1 {
             return CommitReply::Rewound { found: "less".to_owned(), last: Some(last) };
         }
-        let mut applied = Applied { time: 1_000 + self.now, ..Applied::default() };
+        let time = if self.still { 1_000 } else { 1_000 + self.now };
+        let mut applied = Applied { time, ..Applied::default() };
         let next = self.record().map(|(job, _)| job.next);
         let holds = |write: &JobWrite| write.expect == next.map_or(Expect::Absent, Expect::Next);
         if std::mem::take(&mut self.refuses) || batch.writes.iter().any(|write| !holds(write)) {

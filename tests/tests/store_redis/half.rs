@@ -53,6 +53,7 @@ fn before(keys: &[Key]) -> Vec<JobWrite> {
     full.letters = vec![letter(&keys[0], 1, 0), letter(&keys[0], 1, 1)];
     expired.expire_in = Some(0);
     plain.state = Change::Put("plain".into());
+    plain.due_in = Some(500_000);
     vec![full, expired, plain]
 }
 
@@ -208,6 +209,17 @@ impl Rig {
         seen(&self.own.store, owner, &self.keys).await
     }
 
+    /// When a key is due by the index, and by its record.
+    fn due_of(&self, key: usize) -> (u64, u64) {
+        let [data, due] = ["data:s", "due:0:s"]
+            .map(|kind| self.own.name(self.owner.shard(&self.keys[key]), kind));
+        let score = self.own.command(&["ZSCORE", &due, &self.keys[key]]);
+        let score = score.text().expect("an entry").parse().expect("a time");
+        let field = [b"j", self.keys[key].as_bytes()].concat();
+        let record = self.own.bytes_of_field(&data, &field);
+        (score, u64::from_le_bytes(record[2..10].try_into().expect("eight bytes")))
+    }
+
     /// What follows the commit.
     fn more(&self) -> Vec<JobWrite> {
         let mut full = step(&self.keys[0], 4);
@@ -241,6 +253,8 @@ async fn a_commit_of_which_only_a_beginning_is_kept() {
         let log = [&whole[..parts[kept].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();
         let is_made = kept > rig.main;
         rig.start_with(&log);
+        let (index, record) = rig.due_of(2);
+        assert!(index <= record, "{what}: {index} is later than {record}");
         if !is_made {
             assert_eq!(rig.seen(owner).await, untouched, "{what}");
         }
@@ -286,4 +300,54 @@ async fn a_log_that_is_cut_within_a_commit() {
             assert_eq!(rig.seen(&rig.owner).await, otherwise, "{what}");
         }
     }
+}
+
+/// Only new letters may go before the one write, where all together do not fit into it.
+#[tokio::test]
+async fn a_commit_that_is_too_large_for_one_call() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let keys = owner.keys(2);
+    let with_state = |sequence: u64| {
+        let mut write = step(&keys[0], sequence);
+        write.state = Change::Put(vec![sequence as u8; 5_000].into());
+        write
+    };
+    let mut first = with_state(1);
+    first.letters = vec![letter(&keys[0], 1, 0)];
+    owner.write(store, first).await;
+    let (log, mut second, mut many) = (log(&own), with_state(2), step(&keys[1], 1));
+    let start = fs::read(&log).expect("a log").len();
+    second.consumed = vec![letter(&keys[0], 1, 0).id];
+    spill(&mut second, &[4], &[4]);
+    many.letters = (0..4_000).map(|tag| letter(&keys[1], 1, tag)).collect();
+    let batch = owner.batch(vec![second, many]);
+    until_applied(store, &owner, &batch).await;
+    let whole = fs::read(&log).expect("a log");
+    let mut parts = commands(&whole);
+    parts.retain(|(at, _)| *at >= start);
+    let main = (1..parts.len() - 1)
+        .find(|at| {
+            let bytes = &whole[parts[*at].0..parts[at + 1].0];
+            bytes.windows(6).any(|window| window == b"\r\nf0\r\n")
+        })
+        .expect("the fence");
+    assert_eq!(parts[main - 1].1, "HSET", "some went before: {parts:?}");
+
+    own.server.kill().expect("an end");
+    let cut = [&whole[..parts[main].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();
+    fs::write(&log, cut).expect("a log");
+    own.server.restart().expect("a server that comes back");
+    let loaded = owner.load(store, &keys[0]).await.expect("a job");
+    assert_eq!((loaded.job.next, loaded.state), (2, Some(vec![1; 5_000].into())));
+    assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_some());
+    assert_eq!(owner.spilled(store, &keys[0], 2).await, [] as [u64; 0]);
+    assert_eq!(owner.load(store, &keys[1]).await, None);
+
+    until_applied(store, &owner, &batch).await;
+    let loaded = owner.load(store, &keys[0]).await.expect("a job");
+    assert_eq!((loaded.job.next, loaded.state), (3, Some(vec![2; 5_000].into())));
+    assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_none());
+    assert_eq!(owner.spilled(store, &keys[0], 3).await, [4]);
 }

@@ -248,3 +248,27 @@ async fn a_clock_that_was_ahead() {
     }
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
+
+/// One call looks at so many entries that say something else than their records, and no more.
+#[tokio::test]
+async fn a_due_index_full_of_what_is_no_longer_true() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = step("a", 1);
+    write.due_in = Some(0);
+    owner.write(store, write).await;
+    let due = own.name(owner.shard("a"), "due:0:s");
+    own.lua("for i = 1, 50000 do redis.call('ZADD', name, i, 'gone-' .. i) end", &due, b"");
+    let mut reads = 0;
+    loop {
+        let (found, next_in) = owner.due(store, 10).await;
+        if found == ["a"] {
+            break;
+        }
+        assert_eq!((found.len(), next_in), (0, Some(0)), "there is more");
+        reads += 1;
+    }
+    assert_eq!(reads, 2);
+    assert_eq!(own.command(&["ZCARD", &due]).int(), Some(1));
+}
