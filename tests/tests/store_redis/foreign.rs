@@ -4,12 +4,10 @@
 use std::sync::Arc;
 
 use ordain::store::{Store, StoreError};
-use ordain_core::{
-    Batch, Cause, Change, CommitReply, DeadLetter, JobWrite, LetterContent, LetterId, TakenId,
-};
+use ordain_core::{Batch, Change, CommitReply, JobWrite, TakenId};
 use ordain_tests::conformance::{Owner, event};
 
-use super::own::{Own, next_of, numbers, step, until_applied};
+use super::own::{Own, letter, next_of, numbers, step, until_applied};
 
 /// A write that touches everything that a shard has.
 fn everything(key: &str, sequence: u64) -> JobWrite {
@@ -19,21 +17,10 @@ fn everything(key: &str, sequence: u64) -> JobWrite {
     write.job.ids_from = 1;
     write.ids.push(TakenId { sequence, id: sequence, content: 0 });
     write.state = Change::Put("state".into());
-    write.letters = vec![letter(key, sequence)];
+    write.letters = vec![letter(key, sequence, 0)];
     write.due_in = Some(60_000);
     write.expire_in = Some(60_000);
     write
-}
-
-fn letter(key: &str, sequence: u64) -> DeadLetter {
-    DeadLetter {
-        id: LetterId { key: key.into(), sequence, tag: 0 },
-        cause: Cause::Rejected,
-        error: "no".to_owned(),
-        origin: None,
-        version: None,
-        content: LetterContent::Nothing,
-    }
 }
 
 #[tokio::test]
@@ -58,7 +45,7 @@ async fn a_foreign_value_of_what_all_share_holds_the_shard_up() {
         own.command(&["SADD", name, "foreign"]);
         let writes = keys.iter().map(|key| everything(key, sequence)).collect();
         let batch = Batch {
-            letters: vec![letter("", sequence)],
+            letters: vec![letter("", sequence, 0)],
             forward: true,
             ..(*owner.batch(writes)).clone()
         };

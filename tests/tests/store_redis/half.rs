@@ -9,24 +9,11 @@ use std::sync::Arc;
 
 use ordain::store::redis::Redis;
 use ordain::store::{KeyFilter, Store};
-use ordain_core::{
-    Batch, Cause, Change, DeadLetter, JobWrite, Key, LetterContent, LetterId, TakenId,
-};
+use ordain_core::{Batch, Change, DeadLetter, JobWrite, Key, TakenId};
 use ordain_servers::Snapshot;
 use ordain_tests::conformance::{Owner, event};
 
-use super::own::{Own, outbox, step, until_applied};
-
-fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
-    DeadLetter {
-        id: LetterId { key: key.into(), sequence, tag },
-        cause: Cause::Rejected,
-        error: "no".to_owned(),
-        origin: None,
-        version: None,
-        content: LetterContent::Nothing,
-    }
-}
+use super::own::{Own, letter, outbox, step, until_applied};
 
 fn spill(write: &mut JobWrite, sequences: &[u64], all: &[u64]) {
     let key = write.key.clone();

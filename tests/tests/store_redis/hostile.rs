@@ -5,25 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ordain::store::{Store, StoreError};
-use ordain_core::{Cause, Change, CommitReply, DeadLetter, JobWrite, LetterContent, LetterId};
+use ordain_core::{Change, CommitReply, JobWrite};
 use ordain_tests::conformance::{Owner, event};
 use tokio::time::timeout;
 
-use super::own::{Own, numbers, step};
+use super::own::{Own, letter, numbers, step};
 
 /// Far less than a server that is kept busy takes.
 const SOON: Duration = Duration::from_secs(3);
-
-fn letter(key: &str, sequence: u64) -> DeadLetter {
-    DeadLetter {
-        id: LetterId { key: key.into(), sequence, tag: 0 },
-        cause: Cause::Rejected,
-        error: "no".to_owned(),
-        origin: None,
-        version: None,
-        content: LetterContent::Nothing,
-    }
-}
 
 fn spilling(key: &str, sequence: u64, held: u64) -> JobWrite {
     let mut write = step(key, sequence);
@@ -98,7 +87,7 @@ async fn an_index_that_is_not_in_order_is_named() {
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = spilling("a", 1, 3);
-    write.letters = vec![letter("a", 1)];
+    write.letters = vec![letter("a", 1, 0)];
     owner.write(store, write).await;
     let shard = owner.shard("a");
     for index in ["letters:s", "spilled:s"] {
@@ -167,7 +156,7 @@ async fn entries_of_one_key_that_touch_no_other() {
 
     // An age that the letter has not.
     let mut write = step(other, 3);
-    write.letters = vec![letter(other, 2)];
+    write.letters = vec![letter(other, 2, 0)];
     owner.write(store, write).await;
     own.lua("redis.call('ZADD', name, 0, redis.call('ZRANGE', name, 0, 0)[1])", &age, b"");
     owner.write(store, step(other, 4)).await;

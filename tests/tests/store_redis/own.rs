@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use ordain::store::redis::{Options, Redis};
 use ordain::store::{OutboxEntry, Store};
-use ordain_core::{Applied, Batch, CommitReply, Emitted, JobWrite, Message, MessageParts};
+use ordain_core::{
+    Applied, Batch, Cause, CommitReply, DeadLetter, Emitted, JobWrite, LetterContent, LetterId,
+    Message, MessageParts,
+};
 use ordain_servers::Reply;
 use ordain_tests::conformance::{Owner, absent, next};
 
@@ -103,6 +106,18 @@ pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
     });
     write.messages = vec![Emitted { sequence, index: 0, message }];
     write
+}
+
+/// A dead letter without content.
+pub(super) fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: key.into(), sequence, tag },
+        cause: Cause::Rejected,
+        error: "no".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Nothing,
+    }
 }
 
 /// Sends a batch until it is answered.

@@ -5,7 +5,7 @@ use futures_util::future::try_join_all;
 use ordain_core::{Key, Loaded, TakenId};
 use redis::Value;
 
-use super::record::{BLOCK, Place, Record};
+use super::record::{BLOCK, Place, Record, STATE_IS_MISSING};
 use super::value::{array, bytes, number, strange};
 use super::{Redis, commit};
 use crate::store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
@@ -120,9 +120,7 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     let state = match record.state {
         None => None,
         Some(Place::Here(state)) => Some(stored.slice_ref(state)),
-        Some(Place::Beside) => {
-            Some(bytes(state).ok_or("its state, which lies beside its record, is not there")?)
-        }
+        Some(Place::Beside) => Some(bytes(state).ok_or(STATE_IS_MISSING)?),
     };
     let left = |at: u64| at.saturating_sub(now);
     let first = number(&first).ok_or_else(strange)?;

@@ -100,6 +100,9 @@ pub(super) enum Place<'a> {
     Beside,
 }
 
+/// What is wrong with a record whose state is at [`Place::Beside`] and is not there.
+pub(super) const STATE_IS_MISSING: &str = "its state, which lies beside its record, is not there";
+
 impl<'a> Record<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;

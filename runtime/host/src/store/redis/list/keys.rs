@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ordain_core::Key;
 
-use super::super::record::{Place, Record};
+use super::super::record::{Place, Record, STATE_IS_MISSING};
 use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{Redis, commit};
 use super::PAGE_ROWS;
@@ -125,14 +125,15 @@ fn pattern(prefix: &str) -> String {
 
 /// A job as a row; `None` if it has expired.
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<KeyRow> {
-    let key = Key::from(key);
-    match Record::parse(record) {
-        Err(error) => Some(KeyRow { key, job: Err(error.to_string()), state_size, due_at: None }),
-        Ok(record) if record.expired(now) => None,
-        Ok(record) => {
-            Some(KeyRow { key, job: Ok(record.job.to_job()), state_size, due_at: record.due_at })
+    let (job, due_at) = match Record::parse(record) {
+        Err(error) => (Err(error.to_string()), None),
+        Ok(record) if record.expired(now) => return None,
+        Ok(Record { state: Some(Place::Beside), .. }) if state_size == 0 => {
+            (Err(STATE_IS_MISSING.to_owned()), None)
         }
-    }
+        Ok(record) => (Ok(record.job.to_job()), record.due_at),
+    };
+    Some(KeyRow { key: key.into(), job, state_size, due_at })
 }
 
 /// See [`Store::key`](crate::store::Store::key).
