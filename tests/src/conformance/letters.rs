@@ -135,6 +135,7 @@ pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     // What was put long ago may be of another life of the key.
     fixture.pass(DEAD_TTL / 2).await;
     let store = fixture.store();
+    assert_eq!(find(store, &owner, &[1..=u64::MAX], DEAD_TTL).await, found);
     assert_eq!(find(store, &owner, &[2..=3], DEAD_TTL / 4).await, [(3, "spilled".to_owned())]);
     assert_eq!(find(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }

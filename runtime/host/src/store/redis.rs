@@ -231,31 +231,7 @@ impl Store for Redis {
     }
 
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
-        let (shard, number) = (batch.shard, batch.number);
-        let stream = &partition.stream;
-        let [data, expiry, letters, age, spilled, ids] = self.of_stream(
-            shard,
-            stream,
-            ["data", "expiry", "letters", "letters-age", "spilled", "ids"],
-        );
-        let due = self.names.due(shard, partition);
-        let keys = [data, due, expiry, letters, age, spilled, ids];
-        let mut call = self.call_of(&self.scripts.commit, &keys);
-        commit::put(&mut call, partition.number, claim, &batch, self.dead_ttl);
-        let reason = match self.run_commit(shard, call).await {
-            Ok(Some(answer)) => match commit::reply(answer, claim, number) {
-                Some(reply) => return reply,
-                None => "the answer has another form".to_owned(),
-            },
-            Ok(None) => format!("fewer than {} replicas have it", self.replicas),
-            Err(error) => error.to_string(),
-        };
-        self.tell(&format!(
-            "a commit of stream {stream:?} (partition {}, shard {shard}) is not answered and is \
-             sent again: {reason}",
-            partition.number
-        ));
-        CommitReply::Unknown
+        commit::commit(self, partition, claim, &batch).await
     }
 
     async fn read_spill(

@@ -6,7 +6,8 @@
 //! What does not apply as it did ends ownership: then the store is not what these batches were made
 //! for.
 //!
-//! It is noticed only at a commit. What was read before may be older than what is made again, and
+//! It is noticed at a commit, or by asking for the newest one after the connection to the store
+//! broke. What was read before may be older than what is made again, and
 //! nothing shows it: an event that is spilled again moves no `next`. So whatever may rest on that
 //! is undone: the batch in flight is made void, and after it the lanes of the shard are loaded
 //! again. Void are its writes, by a condition that never holds. It is not another batch under the

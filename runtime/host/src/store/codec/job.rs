@@ -1,9 +1,10 @@
 //! The record of a key.
 //!
 //! What a condition compares or a store fills in stands at fixed places in front, so that a
-//! script can do it without taking the record apart. Must read every field that it writes, and
-//! must check the whole record even where only the front is wanted: a commit must not build on
-//! a record that the next load cannot read.
+//! script can do it without taking the record apart. Must read every field that it writes. Parsing
+//! checks the whole record even where only the front is wanted: no commit builds on a record that
+//! the next load cannot read, except that scripts look at no more than format and length. Theirs
+//! follow a load, which has checked the rest.
 
 use ordain_core::{Cause, Holes, Job, Spilled, Status, TakenId, Trouble};
 

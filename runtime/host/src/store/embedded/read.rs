@@ -243,7 +243,8 @@ fn far_ahead(
     now: u64,
     found: &mut Found,
 ) -> Result<(), StoreError> {
-    let Some(end) = range.end().checked_add(1) else { return Ok(()) };
+    // Behind the last one: there is none of the largest number.
+    let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
         if found.full() {
@@ -366,9 +367,14 @@ pub(super) fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreEr
 }
 
 fn decode_event(key: &str, sequence: u64, value: Bytes) -> Result<Arc<Event>, StoreError> {
-    Event::decode(value).map(Arc::new).map_err(|error| {
-        StoreError::Corrupt(format!("key {key:?}, spilled event {sequence}: {error}"))
-    })
+    let bad = |words: String| {
+        StoreError::Corrupt(format!("key {key:?}, spilled event {sequence}: {words}"))
+    };
+    let event = Event::decode(value).map_err(|error| bad(error.to_string()))?;
+    if event.key() != key {
+        return Err(bad(format!("it is of key {:?}", event.key())));
+    }
+    Ok(Arc::new(event))
 }
 
 /// The sequence at the end of a place that [`keys::event`] made.

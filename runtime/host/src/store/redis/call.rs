@@ -4,13 +4,13 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, RedisResult, Value, cmd, pipe};
+use redis::{Cmd, RedisResult, Value, cmd};
 
 use super::Redis;
 use super::error::{failed, has_code};
 use super::names::type_of;
 use super::script::{Script, key_of};
-use super::value::{number, strange, text};
+use super::value::text;
 use crate::store::StoreError;
 
 /// Between two tries of what the server did not answer: from, to.
@@ -19,9 +19,6 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-
-/// How long the server waits for replicas before it says how many have a commit, in ms.
-const REPLICAS_WAIT: u64 = 1_000;
 
 impl Redis {
     /// A call of a script with what all of them have.
@@ -34,20 +31,13 @@ impl Redis {
     /// Runs a script, again where that may help: all but commits, whose sender knows better when.
     pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
         let answer = self.again(|| self.answer(script, &call)).await;
-        match answer {
-            Err(StoreError::Corrupt(words)) => {
-                Err(self.explained(words, Script::keys(&call)).await)
-            }
-            answer => answer,
-        }
+        self.named(answer, || Script::keys(&call)).await
     }
 
     /// Sends a command, again where that may help.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        match self.again(|| self.link.call(cmd)).await {
-            Err(StoreError::Corrupt(words)) => Err(self.explained(words, key_of(cmd)).await),
-            answer => answer,
-        }
+        let answer = self.again(|| self.link.call(cmd)).await;
+        self.named(answer, || key_of(cmd)).await
     }
 
     /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
@@ -81,47 +71,14 @@ impl Redis {
         }
     }
 
-    /// Sends a commit once, and waits for replicas where that is asked for; `None` where too few
-    /// have it in time.
-    pub(super) async fn run_commit(
+    /// Names the key where the server said only that there is one that is not right.
+    pub(super) async fn named<T>(
         &self,
-        shard: u32,
-        call: Cmd,
-    ) -> Result<Option<Value>, StoreError> {
-        let script = &self.scripts.commit;
-        if self.waiting_links.is_empty() {
-            let answer = self.answer(script, &call).await;
-            return self.commit_answer(answer.map(Some), &call).await;
-        }
-        let link = &self.waiting_links[shard as usize % self.waiting_links.len()];
-        let with_wait = |call: Cmd| {
-            let mut both = pipe();
-            both.add_command(call).cmd("WAIT").arg(self.replicas).arg(REPLICAS_WAIT);
-            both
-        };
-        let answers = match link.pipe(&with_wait(call.clone())).await {
-            Err(error) if has_code(&error, "NOSCRIPT") => {
-                link.pipe(&with_wait(script.with_text(&call))).await
-            }
-            answers => answers,
-        };
-        let answers = match answers {
-            Ok(answers) => answers,
-            Err(error) => return self.commit_answer(Err(error), &call).await,
-        };
-        let [reply, replicas] =
-            answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;
-        let enough = number(&replicas).is_some_and(|count| count >= u64::from(self.replicas));
-        Ok(enough.then_some(reply))
-    }
-
-    async fn commit_answer(
-        &self,
-        answer: RedisResult<Option<Value>>,
-        call: &Cmd,
-    ) -> Result<Option<Value>, StoreError> {
-        match answer.map_err(|error| failed(&error)) {
-            Err(StoreError::Corrupt(words)) => Err(self.explained(words, Script::keys(call)).await),
+        answer: Result<T, StoreError>,
+        keys: impl FnOnce() -> Vec<String>,
+    ) -> Result<T, StoreError> {
+        match answer {
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, keys()).await),
             answer => answer,
         }
     }

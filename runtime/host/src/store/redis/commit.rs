@@ -1,15 +1,19 @@
-//! A batch as the arguments of the commit's script, and what the script answers.
+//! Commits: a batch as the arguments of a script, and what the script answers.
 
 use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrite};
-use redis::{Cmd, Value};
+use redis::{Cmd, Value, pipe};
 
-use super::record;
-use super::value::bytes;
-use crate::store::Claim;
+use super::error::{failed, has_code};
+use super::value::{bytes, number, strange};
+use super::{Redis, record};
 use crate::store::codec::{
     Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
     put_letter_place, put_varint,
 };
+use crate::store::{Claim, Partition, StoreError};
+
+/// How long the server waits for replicas before it says how many have a commit, in ms.
+const REPLICAS_WAIT: u64 = 1_000;
 
 /// What a write does to the state, as the script knows it.
 const KEEP: u8 = 0;
@@ -25,6 +29,20 @@ const LETTERS: u8 = 8;
 const SPILL: u8 = 16;
 const TAKES_IDS: u8 = 32;
 
+/// Their names in scripts.
+pub(super) const LAYOUT: [(&str, u8); 10] = [
+    ("KEEP", KEEP),
+    ("PUT", PUT),
+    ("PUT_BESIDE", PUT_BESIDE),
+    ("DELETE", DELETE),
+    ("ABSENT", ABSENT),
+    ("NEW", NEW),
+    ("TROUBLED", TROUBLED),
+    ("LETTERS", LETTERS),
+    ("SPILL", SPILL),
+    ("TAKES_IDS", TAKES_IDS),
+];
+
 /// Bytes of a claim.
 pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -38,8 +56,64 @@ pub(super) fn job_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
+/// See [`Store::commit`](crate::store::Store::commit).
+pub(super) async fn commit(
+    store: &Redis,
+    partition: &Partition,
+    claim: Claim,
+    batch: &Batch,
+) -> CommitReply {
+    let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
+    let kinds = ["data", "expiry", "letters", "letters-age", "spilled", "ids"];
+    let [data, expiry, letters, age, spilled, ids] = store.of_stream(shard, stream, kinds);
+    let due = store.names.due(shard, partition);
+    let keys = [data, due, expiry, letters, age, spilled, ids];
+    let mut call = store.call_of(&store.scripts.commit, &keys);
+    put(&mut call, number, claim, batch, store.dead_ttl);
+    let answer = send(store, shard, &call).await;
+    let reason = match store.named(answer, || keys.to_vec()).await {
+        Ok(Some(answer)) => match reply(answer, claim, batch.number) {
+            Some(reply) => return reply,
+            None => "the answer has another form".to_owned(),
+        },
+        Ok(None) => format!("fewer than {} replicas have it", store.replicas),
+        Err(error) => error.to_string(),
+    };
+    store.tell(&format!(
+        "a commit of stream {stream:?} (partition {number}, shard {shard}) is not answered and is \
+         sent again: {reason}"
+    ));
+    CommitReply::Unknown
+}
+
+/// Sends a commit once, and waits for replicas where that is asked for; `None` where too few have it
+/// in time.
+async fn send(store: &Redis, shard: u32, call: &Cmd) -> Result<Option<Value>, StoreError> {
+    let script = &store.scripts.commit;
+    if store.waiting_links.is_empty() {
+        return store.answer(script, call).await.map(Some).map_err(|error| failed(&error));
+    }
+    let link = &store.waiting_links[shard as usize % store.waiting_links.len()];
+    let with_wait = |call: Cmd| {
+        let mut both = pipe();
+        both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_WAIT);
+        both
+    };
+    let answers = match link.pipe(&with_wait(call.clone())).await {
+        Err(error) if has_code(&error, "NOSCRIPT") => {
+            link.pipe(&with_wait(script.with_text(call))).await
+        }
+        answers => answers,
+    };
+    let answers = answers.map_err(|error| failed(&error))?;
+    let [reply, replicas] =
+        answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;
+    let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
+    Ok(enough.then_some(reply))
+}
+
 /// Appends what a batch has to the call of the script.
-pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
+fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
     let (mut ops, mut lengths, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     for write in &batch.writes {
         put_op(partition, write, &mut ops);
@@ -162,7 +236,7 @@ fn spilled_event(event: &Event) -> Vec<u8> {
 }
 
 /// What the script answered; `None` if that makes no sense.
-pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
+fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {
         (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use bytes::Bytes;
 use ordain_core::{Change, Job, JobWrite};
 
+use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
     FENCE_FORMAT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT, Reader,
@@ -42,7 +43,8 @@ const IDS_LIMIT: usize = 1 << 21;
 /// The longest time from now, in ms: more than 10,000 years, and exact in a script's numbers.
 const FAR: u64 = 1 << 50;
 
-/// The names that scripts have for all this, as the beginning of their text. Lua counts from 1.
+/// The names that scripts have for all this and for a commit's writes, as the beginning of their
+/// text. Lua counts from 1.
 pub(super) fn layout() -> String {
     let job = ENVELOPE + 1;
     let numbers = [
@@ -73,7 +75,8 @@ pub(super) fn layout() -> String {
         ("ID", TAKEN_ID_SIZE),
         ("IDS_LIMIT", IDS_LIMIT),
     ];
-    numbers.iter().fold(String::new(), |mut text, (name, number)| {
+    let write = commit::LAYOUT.map(|(name, number)| (name, usize::from(number)));
+    numbers.iter().chain(&write).fold(String::new(), |mut text, (name, number)| {
         // A text takes all that is written.
         let _ = writeln!(text, "local {name} = {number}");
         text

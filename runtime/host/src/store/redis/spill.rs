@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::try_join;
 use ordain_core::{Cause, Event, Key, LetterContent};
 use redis::Value;
 
@@ -53,9 +54,11 @@ pub(super) async fn find(
     let (mut found, mut memory) = (Vec::new(), 0);
     for range in missing {
         let first = found.len();
-        let read = spilled(store, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES).await?;
-        found.extend(read.0);
-        found.extend(far_ahead(store, partition, key, range, within).await?);
+        let spilled = spilled(store, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
+        let letters = far_ahead(store, partition, key, range, within);
+        let ((spilled, _), letters) = try_join(spilled, letters).await?;
+        found.extend(spilled);
+        found.extend(letters);
         // A stable sort: what is spilled stays before a letter of the same sequence.
         found[first..].sort_by_key(|(sequence, _)| *sequence);
         memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
@@ -103,7 +106,7 @@ fn read_event(key: &str, sequence: Value, event: Value) -> Result<Numbered, Stor
     let event = Event::decode(event.slice(8..))
         .map_err(|error| bad(format!("sequence {sequence}: {error}")))?;
     if event.key() != key {
-        return Err(bad(format!("sequence {sequence} is of key {:?}", event.key())));
+        return Err(bad(format!("sequence {sequence}: it is of key {:?}", event.key())));
     }
     Ok((sequence, Arc::new(event)))
 }

@@ -20,4 +20,3 @@ for i = 3, #ARGV do
 end
 with_all('ZADD', due, entries)
 with_all('HSET', data, put)
-return #put / 2
