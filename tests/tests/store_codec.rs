@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain::store::codec::{
-    FenceRecord, JobView, decode_fence, decode_letter, decode_outbox, decode_taken_id,
+    FenceRecord, JobView, OUTBOX_TIME, decode_fence, decode_letter, decode_outbox, decode_taken_id,
     encode_fence, encode_job, encode_letter, encode_outbox_letters, encode_outbox_write,
     encode_taken_id, letter_time, take_over,
 };
@@ -184,17 +184,29 @@ proptest! {
 
     #[test]
     fn outboxes_come_back(
-        writes in vec((".{0,5}", any::<u64>(), vec(emitted(), 0..4)), 0..4),
+        writes in vec((".{0,5}", 0..3_u64, vec(emitted(), 0..4)), 0..4),
         letters in vec(letter(), 0..4),
+        time in option::of(1..u64::MAX),
     ) {
         let mut bytes = Vec::new();
+        if let Some(time) = time {
+            bytes.push(OUTBOX_TIME);
+            bytes.extend_from_slice(&time.to_le_bytes());
+        }
         let mut expected = Vec::new();
         for (key, incarnation, messages) in writes {
             encode_outbox_write(&key, incarnation, &messages, &mut bytes);
+            let incarnation = if incarnation == 0 { time.unwrap_or(0) } else { incarnation };
             expected.extend(messages.into_iter().map(|message| (key.clone(), incarnation, message)));
         }
         encode_outbox_letters(letters.iter(), 9, &mut bytes);
-        let entry = decode_outbox(7, &bytes.into()).expect("an outbox entry");
+        let entry = decode_outbox(7, &bytes.into());
+        let is_empty = expected.is_empty() && letters.is_empty();
+        if is_empty || expected.iter().any(|(_, incarnation, _)| *incarnation == 0) {
+            prop_assert!(entry.is_err());
+            return Ok(());
+        }
+        let entry = entry.expect("an outbox entry");
         prop_assert_eq!(entry.number, 7);
         prop_assert_eq!(entry.letters, letters);
         let found: Vec<_> = entry
@@ -221,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), format in 0..3_u8) {
+    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), format in 0..4_u8) {
         decode_all(&bytes);
         decode_all(&[&[format][..], &bytes].concat());
     }

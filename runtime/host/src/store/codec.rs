@@ -19,6 +19,6 @@ pub use job::{
     TAKEN_ID_SIZE, TAKEOVERS_AT, decode_taken_id, encode_job, encode_taken_id, take_over,
 };
 pub use letter::{decode_letter, encode_letter, letter_time};
-pub use outbox::{decode_outbox, encode_outbox_letters, encode_outbox_write};
+pub use outbox::{OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write};
 pub use place::{put_letter_key, put_letter_place, split_letter_place};
 pub use wire::{Reader, Undecodable, put_varint};

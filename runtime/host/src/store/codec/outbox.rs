@@ -13,6 +13,9 @@ use crate::store::{OutboxEntry, OutboxMessage};
 const FORMAT: u8 = 1;
 /// Opens the chunk of the letters.
 const LETTERS: u8 = 2;
+/// Opens the time of the commit: the incarnation of what follows and has none of its own. Where a
+/// script commits, which does not take writes apart.
+pub const OUTBOX_TIME: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has none.
 pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], out: &mut Vec<u8>) {
@@ -53,7 +56,7 @@ pub fn encode_outbox_letters<'a>(
 
 /// Reads all chunks of a batch; what they contain shares the bytes.
 pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecodable> {
-    let (mut messages, mut letters) = (Vec::new(), Vec::new());
+    let (mut messages, mut letters, mut time) = (Vec::new(), Vec::new(), 0);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         if rest[0] == LETTERS {
@@ -65,8 +68,18 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
             }
             break;
         }
+        if rest[0] == OUTBOX_TIME {
+            let mut reader = Reader::new("outbox entry", rest, OUTBOX_TIME)?;
+            time = reader.u64("time")?;
+            rest = reader.rest();
+            continue;
+        }
         let mut reader = Reader::new("outbox entry", rest, FORMAT)?;
-        let incarnation = reader.u64("incarnation")?;
+        let incarnation = match reader.u64("incarnation")? {
+            0 if time == 0 => return Err(reader.bad("incarnation")),
+            0 => time,
+            incarnation => incarnation,
+        };
         let key = Key::from(reader.text("key")?);
         for _ in 0..reader.varint("number of messages")? {
             let sequence = reader.varint("sequence")?;
@@ -77,6 +90,9 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
             messages.push(OutboxMessage { key: key.clone(), incarnation, emitted });
         }
         rest = reader.rest();
+    }
+    if messages.is_empty() && letters.is_empty() {
+        return Err(Undecodable::Part { record: "outbox entry", part: "messages" });
     }
     Ok(OutboxEntry { number, messages, letters })
 }

@@ -1,6 +1,5 @@
 //! What committed batches still have to publish.
 
-use bytes::Bytes;
 use redis::Value;
 
 use super::value::{array, bytes, number, parts, strange};
@@ -66,21 +65,10 @@ fn read_entry(
     let what = "a read of the outbox";
     let commit = number(commit).ok_or_else(|| strange(what))?;
     let entry = bytes(entry).ok_or_else(|| strange(what))?;
-    decode_entry(commit, &entry).map_err(|words| {
+    decode_outbox(commit, &entry).map_err(|words| {
         StoreError::Corrupt(format!(
             "stream {:?}, partition {}, shard {shard}, outbox entry {commit}: {words}",
             partition.stream, partition.number
         ))
     })
-}
-
-/// The time of the commit, which is the incarnation of the jobs that it made, and its messages.
-fn decode_entry(number: u64, entry: &Bytes) -> Result<OutboxEntry, String> {
-    let time = entry.first_chunk().ok_or("it is cut off")?;
-    let time = u64::from_le_bytes(*time);
-    let mut entry = decode_outbox(number, &entry.slice(8..)).map_err(|error| error.to_string())?;
-    for message in entry.messages.iter_mut().filter(|message| message.incarnation == 0) {
-        message.incarnation = time;
-    }
-    Ok(entry)
 }

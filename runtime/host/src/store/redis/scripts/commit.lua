@@ -344,12 +344,14 @@ local function write_rare(i, op, key, record, old)
     .. sub(record, LENGTH) .. state
 end
 
+local any_new = false
 for i = 1, count do
   if not refused[i] then
     local at = (i - 1) * 18
     local op, flags = byte(ops, at + 1, at + 2)
     local field, record, old = ARGV[field_at + i], ARGV[record_at + i], olds[i]
     if has(flags, NEW) then
+      any_new = true
       record = sub(record, 1, INCARNATION - 1) .. now8 .. sub(record, INCARNATION + 8)
     end
     if has(flags, TROUBLED) then
@@ -368,7 +370,8 @@ for place in pairs(consumed) do
   put(main, 'l' .. place, '')
 end
 if messages ~= '' then
-  put(main, 'o' .. partition .. ':' .. number, now8 .. messages)
+  local time = any_new and char(OUTBOX_TIME) .. now8 or ''
+  put(main, 'o' .. partition .. ':' .. number, time .. messages)
 elseif first_in_outbox == tonumber(number) then
   put(main, 'q' .. partition, text(tonumber(number) + 1))
 end
