@@ -66,7 +66,10 @@ impl Checker {
     ) -> bool {
         // Commits under way forget as well, and what an owner does not know it cannot tell.
         let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
-        let reach = ahead.unwrap_or(0).max(model.next);
+        // It may have been decided about before the store's going back was noticed.
+        let back = self.watches.values().filter(|_| self.times_back > 0);
+        let before = back.filter_map(|watch| watch.reached(key)).max();
+        let reach = ahead.max(before).unwrap_or(0).max(model.next);
         let may = model.completed || reach - sequence > self.plan.settings.digests as u64;
         may && (reach > model.next || is_unknown(key, sequence, event, store))
     }

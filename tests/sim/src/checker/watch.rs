@@ -19,6 +19,8 @@ pub(super) struct Watch {
     loads: BTreeMap<Token, Key>,
     /// Dispatched and not durable, by key: from, to.
     ahead: BTreeMap<Key, (u64, u64)>,
+    /// How far that went before a lane started again.
+    reached: BTreeMap<Key, u64>,
     /// Commits without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
     /// Commits answered with `Unknown`: the same one has to come again.
@@ -62,6 +64,11 @@ impl Watch {
         writes.map(|write| write.job.next).max().max(dispatched)
     }
 
+    /// The same before its lane started again.
+    pub(super) fn reached(&self, key: &Key) -> Option<u64> {
+        self.reached.get(key).copied()
+    }
+
     /// The lanes of many keys begin anew.
     pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|flight| &flight.key);
@@ -75,7 +82,10 @@ impl Watch {
 
     /// A key begins anew, or its lane does.
     pub(super) fn reborn(&mut self, key: &Key) {
-        self.ahead.remove(key);
+        if let Some((_, to)) = self.ahead.remove(key) {
+            let reached = self.reached.entry(key.clone()).or_default();
+            *reached = to.max(*reached);
+        }
         for flight in self.turns.values_mut().filter(|flight| flight.key == *key) {
             flight.stale = true;
         }
@@ -178,10 +188,16 @@ impl Checker {
     /// An owner is about to be told something.
     pub(crate) fn told(&mut self, owner: u64, input: &Input) {
         match input {
-            Input::Loaded { token, .. } => {
+            Input::Loaded { token, loaded } => {
                 let several = self.plan.partitions > 1 || self.tries.doubles > 0;
                 let watch = self.watch(owner);
                 let key = watch.loads.remove(token);
+                // What another owner has settled is durable, whoever executed it as well.
+                if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
+                    && let Some(range) = watch.ahead.get_mut(key)
+                {
+                    range.0 = loaded.job.next.clamp(range.0, range.1);
+                }
                 // Where another owner has had the key meanwhile, its lane starts again, and a
                 // try whose count could not be written is not counted.
                 if let Some(key) = key.filter(|_| several) {
