@@ -7,6 +7,10 @@ use crate::job::{CommitReply, Loaded};
 use crate::letter::DeadLetter;
 use crate::turn::{Token, TurnDone};
 
+/// The first spilled events from the sequence asked for on, ascending, and whether there is nothing
+/// after the last of them.
+pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
+
 /// What happened. Completions answer an [`Effect`](crate::Effect) and carry its token or number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -52,10 +56,8 @@ pub enum Input {
     SpillRead {
         /// The read's.
         token: Token,
-        /// The first events from the sequence asked for on, ascending.
-        events: Vec<(u64, Arc<Event>)>,
-        /// Whether there is nothing after the last of them.
-        end: bool,
+        /// An error says why they cannot be read.
+        read: Result<SpillPage, String>,
     },
     /// Answers [`Effect::Replay`](crate::Effect::Replay).
     Replayed {

@@ -44,7 +44,7 @@ pub enum Cause {
     Limit,
     /// The handler ended with an uncaught error of its language.
     Error,
-    /// The key's record in the store cannot be read.
+    /// What the store has of the key, its record or spilled events, cannot be read.
     Corrupt,
 }
 

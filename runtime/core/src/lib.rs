@@ -25,7 +25,7 @@ pub use event::{
 };
 #[cfg(feature = "faults")]
 pub use fault::Fault;
-pub use input::Input;
+pub use input::{Input, SpillPage};
 pub use job::{
     Applied, Batch, Change, CommitReply, Digests, Emitted, Expect, Holes, Job, JobWrite, Loaded,
     Present, Refusal, Spilled, Status, TakenId, Trouble,

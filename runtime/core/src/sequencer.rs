@@ -244,7 +244,7 @@ impl Sequencer {
             Input::Loaded { token, loaded } => self.loaded(token, loaded),
             Input::TurnDone(done) => self.turn_done(done),
             Input::Committed { shard, number, reply } => self.committed(shard, number, reply),
-            Input::SpillRead { token, events, end } => self.spill_read(token, events, end),
+            Input::SpillRead { token, read } => self.spill_read(token, read),
             Input::Replayed { token, found, again } => self.replayed(token, found, again),
             Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),

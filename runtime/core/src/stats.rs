@@ -122,7 +122,7 @@ pub enum LaneState {
     Retrying,
     /// It is stopped.
     Parked,
-    /// Its record cannot be read.
+    /// What the store has of it cannot be read.
     Broken,
 }
 

@@ -277,12 +277,8 @@ impl Driver {
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
             Answer::Page(read) => {
                 self.reading -= 1;
-                match read {
-                    Ok(input) => self.sequencer.handle(now, input),
-                    Err(page) => self.read_later(page),
-                }
+                self.sequencer.handle(now, read);
             }
-            Answer::PageAgain(page) => self.pages.push_back(page),
             Answer::Loads(inputs, rest) => {
                 self.loading -= 1;
                 self.loads.splice(0..0, rest);

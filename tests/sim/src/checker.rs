@@ -62,6 +62,9 @@ pub(crate) struct Checker {
     watches: BTreeMap<u64, Watch>,
     /// Keys whose job was made unreadable.
     corrupt: BTreeSet<Key>,
+    /// Keys of which spilled events could not be read; whether they can be now.
+    unread: BTreeSet<Key>,
+    mended: bool,
     /// Where each id stands first in the queue of a stream that numbers itself.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
@@ -87,6 +90,8 @@ impl Checker {
             tries: Tries::default(),
             watches: BTreeMap::new(),
             corrupt: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            mended: false,
             places: BTreeMap::new(),
             deaths: 0,
             times_back: 0,
@@ -112,6 +117,21 @@ impl Checker {
     /// A job was made unreadable on purpose.
     pub(crate) fn corrupted(&mut self, key: &Key) {
         self.corrupt.insert(key.clone());
+    }
+
+    /// Whether a key may stand still because its spilled events cannot be read.
+    fn is_unread(&self, key: &str) -> bool {
+        !self.mended && self.unread.contains(key)
+    }
+
+    /// A read of spilled events fails on purpose.
+    pub(crate) fn unread(&mut self, key: &Key) {
+        self.unread.insert(key.clone());
+    }
+
+    /// From now on none does: whatever stood still because of that has to go on.
+    pub(crate) fn mended(&mut self) {
+        self.mended = true;
     }
 
     /// Whether jobs are forgotten while the run lasts.

@@ -103,6 +103,8 @@ pub(crate) struct Storing {
     pub(crate) lost_after: u32,
     /// Whether one job becomes unreadable.
     pub(crate) corrupts: bool,
+    /// Reads of spilled events that fail, until everything is started anew.
+    pub(crate) unreadable: u32,
 }
 
 /// How the remote replay source answers.

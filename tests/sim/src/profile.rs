@@ -33,11 +33,12 @@ pub enum Profile {
     GoesBack,
     GoesBackTiny,
     GoesBackFifo,
+    Damaged,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -62,6 +63,7 @@ impl Profile {
         Self::GoesBack,
         Self::GoesBackTiny,
         Self::GoesBackFifo,
+        Self::Damaged,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -162,6 +164,7 @@ impl Profile {
                 fifo(plan, rng);
                 goes_back(plan, rng);
             }
+            Self::Damaged => damaged(plan, rng),
         }
     }
 }
@@ -355,6 +358,27 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.lane_buffer = rng.pick(&[1, 4, 32]);
     disturbances(plan, rng, 1);
     plan.disturb.steps_back = rng.between(1, 16);
+}
+
+/// Much is spilled, and some or all of it cannot be read.
+fn damaged(plan: &mut Plan, rng: &mut Rng) {
+    if rng.permille(300) {
+        fifo(plan, rng);
+    } else {
+        gappy(plan, rng);
+        if rng.permille(200) {
+            two_partitions(plan, rng);
+        }
+    }
+    failing(plan, rng);
+    if rng.permille(500) {
+        tiny(plan, rng);
+    }
+    plan.settings.spill_after = rng.pick(&[20, 500]);
+    plan.settings.lane_buffer = rng.pick(&[1, 4, 32]);
+    plan.store.unreadable = rng.pick(&[30, 300, 1_000]);
+    plan.once = rng.permille(300);
+    crashes(plan, rng, 3);
 }
 
 fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {

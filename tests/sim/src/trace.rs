@@ -68,7 +68,7 @@ fn describe_input(input: &Input) -> String {
         Input::Committed { shard, number, reply } => {
             format!("{number} of shard {shard}: {}", answer(reply))
         }
-        Input::SpillRead { token, events, end } => {
+        Input::SpillRead { token, read: Ok((events, end)) } => {
             let numbers = sequences(events);
             format!("read {}/{}: {numbers:?} end {end}", token.lane, token.serial)
         }

@@ -176,6 +176,8 @@ impl World {
         self.settle_down()?;
         self.look()?;
         self.trace.line(self.now, "everything is started anew");
+        self.plan.store.unreadable = 0;
+        self.checker.mended();
         self.agenda.clear();
         for partition in 0..self.plan.partitions {
             self.crash(partition);
@@ -222,7 +224,9 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
-            if left.is_empty() && !owner.sequencer.quiescent() {
+            // Keys that cannot be read, and have no lane each, are looked at again and again.
+            let rested = self.plan.store.unreadable > 0 && owner.rested_at > self.progress;
+            if left.is_empty() && !owner.sequencer.quiescent() && !rested {
                 let stats = owner.sequencer.stats();
                 let detail = format!(
                     "owner {id} has nothing to do and is not quiescent: {stats:?} {}",

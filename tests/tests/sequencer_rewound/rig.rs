@@ -164,7 +164,7 @@ impl Rig {
     fn spilled(&self, token: Token, from: u64) -> Input {
         let (_, spilled) = self.record().expect("what is spilled has a job");
         let events = spilled.into_iter().filter(|it| it.0 >= from).collect();
-        Input::SpillRead { token, events, end: true }
+        Input::SpillRead { token, read: Ok((events, true)) }
     }
 
     fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {

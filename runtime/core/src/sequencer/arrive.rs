@@ -95,7 +95,7 @@ impl Sequencer {
                 }
             }
             Mode::Broken(error) => {
-                let error = format!("the key's record in the store cannot be read: {error}");
+                let error = format!("what the store has of the key cannot be read: {error}");
                 let sequence = event.sequence().unwrap_or(0);
                 let letter = aside(&lane.key, sequence, &event, Cause::Corrupt, error);
                 self.free_letter(letter, delivery);

@@ -114,7 +114,7 @@ pub(super) enum Mode {
     Live,
     /// Another partition has the job, whose next event is this.
     Foreign(u64),
-    /// Its job cannot be read.
+    /// Its job or its spilled events cannot be read.
     Broken(String),
 }
 
@@ -322,6 +322,12 @@ impl Lane {
                 || self.header
                 || (!self.rare.checks.is_empty() && self.check_room(settings) > 0)
                 || (self.spill_all && self.can_spill(settings)))
+    }
+
+    /// Why it breaks now: its spilled events cannot be read, and all that it has done is written.
+    pub(super) fn breaks(&mut self) -> Option<String> {
+        let written = self.pending.is_empty() && !self.header && !self.writing;
+        self.rare.there()?.unreadable.take_if(|_| written)
     }
 
     /// Whether it only waits, with events that may not be spilled any more.

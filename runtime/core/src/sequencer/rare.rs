@@ -24,6 +24,8 @@ pub(super) struct Parts {
     pub(super) known: Known,
     /// The read of spilled events that is under way.
     pub(super) page: Option<u64>,
+    /// Why its spilled events cannot be read: it breaks as soon as what it has executed is written.
+    pub(super) unreadable: Option<String>,
     /// The question to a replay source that is under way.
     pub(super) replay: Option<u64>,
     /// This event trapped once: it is tried once more, on a fresh instance.
@@ -46,6 +48,7 @@ const NONE: Parts = Parts {
     rest: Spilled { count: 0, first: 0, last: 0 },
     known: Known::NEW,
     page: None,
+    unreadable: None,
     replay: None,
     again: None,
     retry_at: None,
@@ -103,6 +106,7 @@ impl Parts {
             rest,
             known,
             page,
+            unreadable,
             replay,
             again,
             retry_at,
@@ -115,6 +119,7 @@ impl Parts {
         let times = [page, replay, again, retry_at, reload_at, tail_at, gap_due, timer];
         times.iter().all(|time| time.is_none())
             && gap.is_none()
+            && unreadable.is_none()
             && repeats.is_empty()
             && checks.is_empty()
             && rest.count == 0
@@ -144,10 +149,11 @@ mod tests {
         assert!(!rare.is_some() && rare.memory() == 0);
         let job = Job { attempts: 1, status: Status::Retrying, ..Job::new(1, 0) };
         let known = Known::of(&job);
-        let changes: [(Change, Change); 10] = [
+        let changes: [(Change, Change); 11] = [
             (|it| it.repeats.push((1, 2)), |it| it.repeats.clear()),
             (|it| it.rest.add(3), |it| it.rest = Spilled::default()),
             (|it| it.page = Some(0), |it| it.page = None),
+            (|it| it.unreadable = Some(String::new()), |it| it.unreadable = None),
             (|it| it.replay = Some(0), |it| it.replay = None),
             (|it| it.again = Some(0), |it| it.again = None),
             (|it| it.retry_at = Some(0), |it| it.retry_at = None),

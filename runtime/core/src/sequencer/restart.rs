@@ -31,7 +31,8 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// The lane's record cannot be read: its events are dead-lettered, and only they.
+    /// What the store has of the key cannot be read: its events are dead-lettered, and only they,
+    /// until it has left memory and is loaded again.
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
         self.lanes[index].mode = Mode::Broken(error);

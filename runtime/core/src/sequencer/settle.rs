@@ -12,6 +12,10 @@ impl Sequencer {
         if lane.live() {
             lane.advance_front();
             if lane.rare.is_some() || lane.parked() || lane.has_gap() {
+                if let Some(error) = lane.breaks() {
+                    self.break_lane(index, error);
+                    return;
+                }
                 self.update_gap(index);
                 self.want_page(index);
                 self.overflow_held(index);

@@ -8,6 +8,7 @@ use super::window::NO_LANE;
 use super::{Sequencer, Shard};
 use crate::effect::Effect;
 use crate::event::Event;
+use crate::input::SpillPage;
 use crate::job::Spilled;
 use crate::letter::Cause;
 use crate::settings::Overflow;
@@ -21,7 +22,8 @@ impl Sequencer {
     /// among them.
     pub(super) fn want_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        if lane.rare.page.is_some() || lane.rare.rest.count == 0 || lane.writing {
+        let asked = lane.rare.page.is_some() || lane.rare.unreadable.is_some();
+        if asked || lane.rare.rest.count == 0 || lane.writing {
             return;
         }
         if lane.turn.is_some() {
@@ -54,7 +56,7 @@ impl Sequencer {
         });
     }
 
-    pub(super) fn spill_read(&mut self, token: Token, events: Vec<(u64, Arc<Event>)>, end: bool) {
+    pub(super) fn spill_read(&mut self, token: Token, read: Result<SpillPage, String>) {
         // Also one that nobody waits for any more was under way.
         self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.page)) else {
@@ -66,6 +68,14 @@ impl Sequencer {
             self.settle(index);
             return;
         }
+        let (events, end) = match read {
+            Ok(page) => page,
+            Err(error) => {
+                lane.rare.make().unreadable = Some(error);
+                self.settle(index);
+                return;
+            }
+        };
         // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.rare.rest.count.saturating_sub(read as u64);

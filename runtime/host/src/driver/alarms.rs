@@ -1,5 +1,5 @@
-//! What a person should hear of without asking: keys that are parked and events that end as dead
-//! letters. It looks at what is committed, and decides nothing.
+//! What a person should hear of without asking: keys that are parked or cannot be read, and events
+//! that end as dead letters. It looks at what is there, and decides nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,6 +61,19 @@ fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
         error = %short(&trouble.error),
         "parked: see `ordain keys why {stream} {}`",
         quoted(&write.key)
+    );
+}
+
+/// Tells of spilled events that cannot be read.
+pub(super) fn unread(stream: &str, key: &str, error: &str) {
+    if !may_tell() {
+        return;
+    }
+    tracing::error!(
+        stream,
+        key = %clean(key),
+        error = %short(error),
+        "the key's spilled events cannot be read; what comes of it is dead-lettered"
     );
 }
 

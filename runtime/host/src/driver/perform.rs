@@ -25,9 +25,6 @@ const READS: usize = 4;
 /// Between tries of a read that failed.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Until spilled events that cannot be read are looked at again: somebody may mend them.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
-
 /// An answer of the store, to come.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -37,10 +34,8 @@ pub(super) enum Answer {
     One(Input),
     /// To a load of several jobs, and those that had no room in it.
     Loads(Vec<Input>, Vec<(Token, Key)>),
-    /// To a read of spilled events; where they cannot be read, the question.
-    Page(Result<Input, Page>),
-    /// A read of spilled events is to be made once more.
-    PageAgain(Page),
+    /// To a read of spilled events.
+    Page(Input),
     /// To a checkpoint.
     Saved(Result<(), StoreError>),
 }
@@ -126,30 +121,11 @@ impl Driver {
     fn read_page(&mut self, page: Page) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.ask(async move {
-            let Page { token, key, from, limit, bytes } = &page;
-            let read = || store.read_spill(&partition, key, *from, *limit, *bytes);
-            match insist("read of spilled events", read).await {
-                Ok((events, end)) => {
-                    Answer::Page(Ok(Input::SpillRead { token: *token, events, end }))
-                }
-                Err(words) => {
-                    tracing::error!(
-                        stream = &*partition.stream,
-                        key = &**key,
-                        "the key stands still, since its spilled events cannot be read: {words}. \
-                         They are looked at again every {LOOK_AGAIN:?}"
-                    );
-                    Answer::Page(Err(page))
-                }
-            }
-        });
-    }
-
-    /// What cannot be read stops its key; the reads of other keys go on.
-    pub(super) fn read_later(&mut self, page: Page) {
-        self.ask(async move {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            Answer::PageAgain(page)
+            let Page { token, key, from, limit, bytes } = page;
+            let read = || store.read_spill(&partition, &key, from, limit, bytes);
+            let read = insist("read of spilled events", read).await;
+            let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
+            Answer::Page(Input::SpillRead { token, read })
         });
     }
 

@@ -60,7 +60,7 @@ impl Checker {
 
     /// Why a key that holds events does not go on.
     fn stands(&mut self, key: &Key, record: &Record, crowded: bool) {
-        if self.corrupt.contains(key) {
+        if self.corrupt.contains(key) || self.is_unread(key) {
             return;
         }
         let job = &record.job;
@@ -125,7 +125,9 @@ impl Checker {
             {
                 self.broke("I5", format!("{place} ({event:?}) is nowhere"));
             }
-            if fates.len() > 1 && !self.may_have(&fates) {
+            // An ended key may have letters of all that it holds but what cannot be read.
+            let unread = self.is_unread(event.key());
+            if fates.len() > 1 && !unread && !self.may_have(&fates) {
                 self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
             }
         }
@@ -159,7 +161,7 @@ impl Checker {
         fates
     }
 
-    /// An event that was put aside, or came while its job could not be read, may come again and
+    /// An event that was put aside, or came while its key could not be read, may come again and
     /// has two fates then; so has one that differed from what was held, where that was lost and
     /// this one came first the next time, or where it came again after its key's end.
     fn may_have(&self, fates: &[String]) -> bool {

@@ -151,7 +151,7 @@ impl Checker {
                     && nature.kind().is_some_and(|kind| kind.cause() == letter.cause)
                     && self.tries.exhausted(key, event.content(), nature, settings)
             }
-            Cause::Corrupt => self.corrupt.contains(key),
+            Cause::Corrupt => self.corrupt.contains(key) || self.unread.contains(key),
             Cause::Unreadable | Cause::Gap | Cause::Discarded => false,
         }
     }

@@ -65,6 +65,9 @@ impl World {
             self.bury(id, owner.partition);
             return;
         }
+        if owner.sequencer.quiescent() {
+            owner.rested_at = self.now;
+        }
         if owner.connection.outstanding() > self.plan.settings.prefetch {
             self.checker.broke("I7", "more deliveries taken than allowed".into());
         }

@@ -26,6 +26,8 @@ pub(super) struct Owner {
     pub(super) drains_until: Option<u64>,
     /// Rounds in which its timeout had passed and it asked for nothing.
     pub(super) spins: u32,
+    /// Virtual time at which it was quiescent last.
+    pub(super) rested_at: u64,
     /// The earliest wake on the agenda.
     pub(super) wakes_at: Option<u64>,
 }
@@ -79,6 +81,7 @@ impl World {
             dies_after: None,
             drains_until: None,
             spins: 0,
+            rested_at: 0,
             wakes_at: None,
         };
         self.checker.born(id, &commits);

@@ -72,8 +72,14 @@ impl World {
                 Input::Loaded { token: *token, loaded }
             }
             Effect::ReadSpill { token, key, from, limit, bytes } => {
-                let (events, end) = self.store.read_spill(key, *from, *limit, *bytes);
-                Input::SpillRead { token: *token, events, end }
+                let rate = self.plan.store.unreadable;
+                let read = if rate > 0 && self.rng.permille(rate) {
+                    self.checker.unread(key);
+                    Err("simulated: not readable".into())
+                } else {
+                    Ok(self.store.read_spill(key, *from, *limit, *bytes))
+                };
+                Input::SpillRead { token: *token, read }
             }
             Effect::Replay { token, key, source, missing, .. } => {
                 let (longer, found, again) = self.look_for(key, *source, missing);

@@ -81,9 +81,9 @@ impl Driver {
                 Input::Loaded { token, loaded }
             }
             Input::TurnDone(done) => Input::TurnDone(self.worked(done, answers)?),
-            Input::SpillRead { token, events, end } => {
+            Input::SpillRead { token, read } => {
                 let token = take(&mut self.reads, token);
-                Input::SpillRead { token, events, end }
+                Input::SpillRead { token, read }
             }
             Input::Replayed { token, found, again } => {
                 let token = take(&mut self.replays, token);

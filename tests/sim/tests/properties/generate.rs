@@ -181,7 +181,8 @@ fn input() -> impl Strategy<Value = Input> {
         10 => (0..3u32, 0..9u64, reply())
             .prop_map(|(shard, number, reply)| Input::Committed { shard, number, reply }),
         5 => (token(), spilled(), any::<bool>())
-            .prop_map(|(token, events, end)| Input::SpillRead { token, events, end }),
+            .prop_map(|(token, events, end)| Input::SpillRead { token, read: Ok((events, end)) }),
+        1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
         5 => (token(), found(), any::<bool>())
             .prop_map(|(token, found, again)| Input::Replayed { token, found, again }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))

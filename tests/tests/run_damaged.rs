@@ -1,0 +1,116 @@
+//! A spilled event that cannot be read: its key stands, and nothing else does.
+
+use anyhow::{Result, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+gap = { timeout = "10ms", attempts = 1, on_exhausted = "wait" }
+
+[sinks.tally]
+kind = "file"
+path = "-"
+"#;
+
+/// Takes event 2 of `a` aside in the spill area; what is left of it is cut off.
+const DAMAGE: &str = r"
+local field = 'ea\0\0\0\0\0\0\0\2'
+for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
+  local event = redis.call('HGET', name, field)
+  if event then
+    redis.call('HSET', name, field, string.sub(event, 1, 20))
+    redis.call('HSET', 'aside', 'name', name, 'event', event)
+    return 'done'
+  end
+end
+return 'there is none'";
+
+/// Puts it back.
+const MEND: &str = r"
+local aside = redis.call('HMGET', 'aside', 'name', 'event')
+redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])
+return 'done'";
+
+const UNREADABLE: &str = "the key's spilled events cannot be read";
+
+fn event(key: &str, sequence: u64) -> String {
+    line(key, sequence, &json!({ "n": sequence }))
+}
+
+fn eval(redis: &Redis, script: &str) -> Result<()> {
+    let reply = redis.command(&["EVAL", script, "0"])?;
+    ensure!(reply.text() == Some("done"), "{reply:?}");
+    Ok(())
+}
+
+fn letters(home: &Home) -> Result<Vec<Value>> {
+    home.rows(&["dead", "list", "cases", "--json"])
+}
+
+/// `run --once`, which must end; what it prints and logs.
+fn once(home: &Home) -> Result<(String, String)> {
+    let mut run = Service::start(home, &["--log", "warn", "run", "--once"])?;
+    let status = run.wait()?;
+    ensure!(status.success(), "{status}: {}", run.stderr());
+    Ok((run.stdout(), run.stderr()))
+}
+
+#[test]
+fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let home = Home::new(&["tally"], &format!("{store}{CONFIG}"))?;
+    let held = [event("a", 2), event("a", 3), event("b", 1)];
+    home.write("events.ndjson", text(&held))?;
+    let mut out = once(&home)?.0;
+    eval(&redis, DAMAGE)?;
+
+    // The first run that comes to it ends, and says which key, which event and what is wrong.
+    let more = [event("a", 1), event("b", 2)];
+    home.append("events.ndjson", text(&more))?;
+    let (messages, log) = once(&home)?;
+    for words in [UNREADABLE, "key=a ", "a spilled event: sequence 2: "] {
+        ensure!(log.matches(words).count() == 1, "not once: {words:?} in {log}");
+    }
+    assert_eq!(messages.lines().count(), 2, "event 1 of `a`, and event 2 of `b`: {messages}");
+    out += &messages;
+    assert_eq!(letters(&home)?, [] as [Value; 0]);
+
+    // What comes of the key meanwhile is dead-lettered, and other keys go on.
+    let mut service = Service::start(&home, &["--log", "warn", "run"])?;
+    let log = home.path("stderr");
+    let told = || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();
+    service.until("the key comes up again by itself", || told() > 0)?;
+    let lost = [event("a", 4), event("a", 5)];
+    home.append("events.ndjson", text(&lost) + &text(&[event("b", 3)]))?;
+    service.until("the other key", || home.lines("stdout") == 1)?;
+    let mut dead = Vec::new();
+    service.until("both letters", || {
+        dead = letters(&home).unwrap_or_default();
+        dead.len() == 2
+    })?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    assert_eq!(told(), 1, "it is read once, as long as it is in memory");
+    out += &service.stdout();
+    for (letter, sequence) in dead.iter().zip([4, 5]) {
+        assert_eq!((&letter["key"], &letter["cause"]), (&json!("a"), &json!("corrupt")));
+        let (id, error) = (letter["id"].to_string(), letter["error"].to_string());
+        ensure!(id.contains(&format!("{sequence}-")), "{letter}");
+        ensure!(error.contains("what the store has of the key cannot be read"), "{letter}");
+        ensure!(error.contains("sequence 2"), "{letter}");
+    }
+
+    // Mended, the key goes on.
+    eval(&redis, MEND)?;
+    out += &once(&home)?.0;
+    let all: Vec<String> = held.into_iter().chain(more).chain([event("b", 3)]).collect();
+    tally::check(&by_key(&all)?, &out)
+}
