@@ -32,7 +32,7 @@ fn the_invariants_hold() {
 }
 
 /// Runs that once broke something.
-const BROKEN_ONCE: [(Profile, u64); 5] = [
+const BROKEN_ONCE: [(Profile, u64); 6] = [
     // Repeats that a dead owner counted: its record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
@@ -42,6 +42,8 @@ const BROKEN_ONCE: [(Profile, u64); 5] = [
     // not asked for in each round.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
+    // A full key was loaded again without end for what a replay had found.
+    (Profile::TinyCrashy, 54_239),
 ];
 
 #[test]

@@ -242,7 +242,16 @@ impl Sequencer {
     /// where the event that it waits for went astray, may have ended that: it looks again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if lane.parked() && lane.rare.reload_at.is_none() && lane.durable_but_full(&self.settings) {
+        if !lane.parked() || !lane.durable_but_full(&self.settings) {
+            return;
+        }
+        // What replay found holds up nobody, and is found again when the key goes on.
+        for held in lane.held.extract(0, |held| held.delivery == 0 && held.copy == SpillCopy::None)
+        {
+            self.memory -= held.event.memory();
+            lane.front = lane.done;
+        }
+        if lane.held.loose() > 0 && lane.rare.reload_at.is_none() {
             lane.rare.make().reload_at = Some(self.now.saturating_add(self.settings.due_poll));
         }
     }
