@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use ordain_core::{
-    Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, Status,
+    Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, SpillPage, Status,
 };
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
@@ -163,6 +163,10 @@ pub enum StoreError {
     Cursor(String),
 }
 
+/// What a store has of one key, or why that cannot be read. What concerns others as well is a
+/// [`StoreError`].
+pub type OfKey<T> = Result<T, String>;
+
 /// A store. All methods may be called from many tasks at once; for one (partition, shard) the
 /// caller has one commit under way.
 #[async_trait]
@@ -191,14 +195,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Loads jobs in order until they have `bytes` together, one at least, and takes over for the
     /// partition those that another one had. Those not reached are neither answered nor taken
-    /// over. The outer error concerns all of them; the inner one names a job that cannot be read.
-    #[allow(clippy::type_complexity, reason = "it is `Input::Loaded`'s")]
+    /// over.
     async fn load(
         &self,
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError>;
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError>;
 
     /// Commits a batch durably. A number that is the last one again is answered as it was; the
     /// store keeps that answer.
@@ -213,7 +216,7 @@ pub trait Store: Send + Sync + 'static {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError>;
+    ) -> Result<OfKey<SpillPage>, StoreError>;
 
     /// Missing events that the store has in any form: spilled, or as `far-ahead` letters that were
     /// put no longer than `within` ms ago.
@@ -223,7 +226,7 @@ pub trait Store: Send + Sync + 'static {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<Vec<(u64, Arc<Event>)>, StoreError>;
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError>;
 
     /// Entries (time, key) of the partition's due index that have passed (with `all`, the others
     /// as well), the earliest first, behind `after`; and the ms to the earliest entry after those,

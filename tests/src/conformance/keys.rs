@@ -31,8 +31,8 @@ async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
     let stream = &*partition.stream;
     let state = format!("{stream} {} {key}", partition.number);
     assert_eq!(owner.load(store, key).await.expect("a job").state, Some(state.into()));
-    let (events, _) =
-        store.read_spill(partition, &key.into(), 0, 10, 1 << 20).await.expect("events");
+    let read = store.read_spill(partition, &key.into(), 0, 10, 1 << 20).await;
+    let (events, _) = read.expect("an answer").expect("events");
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].1.data(), stream.as_bytes());
     assert_eq!(owner.due(store, 10).await.0, [key]);

@@ -149,7 +149,8 @@ async fn find(
 ) -> Vec<(u64, String)> {
     let found = store.find(&owner.partition, &"a".into(), missing, within).await;
     let text = |event: &Event| String::from_utf8_lossy(event.data()).into_owned();
-    found.expect("events").iter().map(|(sequence, event)| (*sequence, text(event))).collect()
+    let found = found.expect("an answer").expect("events");
+    found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
 }
 
 /// After their time they are gone, one by one.

@@ -76,7 +76,7 @@ impl Owner {
     /// Spilled events from a sequence on.
     pub async fn spilled(&self, store: &dyn Store, key: &str, from: u64) -> Vec<u64> {
         let read = store.read_spill(&self.partition, &key.into(), from, 1_000, 1 << 20).await;
-        let (events, end) = read.expect("spilled events");
+        let (events, end) = read.expect("an answer").expect("spilled events");
         assert!(end);
         events.into_iter().map(|(sequence, _)| sequence).collect()
     }

@@ -28,8 +28,8 @@ async fn spilled_events_and_ids_that_are_none() {
         let all = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
         let found = store.find(&owner.partition, &"a".into(), &[0..=u64::MAX], 0).await;
         if right.starts_with(&bytes) {
-            assert!(matches!(&all, Err(StoreError::Corrupt(_))), "{bytes:?}: {all:?}");
-            assert!(matches!(&found, Err(StoreError::Corrupt(_))), "{bytes:?}");
+            assert!(matches!(&all, Ok(Err(_))), "{bytes:?}: {all:?}");
+            assert!(matches!(&found, Ok(Err(_))), "{bytes:?}");
         }
     }
     let field = r"'a\0\0\0\0\0\0\0\0'";
@@ -113,7 +113,11 @@ async fn letters_that_are_none() {
             assert_eq!((rows[0].letter.cause, &rows[0].letter.id), (Cause::Corrupt, &letter.id));
             assert!(rows[0].letter.error.contains("cannot be read"), "{bytes:?}");
         }
-        store.find(&owner.partition, &"a".into(), &[0..=9], u64::MAX).await.expect("a search");
+        store
+            .find(&owner.partition, &"a".into(), &[0..=9], u64::MAX)
+            .await
+            .expect("a search")
+            .expect("events");
         store.letter("s", &letter.id).await.expect("a read");
     }
     // Places that are none: they are passed over, and the others are listed.

@@ -83,7 +83,7 @@ async fn reads_wait_for_what_is_on_its_way() {
     assert!(!reading.is_finished());
     migration.finish().expect("an end");
     let (events, loaded) = reading.await.expect("a task");
-    assert_eq!(events.expect("events").0.len(), 1);
+    assert_eq!(events.expect("an answer").expect("events").0.len(), 1);
     let loaded = loaded.expect("a load").remove(0).expect("a job that can be read");
     assert_eq!(loaded.map(|loaded| loaded.ids.len()), Some(1));
 }

@@ -123,7 +123,7 @@ impl Driver {
         self.ask(async move {
             let Page { token, key, from, limit, bytes } = page;
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
-            let read = insist("read of spilled events", read).await;
+            let read = insist_on("read of spilled events", read).await;
             let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
             Answer::Page(Input::SpillRead { token, read })
         });
@@ -139,7 +139,7 @@ impl Driver {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
             let find = || store.find(&partition, &key, &missing, within);
-            let found = insist("search for missing events", find).await.unwrap_or_else(|words| {
+            let found = insist_on("search for missing events", find).await.unwrap_or_else(|words| {
                 tracing::error!(
                     stream = &*partition.stream, key = &*key,
                     "what is kept of missing events cannot be read, and counts as not there: {words}"
@@ -179,33 +179,16 @@ impl Driver {
     }
 }
 
-/// Asks until there is an answer, or what is stored cannot be read: then the words say why.
-async fn insist<T, F>(what: &str, read: impl Fn() -> F) -> Result<T, String>
-where
-    F: Future<Output = Result<T, StoreError>>,
-{
-    loop {
-        match read().await {
-            Ok(read) => return Ok(read),
-            Err(StoreError::Corrupt(words)) => return Err(words),
-            Err(error) => {
-                tracing::error!(%error, "the store did not answer a {what}; trying again");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    }
-}
-
 /// Asks until it works: what is not of one key stops everything, until somebody mends it.
 pub(super) async fn insist_on<T, F>(what: &str, read: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
 {
     loop {
-        match insist(what, &read).await {
+        match read().await {
             Ok(read) => return read,
-            Err(words) => {
-                tracing::error!("the store did not answer a {what}: {words}; trying again");
+            Err(error) => {
+                tracing::error!(%error, "the store did not answer a {what}; trying again");
                 tokio::time::sleep(RETRY).await;
             }
         }

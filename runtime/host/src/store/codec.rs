@@ -11,6 +11,7 @@ mod job;
 mod letter;
 mod outbox;
 mod place;
+mod spilled;
 mod wire;
 
 pub use fence::{FENCE_FORMAT, FenceRecord, Verdict, decode_applied, decode_fence, encode_fence};
@@ -21,4 +22,5 @@ pub use job::{
 pub use letter::{decode_letter, encode_letter, letter_time};
 pub use outbox::{OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write};
 pub use place::{put_letter_key, put_letter_place, split_letter_place};
+pub use spilled::decode_spilled;
 pub use wire::{Reader, Undecodable, put_varint};

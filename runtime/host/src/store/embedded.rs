@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded};
+use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -54,7 +54,7 @@ use self::shared::Shared;
 use self::tables::{Tables, read_error};
 use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
 use super::{
-    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OutboxEntry, Page, Partition,
+    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition,
     STREAM_NAME_LIMIT, Store, StoreError, StoredLetter,
 };
 
@@ -246,7 +246,7 @@ impl Store for Embedded {
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError> {
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
         let (stream, wanted) = (partition.stream.clone(), keys.to_vec());
         let read = move |shared: &Shared| read::load(shared, &stream, &wanted, bytes);
         let mut loaded = self.read(read).await?;
@@ -283,7 +283,7 @@ impl Store for Embedded {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError> {
+    ) -> Result<OfKey<SpillPage>, StoreError> {
         let (stream, key) = (partition.stream.clone(), key.clone());
         self.read(move |shared| read::spill(shared, &stream, &key, from, limit, bytes)).await
     }
@@ -294,7 +294,7 @@ impl Store for Embedded {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<Vec<(u64, Arc<Event>)>, StoreError> {
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
         let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
         self.read(move |shared| read::find(shared, &stream, &key, &missing, within)).await
     }

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, shard_of};
+use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage, shard_of};
 use redis::cmd;
 
 pub use self::address::Address;
@@ -48,8 +48,8 @@ use self::names::Names;
 use self::script::Scripts;
 use self::value::{bytes, parts, text};
 use super::{
-    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OutboxEntry, Page, Partition, Store,
-    StoreError, StoredLetter,
+    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition,
+    Store, StoreError, StoredLetter,
 };
 
 /// The version of all that is written. One that reads another refuses the store.
@@ -226,7 +226,7 @@ impl Store for Redis {
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<Result<Option<Box<Loaded>>, String>>, StoreError> {
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
         load::load(self, partition, keys, bytes).await
     }
 
@@ -241,7 +241,7 @@ impl Store for Redis {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<(Vec<(u64, Arc<Event>)>, bool), StoreError> {
+    ) -> Result<OfKey<SpillPage>, StoreError> {
         spill::read_spill(self, partition, key, from, limit, bytes).await
     }
 
@@ -251,7 +251,7 @@ impl Store for Redis {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<Vec<(u64, Arc<Event>)>, StoreError> {
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
         spill::find(self, partition, key, missing, within).await
     }
 

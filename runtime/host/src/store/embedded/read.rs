@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use ordain_core::{Cause, Event, Key, LetterContent, Loaded, TakenId};
+use ordain_core::{Cause, Event, Key, LetterContent, Loaded, SpillPage, TakenId};
 
 use super::keys;
 use super::record::{Record, State};
 use super::shared::Shared;
 use super::tables::{detach, is_damage, read_error};
 use super::writer::read_number;
-use crate::store::codec::{decode_letter, decode_outbox, decode_taken_id};
-use crate::store::too_long;
-use crate::store::{OutboxEntry, Partition, StoreError};
+use crate::store::codec::{decode_letter, decode_outbox, decode_spilled, decode_taken_id};
+use crate::store::{OfKey, OutboxEntry, Partition, StoreError, too_long};
 
 /// Bytes of outbox entries read at once, after the first: as many as four full commits.
 const OUTBOX_BYTES: usize = 16 * 1024 * 1024;
@@ -27,7 +26,16 @@ const FIND_BYTES: usize = 16 * 1024 * 1024;
 type Numbered = (u64, Arc<Event>);
 
 /// A key's answer to a load.
-pub(super) type LoadedKey = Result<Option<Box<Loaded>>, String>;
+pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
+
+/// What was read of a key: a damaged block of a file is its own, and no reason to stop others.
+fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, StoreError> {
+    match read {
+        Ok(read) => Ok(read),
+        Err(error) if is_damage(&error) => Ok(Err(error.to_string())),
+        Err(error) => Err(read_error(&error)),
+    }
+}
 
 /// Loads jobs as they are, whatever their partition.
 pub(super) fn load(
@@ -40,11 +48,7 @@ pub(super) fn load(
     let now = shared.clock.now();
     let (mut jobs, mut read) = (Vec::with_capacity(keys.len()), 0);
     for key in keys {
-        let job = match load_one(shared, &snapshot, stream, key, now) {
-            Ok(job) => job,
-            Err(error) if is_damage(&error) => Err(error.to_string()),
-            Err(error) => return Err(read_error(&error)),
-        };
+        let job = of_key(load_one(shared, &snapshot, stream, key, now))?;
         if let Ok(Some(job)) = &job {
             read += job.memory();
         }
@@ -127,27 +131,41 @@ pub(super) fn spill(
     from: u64,
     limit: usize,
     bytes: usize,
-) -> Result<(Vec<Numbered>, bool), StoreError> {
+) -> Result<OfKey<SpillPage>, StoreError> {
+    of_key(spill_page(shared, stream, key, from, limit, bytes))
+}
+
+fn spill_page(
+    shared: &Shared,
+    stream: &str,
+    key: &Key,
+    from: u64,
+    limit: usize,
+    bytes: usize,
+) -> fjall::Result<OfKey<SpillPage>> {
     let snapshot = shared.tables.db.snapshot();
     let (mut events, mut memory) = (Vec::new(), 0);
     if has_expired(shared, &snapshot, stream, key)? {
-        return Ok((events, true));
+        return Ok(Ok((events, true)));
     }
     let range = keys::event(stream, key, from)..keys::event(stream, key, u64::MAX);
     for entry in snapshot.range(&shared.tables.spill, range) {
-        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        let (place, value) = entry.into_inner()?;
         if !events.is_empty() && events.len() >= limit {
-            return Ok((events, false));
+            return Ok(Ok((events, false)));
         }
         let sequence = sequence_of(&place);
-        let event = decode_event(key, sequence, detach(value))?;
+        let event = match decode_spilled(key, sequence, detach(value)) {
+            Ok(event) => event,
+            Err(words) => return Ok(Err(words)),
+        };
         memory += event.memory();
         if !events.is_empty() && memory > bytes {
-            return Ok((events, false));
+            return Ok(Ok((events, false)));
         }
         events.push((sequence, event));
     }
-    Ok((events, true))
+    Ok(Ok((events, true)))
 }
 
 /// Whether what is spilled for a key is a leftover of a job that is no more.
@@ -156,9 +174,8 @@ fn has_expired(
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
-) -> Result<bool, StoreError> {
-    let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key));
-    let stored = stored.map_err(|error| read_error(&error))?;
+) -> fjall::Result<bool> {
+    let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key))?;
     let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
     Ok(record.is_some_and(|record| record.envelope.expired(shared.clock.now())))
 }
@@ -170,7 +187,17 @@ pub(super) fn find(
     key: &Key,
     missing: &[RangeInclusive<u64>],
     within: u64,
-) -> Result<Vec<Numbered>, StoreError> {
+) -> Result<OfKey<Vec<Numbered>>, StoreError> {
+    of_key(find_missing(shared, stream, key, missing, within))
+}
+
+fn find_missing(
+    shared: &Shared,
+    stream: &str,
+    key: &Key,
+    missing: &[RangeInclusive<u64>],
+    within: u64,
+) -> fjall::Result<OfKey<Vec<Numbered>>> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let put_from = now.saturating_sub(within);
@@ -178,8 +205,9 @@ pub(super) fn find(
     let expired = has_expired(shared, &snapshot, stream, key)?;
     for range in missing {
         let first = found.events.len();
-        if !expired {
-            spilled(shared, &snapshot, stream, key, range, &mut found)?;
+        if !expired && let Err(words) = spilled(shared, &snapshot, stream, key, range, &mut found)?
+        {
+            return Ok(Err(words));
         }
         far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
         // A stable sort: what is spilled stays before a letter of the same sequence.
@@ -189,7 +217,7 @@ pub(super) fn find(
         }
     }
     found.events.dedup_by_key(|(sequence, _)| *sequence);
-    Ok(found.events)
+    Ok(Ok(found.events))
 }
 
 /// Missing events, up to a limit of memory.
@@ -217,18 +245,21 @@ fn spilled(
     key: &str,
     range: &RangeInclusive<u64>,
     found: &mut Found,
-) -> Result<(), StoreError> {
+) -> fjall::Result<OfKey<()>> {
     let place = |sequence| keys::event(stream, key, sequence);
     let range = place(*range.start())..=place(*range.end());
     for entry in snapshot.range(&shared.tables.spill, range) {
-        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        let (place, value) = entry.into_inner()?;
         let sequence = sequence_of(&place);
-        found.push(sequence, decode_event(key, sequence, detach(value))?);
+        match decode_spilled(key, sequence, detach(value)) {
+            Ok(event) => found.push(sequence, event),
+            Err(words) => return Ok(Err(words)),
+        }
         if found.full() {
             break;
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// Events that are kept as `far-ahead` letters put at this time or later.
@@ -242,7 +273,7 @@ fn far_ahead(
     put_from: u64,
     now: u64,
     found: &mut Found,
-) -> Result<(), StoreError> {
+) -> fjall::Result<()> {
     // Behind the last one: there is none of the largest number.
     let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
@@ -250,7 +281,7 @@ fn far_ahead(
         if found.full() {
             break;
         }
-        let value: Bytes = entry.value().map_err(|error| read_error(&error))?.into();
+        let value: Bytes = entry.value()?.into();
         // A letter that cannot be read is no replay source, and no reason to stop.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
@@ -364,17 +395,6 @@ pub(super) fn outbox(
 pub(super) fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreError> {
     let value = shared.tables.meta.get(keys::mark(name)).map_err(|error| read_error(&error))?;
     Ok(value.map(detach))
-}
-
-fn decode_event(key: &str, sequence: u64, value: Bytes) -> Result<Arc<Event>, StoreError> {
-    let bad = |words: String| {
-        StoreError::Corrupt(format!("key {key:?}, spilled event {sequence}: {words}"))
-    };
-    let event = Event::decode(value).map_err(|error| bad(error.to_string()))?;
-    if event.key() != key {
-        return Err(bad(format!("it is of key {:?}", event.key())));
-    }
-    Ok(Arc::new(event))
 }
 
 /// The sequence at the end of a place that [`keys::event`] made.

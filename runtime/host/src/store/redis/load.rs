@@ -9,10 +9,10 @@ use super::record::{BLOCK, Place, Record, STATE_IS_MISSING};
 use super::value::{array, bytes, number, strange};
 use super::{Redis, commit};
 use crate::store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
-use crate::store::{KEY_SIZE_LIMIT, Partition, StoreError, too_long};
+use crate::store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
 
 /// A key's answer to a load.
-pub(super) type LoadedKey = Result<Option<Box<Loaded>>, String>;
+pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
 
 /// See [`Store::load`](crate::store::Store::load).
 pub(super) async fn load(

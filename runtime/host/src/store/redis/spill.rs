@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::try_join;
-use ordain_core::{Cause, Event, Key, LetterContent};
-use redis::Value;
+use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
 use super::Redis;
 use super::list::{Bounds, kept_letter, letters_of_shard};
 use super::value::{array, bytes, number, parts, strange};
-use crate::store::codec::put_letter_key;
-use crate::store::{Partition, StoreError};
+use crate::store::codec::{decode_spilled, put_letter_key};
+use crate::store::{OfKey, Partition, StoreError};
 
 /// Bytes of events found at once, after the first; a later round of replay finds the others.
 const FIND_BYTES: usize = 16 << 20;
@@ -20,7 +19,7 @@ const FIND_BYTES: usize = 16 << 20;
 const FIND_EVENTS: usize = FIND_BYTES;
 
 /// An event with its sequence.
-pub(super) type Numbered = (u64, Arc<Event>);
+type Numbered = (u64, Arc<Event>);
 
 /// See [`Store::read_spill`](crate::store::Store::read_spill).
 pub(super) async fn read_spill(
@@ -30,17 +29,22 @@ pub(super) async fn read_spill(
     from: u64,
     limit: usize,
     bytes: usize,
-) -> Result<(Vec<Numbered>, bool), StoreError> {
-    let (read, end) = spilled(store, partition, key, from..=u64::MAX, limit, bytes).await?;
+) -> Result<OfKey<SpillPage>, StoreError> {
+    let page = spilled(store, partition, key, from..=u64::MAX, limit, bytes).await?;
+    Ok(page.map(|(read, end)| up_to(bytes, read, end)))
+}
+
+/// As many as have so many bytes of memory, one at least.
+fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
     let (mut events, mut memory) = (Vec::new(), 0);
     for (sequence, event) in read {
         memory += event.memory();
         if !events.is_empty() && memory > bytes {
-            return Ok((events, false));
+            return (events, false);
         }
         events.push((sequence, event));
     }
-    Ok((events, end))
+    (events, end)
 }
 
 /// See [`Store::find`](crate::store::Store::find).
@@ -50,14 +54,17 @@ pub(super) async fn find(
     key: &Key,
     missing: &[RangeInclusive<u64>],
     within: u64,
-) -> Result<Vec<Numbered>, StoreError> {
+) -> Result<OfKey<Vec<Numbered>>, StoreError> {
     let (mut found, mut memory) = (Vec::new(), 0);
     for range in missing {
         let first = found.len();
         let spilled = spilled(store, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
         let letters = far_ahead(store, partition, key, range, within);
-        let ((spilled, _), letters) = try_join(spilled, letters).await?;
-        found.extend(spilled);
+        let (spilled, letters) = try_join(spilled, letters).await?;
+        match spilled {
+            Ok((spilled, _)) => found.extend(spilled),
+            Err(words) => return Ok(Err(words)),
+        }
         found.extend(letters);
         // A stable sort: what is spilled stays before a letter of the same sequence.
         found[first..].sort_by_key(|(sequence, _)| *sequence);
@@ -67,7 +74,7 @@ pub(super) async fn find(
         }
     }
     found.dedup_by_key(|(sequence, _)| *sequence);
-    Ok(found)
+    Ok(Ok(found))
 }
 
 /// Spilled events of these sequences, and whether there are no more of them.
@@ -78,7 +85,7 @@ async fn spilled(
     range: RangeInclusive<u64>,
     limit: usize,
     limit_bytes: usize,
-) -> Result<(Vec<Numbered>, bool), StoreError> {
+) -> Result<OfKey<SpillPage>, StoreError> {
     let script = &store.scripts.spill;
     let names = store.of_stream(store.shard_of(key), &partition.stream, ["data", "spilled"]);
     let mut call = store.call_of(script, &names);
@@ -88,27 +95,21 @@ async fn spilled(
     let mut found = array(found, script.name)?.into_iter();
     let mut events = Vec::new();
     while let (Some(sequence), Some(event)) = (found.next(), found.next()) {
-        events.push(read_event(key, sequence, event)?);
+        let both = bytes(sequence).zip(bytes(event)).ok_or_else(|| strange(script.name))?;
+        match read_event(key, &both.0, &both.1) {
+            Ok(event) => events.push(event),
+            Err(words) => return Ok(Err(words)),
+        }
     }
-    Ok((events, number(&end) == Some(1)))
+    Ok(Ok((events, number(&end) == Some(1))))
 }
 
-fn read_event(key: &str, sequence: Value, event: Value) -> Result<Numbered, StoreError> {
-    let (sequence, event) =
-        bytes(sequence).zip(bytes(event)).ok_or_else(|| strange("a read of spilled events"))?;
-    let bad = |words: String| StoreError::Corrupt(format!("key {key:?}, a spilled event: {words}"));
+fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
     let sequence = <[u8; 8]>::try_from(&sequence[..])
         .map(u64::from_be_bytes)
-        .map_err(|_| bad("its sequence is cut off".to_owned()))?;
-    if event.len() < 8 {
-        return Err(bad(format!("sequence {sequence} is cut off")));
-    }
-    let event = Event::decode(event.slice(8..))
-        .map_err(|error| bad(format!("sequence {sequence}: {error}")))?;
-    if event.key() != key {
-        return Err(bad(format!("sequence {sequence}: it is of key {:?}", event.key())));
-    }
-    Ok((sequence, Arc::new(event)))
+        .map_err(|_| "the sequence of a spilled event is cut off".to_owned())?;
+    let event = if event.len() < 8 { Bytes::new() } else { event.slice(8..) };
+    decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
 /// Events that are kept as `far-ahead` letters put no longer than `within` ms ago.
