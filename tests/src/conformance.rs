@@ -73,6 +73,7 @@ macro_rules! conformance_suite {
                 consumed_letters_are_gone, far_ahead_letters_are_found, letters_grow_old;
             outbox: entries_come_in_order, refused_writes_publish_nothing,
                 done_entries_are_gone_with_their_marks, marks_are_put_and_read,
+                a_checkpoint_names_its_claim,
                 letters_are_forwarded_once;
             expiry: a_tombstone_ends, an_ended_key_is_born_again, writing_puts_expiry_off,
                 nothing_of_an_expired_key_is_left;

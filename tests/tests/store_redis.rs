@@ -18,6 +18,7 @@ mod store_redis {
     mod hostile;
     mod killed;
     mod lost_replies;
+    mod many;
     mod moved;
     mod refused;
     mod replicas;

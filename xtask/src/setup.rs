@@ -35,6 +35,15 @@ pub(crate) fn target_dir() -> PathBuf {
 /// cargo in the workspace, with the versions of `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What says that this is a run of this package: build scripts that look at it would run again
+    // each time that a plain cargo comes after this one.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+        if of_a_package.iter().any(|prefix| name.starts_with(prefix)) {
+            cargo.env_remove(name);
+        }
+    }
     cargo.current_dir(root()).arg(command);
     if command != "fmt" {
         cargo.arg("--locked");

@@ -203,6 +203,12 @@ impl Sequencer {
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
+    /// Whether the store may have gone back in time since the last answer of one of its shards. As
+    /// long as it may, nothing is to be noted in it that rests on what was committed.
+    pub fn in_doubt(&self) -> bool {
+        self.shards.iter().any(Shard::is_in_doubt)
+    }
+
     /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
     pub fn looks(&self) -> usize {
         self.looks.len()

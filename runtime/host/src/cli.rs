@@ -110,7 +110,7 @@ async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> 
     Err(Failure::Failed(anyhow::anyhow!(
         "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
         loaded.file.display(),
-        known.join(", ")
+        known.iter().map(|known| crate::text::clean(known)).collect::<Vec<_>>().join(", ")
     )))
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
+use ordain_core::{CommitReply, Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::{Results, Turns};
@@ -270,10 +270,17 @@ impl Driver {
         let breaks = self.store.breaks();
         if std::mem::replace(&mut self.breaks, breaks) != breaks {
             self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+            self.taken.may_be_lost();
         }
         match answer {
-            Answer::One(input) => self.sequencer.handle(now, input),
-            Answer::Saved(Ok(())) => self.taken.saved(),
+            Answer::One(input) => {
+                if let Input::Committed { reply: CommitReply::Rewound { .. }, .. } = input {
+                    self.taken.may_be_lost();
+                }
+                self.sequencer.handle(now, input);
+            }
+            Answer::Saved(Ok(true)) => self.taken.saved(),
+            Answer::Saved(Ok(false)) => self.taken.not_saved(),
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
             Answer::Page(read) => {
                 self.reading -= 1;
@@ -327,7 +334,8 @@ impl Driver {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let never = Instant::now() + Duration::from_hours(1);
-        [timeout, self.taken.save_at()].into_iter().flatten().min().unwrap_or(never)
+        let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
+        [timeout, save_at].into_iter().flatten().min().unwrap_or(never)
     }
 
     fn is_over(&self, once: bool, draining: bool) -> bool {
@@ -348,8 +356,14 @@ impl Driver {
             self.take_answer(answer);
             self.check()?;
         }
-        if let Some(mark) = self.taken.begin_save() {
-            self.store.put_marks(&[mark]).await?;
+        if let Some(save) = self.checkpoint()
+            && !save.await?
+        {
+            tracing::warn!(
+                stream = &*self.partition.stream,
+                "the last checkpoint is not written: the next start takes some events again, and \
+                 knows them"
+            );
         }
         self.store.flush().await?;
         alarms::flush();
@@ -375,8 +389,11 @@ impl Driver {
         // After a stop nothing is written any more, not even a checkpoint.
         self.check()?;
         self.hand_over();
-        if self.taken.is_due() {
-            self.save_checkpoint();
+        if self.taken.is_due()
+            && !self.taken.is_saving()
+            && let Some(save) = self.checkpoint()
+        {
+            self.ask(async move { Answer::Saved(save.await) });
         }
         self.check()
     }

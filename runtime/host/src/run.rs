@@ -108,7 +108,12 @@ pub async fn run(
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     };
     let store = open_store(loaded, None).await?;
-    tracing::info!("{}", store.durability());
+    let durability = store.durability();
+    if durability.is_at_risk {
+        tracing::warn!("{}", durability.words);
+    } else {
+        tracing::info!("{}", durability.words);
+    }
     tokio::select! {
         biased;
         error = store.failed() => Err(error.into()),

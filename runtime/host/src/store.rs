@@ -163,6 +163,15 @@ pub enum StoreError {
     Cursor(String),
 }
 
+/// What a store's settings mean for what is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Durability {
+    /// One plain sentence.
+    pub words: String,
+    /// Whether a restart of a server loses much of it, or nothing is acknowledged as it is.
+    pub is_at_risk: bool,
+}
+
 /// What a store has of one key, or why that cannot be read. What concerns others as well is a
 /// [`StoreError`].
 pub type OfKey<T> = Result<T, String>;
@@ -174,8 +183,8 @@ pub trait Store: Send + Sync + 'static {
     /// Shards that it spreads keys over.
     fn shards(&self) -> u32;
 
-    /// What its settings mean for what is acknowledged, in one plain sentence for the log.
-    fn durability(&self) -> String;
+    /// What its settings mean for what is acknowledged.
+    fn durability(&self) -> Durability;
 
     /// How often it was out of reach. Whenever this has grown it may be at an earlier time.
     fn breaks(&self) -> u64 {
@@ -261,6 +270,19 @@ pub trait Store: Send + Sync + 'static {
         through: u64,
         marks: &[Mark],
     ) -> Result<(), StoreError>;
+
+    /// Notes how far the source of a partition is done with, as lazily as [`Store::outbox_done`],
+    /// unless another claim is there: it speaks of the commits of this one. Answers false where it
+    /// is to be made again later: where it is not answered at once, or the store was out of reach
+    /// more often than `breaks`. Then it may be at an earlier time, without what the checkpoint
+    /// speaks of.
+    async fn put_checkpoint(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        breaks: u64,
+        mark: &Mark,
+    ) -> Result<bool, StoreError>;
 
     /// Puts marks, as lazily as [`Store::outbox_done`].
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;

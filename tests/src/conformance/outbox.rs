@@ -166,6 +166,22 @@ pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     }
 }
 
+/// A checkpoint speaks of its owner's commits: another claim's leaves it as it is.
+pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let owner = Owner::claim(store, "s", 0).await;
+    let put = async |claim, value: &'static str| {
+        let mark = Mark { name: "source/s".into(), value: value.into() };
+        let put = store.put_checkpoint(&owner.partition, claim, store.breaks(), &mark).await;
+        put.expect("an answer");
+        store.mark("source/s").await.expect("a mark")
+    };
+    assert_eq!(put(owner.claim, "1").await, Some("1".into()));
+    let next = Owner::claim(store, "s", 0).await;
+    assert_eq!(put(owner.claim, "2").await, Some("1".into()));
+    assert_eq!(put(next.claim, "3").await, Some("3".into()));
+}
+
 fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: key.into(), sequence, tag },

@@ -53,6 +53,36 @@ async fn a_wrong_number_of_the_outbox_is_named() {
     assert_eq!(numbers(store, &next, "a").await, [1, 2, 3, 4, 5]);
 }
 
+/// Numbers and times that no shard comes to: looking for all that they speak of would take years, and
+/// no commit could be later.
+#[tokio::test]
+async fn a_fence_that_cannot_be_is_named() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, step("a", 1)).await;
+    let shard = owner.shard("a");
+    let data = own.name(shard, "data:s");
+    let right = own.bytes_of_field(&data, b"f0");
+    let batch = owner.batch(vec![step("a", 2)]);
+    for (at, wrong) in
+        [(17, (1 << 52) - 5), (17, 1 << 40), (17, u64::MAX), (25, 1 << 53), (25, u64::MAX)]
+    {
+        let mut bytes = right.clone();
+        bytes[at..at + 8].copy_from_slice(&wrong.to_le_bytes());
+        own.put_field(&data, b"f0", &bytes);
+        let read = timeout(SOON, store.outbox(&owner.partition, shard, 0, 10)).await;
+        let claimed = timeout(SOON, store.claim(&owner.partition)).await.expect("an answer");
+        for words in [read.expect("an answer").err(), claimed.err()] {
+            let Some(StoreError::Corrupt(words)) = words else { panic!("{wrong}: {words:?}") };
+            assert!(words.contains("field f0") && words.contains(&data), "{words}");
+        }
+        assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{wrong}");
+    }
+    own.put_field(&data, b"f0", &right);
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
+}
+
 /// Removing what has long been published takes several calls, none of them long.
 #[tokio::test]
 async fn an_outbox_with_large_holes() {

@@ -91,6 +91,18 @@ async fn a_server_that_is_not_there_yet_is_waited_for() {
     Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
+/// The number of shards is lost: with another one, keys would be looked for in wrong places.
+#[tokio::test]
+async fn a_store_that_does_not_say_what_it_is() {
+    let own = Own::start().await;
+    Owner::claim(&own.store, "s", 0).await;
+    let name = own.name(0, "store");
+    own.command(&["DEL", &name]);
+    let opened = Redis::open(own.options.clone()).await.map(drop);
+    let Err(StoreError::Corrupt(words)) = opened else { panic!("{opened:?}") };
+    assert!(words.contains(&name) && words.contains("shards"), "{words}");
+}
+
 /// What a URL says and what is there.
 #[tokio::test]
 async fn a_url_that_is_not_true() {
@@ -99,6 +111,10 @@ async fn a_url_that_is_not_true() {
     let address = Address::parse(&url).expect("a URL");
     let words = refused(&Options { address, ..own.options.clone() }).await;
     assert!(words.contains("\"main\"") && words.contains("single server"), "{words}");
+    let url = format!("redis://127.0.0.1:{}/99", own.server.port());
+    let address = Address::parse(&url).expect("a URL");
+    let words = refused(&Options { address, ..own.options.clone() }).await;
+    assert!(words.contains("DB index") && words.contains("127.0.0.1"), "{words}");
     // Another database is another store.
     let url = format!("redis://127.0.0.1:{}/3", own.server.port());
     let address = Address::parse(&url).expect("a URL");

@@ -26,7 +26,11 @@ async fn a_commit_waits_for_a_replica() {
     let own = Own::start().await;
     let replica = replica(&own);
     let store = waiting(&own, 1).await;
-    assert!(store.durability().contains("until 1 replicas have it"), "{}", store.durability());
+    assert!(
+        store.durability().words.contains("until 1 replicas have it"),
+        "{:?}",
+        store.durability()
+    );
     let mut owner = Owner::claim(&store, "s", 0).await;
     owner.write(&store, step("a", 1)).await;
     let on_replica = |key: &str| {
@@ -53,7 +57,7 @@ async fn too_few_replicas_answer_nothing() {
     let own = Own::start().await;
     let _one = replica(&own);
     let store = waiting(&own, 2).await;
-    assert!(store.durability().contains("only 1 now"), "{}", store.durability());
+    assert!(store.durability().words.contains("only 1 now"), "{:?}", store.durability());
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
     assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);

@@ -13,7 +13,7 @@ use super::support::options;
 
 /// What a user needs beside the keys with the store's prefix.
 pub(super) const RIGHTS: &str = "evalsha eval info config|get time type get set \
-    hget hmget hset hdel hexists hkeys hlen hscan hstrlen sadd smembers \
+    hget hmget hset hdel hexists hlen hscan hstrlen sadd smembers \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
 /// And with a number of a database, in a Cluster, under Sentinel, waiting for replicas.
 pub(super) const WITH_DATABASE: &str = "select";
@@ -123,7 +123,7 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
 async fn a_user_with_the_least_rights() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     let store = Redis::open(options_of(&server)).await.expect("the store");
-    assert!(store.durability().contains("appendfsync always"), "{}", store.durability());
+    assert!(store.durability().words.contains("appendfsync always"), "{:?}", store.durability());
 
     let mut owner = Owner::claim(&store, "s", 0).await;
     write_everything(&store, &mut owner).await;
@@ -156,6 +156,16 @@ async fn a_missing_right_is_named_at_the_start() {
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
     Redis::open(options_of(&server)).await.expect("the store");
+    // What only some need.
+    let waiting = Options { replicas: 1, ..options_of(&server) };
+    let Err(StoreError::Unusable(words)) = Redis::open(waiting).await.map(drop) else {
+        panic!("without {WITH_REPLICAS}")
+    };
+    assert!(words.contains(WITH_REPLICAS) && words.contains("\"shop\""), "{words}");
+    server.command(&["ACL", "SETUSER", "shop", "-select"]).expect("a rule");
+    let opened = Redis::open(options_of(&server)).await.map(drop);
+    let Err(StoreError::Unusable(words)) = opened else { panic!("{opened:?}") };
+    assert!(words.contains("select"), "{words}");
 }
 
 /// Whatever a commit can no longer do, it is made once when that is allowed again.
@@ -193,7 +203,11 @@ async fn a_right_that_is_taken_away_is_waited_for() {
 async fn a_user_without_dangerous_commands() {
     let server = start("~ordain:* +@all -@dangerous +info");
     let store = Redis::open(options_of(&server)).await.expect("the store");
-    assert!(store.durability().contains("does not say how it syncs"), "{}", store.durability());
+    assert!(
+        store.durability().words.contains("does not say how it syncs"),
+        "{:?}",
+        store.durability()
+    );
     let mut owner = Owner::claim(&store, "s", 0).await;
     write_everything(&store, &mut owner).await;
     let_a_job_end(&store, &mut owner).await;

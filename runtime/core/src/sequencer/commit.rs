@@ -41,6 +41,8 @@ pub(super) struct Shard {
     kept: Kept,
     /// The store may have gone back: as soon as nothing is under way it is asked.
     in_doubt: bool,
+    /// What was sent since then is not all answered.
+    asked: bool,
     /// It has gone back, or may have, and not all is known to be there again.
     gone_back: bool,
 }
@@ -72,6 +74,10 @@ impl Shard {
 
     pub(super) fn is_quiet(&self) -> bool {
         self.sending.is_empty() && self.dirty.is_empty() && self.letters.is_empty()
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt || self.asked || self.gone_back
     }
 
     /// Whether this is the batch whose answer is waited for.
@@ -195,7 +201,10 @@ impl Sequencer {
         let state = &mut self.shards[shard as usize];
         if let Some(next) = state.sending.front() {
             self.effects.push_back(Effect::Commit(Arc::clone(next)));
-        } else if std::mem::take(&mut state.gone_back) {
+            return;
+        }
+        state.asked = false;
+        if std::mem::take(&mut state.gone_back) {
             self.read_again(shard);
         }
     }

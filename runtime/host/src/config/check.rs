@@ -9,10 +9,7 @@ use super::problem::{Lines, Problem};
 use super::text::{Name, Place, Secret};
 use super::units::Millis;
 use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
-
-/// Events of a batch with a store in Redis, where one script writes it: it has room for some
-/// thousand values.
-const REDIS_BATCH: usize = 768;
+use crate::store::redis::BATCH_LIMIT;
 
 /// The problems between the settings of a file that are each right by themselves.
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
@@ -65,8 +62,8 @@ impl Checks<'_> {
                 self.note(name, message);
             }
         }
-        if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > REDIS_BATCH {
-            let message = format!("must be at most {REDIS_BATCH} with a store in Redis");
+        if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > BATCH_LIMIT {
+            let message = format!("must be at most {BATCH_LIMIT} with a store in Redis");
             self.note("runtime.batch", message);
         }
         if plugins.state_size.0 >= plugins.memory.0 {

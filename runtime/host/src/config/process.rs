@@ -83,7 +83,7 @@ kinds! {
     pub enum StoreConfig {
         /// A folder of this process.
         "embedded" => Embedded(Embedded),
-        /// A Redis, shared by several instances.
+        /// A Redis, which several machines can reach.
         "redis" => Redis(Redis),
     }
 }

@@ -28,6 +28,9 @@ const RETRY: Duration = Duration::from_millis(500);
 /// An answer of the store, to come.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
+/// Whether a checkpoint was written.
+pub(super) type Saved = Result<bool, StoreError>;
+
 /// An answer of the store.
 pub(super) enum Answer {
     /// To one question.
@@ -37,7 +40,7 @@ pub(super) enum Answer {
     /// To a read of spilled events.
     Page(Input),
     /// To a checkpoint.
-    Saved(Result<(), StoreError>),
+    Saved(Saved),
 }
 
 /// Spilled events to be read.
@@ -159,17 +162,22 @@ impl Driver {
         });
     }
 
-    pub(super) fn save_checkpoint(&mut self) {
-        let Some(mark) = self.taken.begin_save() else { return };
-        let store = Arc::clone(&self.store);
-        self.ask(async move { Answer::Saved(store.put_marks(&[mark]).await) });
+    /// Writes a checkpoint, unless the store may have lost what that rests on.
+    pub(super) fn checkpoint(&mut self) -> Option<impl Future<Output = Saved> + Send + use<>> {
+        if self.sequencer.in_doubt() {
+            return None;
+        }
+        let mark = self.taken.begin_save()?;
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let (claim, breaks) = (self.claim, self.breaks);
+        Some(async move { store.put_checkpoint(&partition, claim, breaks, &mark).await })
     }
 
     fn answer(&mut self, input: impl Future<Output = Input> + Send + 'static) {
         self.ask(async move { Answer::One(input.await) });
     }
 
-    fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
+    pub(super) fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
         let mut asked: Asked = Box::pin(answer);
         // The question goes off here and now, not when the driver next waits.
         if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -24,8 +24,10 @@ pub(super) struct Taken {
     prints: VecDeque<Print>,
     /// Acknowledgements since the last checkpoint.
     unsaved: usize,
-    /// Acknowledgements that the checkpoint being written covers.
-    saving: usize,
+    /// Acknowledgements that the checkpoint covers that is being written.
+    saving: Option<usize>,
+    /// Whether the last checkpoint may be lost.
+    lost: bool,
     /// What a crash may bring again.
     limit: usize,
     saved_at: Instant,
@@ -41,7 +43,8 @@ impl Taken {
             acknowledged: None,
             prints: VecDeque::new(),
             unsaved: 0,
-            saving: 0,
+            saving: None,
+            lost: false,
             limit: prefetch + CHECKPOINT_EVENTS,
             saved_at: Instant::now(),
         }
@@ -71,7 +74,7 @@ impl Taken {
 
     /// Whether another one may be taken.
     pub(super) fn has_room(&self) -> bool {
-        let repeats = self.positions.len() + self.unsaved + self.saving;
+        let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
         self.name.is_none() || repeats < self.limit
     }
 
@@ -82,7 +85,8 @@ impl Taken {
 
     /// When the next checkpoint is to be written, whatever comes until then.
     pub(super) fn save_at(&self) -> Option<Instant> {
-        (self.unsaved > 0 && self.saving == 0).then(|| self.saved_at + CHECKPOINT_EVERY)
+        let is_new = self.unsaved > 0 || self.lost;
+        (is_new && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_EVERY)
     }
 
     /// Whether a checkpoint is to be written now.
@@ -100,18 +104,29 @@ impl Taken {
         let (name, position) = (self.name.as_ref()?, self.acknowledged?);
         while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
         let checkpoint = Checkpoint::new(position, *self.prints.front()?);
-        self.saving += unsaved;
+        (self.saving, self.lost) = (Some(unsaved), false);
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
 
     /// The checkpoint has been written.
     pub(super) fn saved(&mut self) {
-        self.saving = 0;
+        self.saving = None;
+    }
+
+    /// It has not been written.
+    pub(super) fn not_saved(&mut self) {
+        self.unsaved += self.saving.take().unwrap_or(0);
+        self.lost = true;
+    }
+
+    /// The store may be at an earlier time: what it has of a checkpoint is too early.
+    pub(super) fn may_be_lost(&mut self) {
+        self.lost = self.name.is_some() && self.acknowledged.is_some();
     }
 
     /// Whether one is being written.
     pub(super) fn is_saving(&self) -> bool {
-        self.saving > 0
+        self.saving.is_some()
     }
 }
 
@@ -180,6 +195,27 @@ mod tests {
         assert!(taken.is_saving() && !taken.is_due() && !taken.has_room(), "it is not durable");
         taken.saved();
         assert_eq!(take_all(&mut taken), repeats);
+    }
+
+    #[test]
+    fn what_may_be_lost_is_saved_again_though_nothing_is_new() {
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
+        taken.may_be_lost();
+        assert!(taken.save_at().is_none(), "there is nothing yet");
+        taken.read(Some(Print::new(b"", &Probe::new(10, b""))));
+        taken.add(Position { offset: 1, line: 1 });
+        taken.acknowledge(1);
+        let first = taken.begin_save().expect("a checkpoint");
+        assert!(taken.save_at().is_none(), "it is being written");
+        taken.may_be_lost();
+        taken.saved();
+        assert!(taken.save_at().is_some());
+        assert_eq!(taken.begin_save().expect("a checkpoint").value, first.value);
+        taken.not_saved();
+        assert!(taken.save_at().is_some());
+        assert_eq!(taken.begin_save().expect("a checkpoint").value, first.value);
+        taken.saved();
+        assert!(taken.save_at().is_none());
     }
 
     #[test]

@@ -17,9 +17,10 @@ mod wire;
 pub use fence::{FENCE_FORMAT, FenceRecord, Verdict, decode_applied, decode_fence, encode_fence};
 pub use job::{
     INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT, SINCE_AT,
-    TAKEN_ID_SIZE, TAKEOVERS_AT, decode_taken_id, encode_job, encode_taken_id, take_over,
+    TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job, encode_taken_id,
+    take_over,
 };
-pub use letter::{decode_letter, encode_letter, letter_time};
+pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
 pub use outbox::{OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write};
 pub use place::{put_letter_key, put_letter_place, split_letter_place};
 pub use spilled::decode_spilled;

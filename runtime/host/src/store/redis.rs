@@ -22,6 +22,7 @@ mod error;
 mod link;
 mod list;
 mod load;
+mod marks;
 mod names;
 mod outbox;
 mod record;
@@ -42,15 +43,19 @@ use redis::cmd;
 
 pub use self::address::Address;
 
-use self::error::{has_code, unusable_or_away};
+use self::error::{at, has_code, unusable_or_away};
 use self::link::Link;
 use self::names::Names;
 use self::script::Scripts;
-use self::value::{bytes, parts, text};
+use self::value::{parts, text};
 use super::{
-    Claim, Claimed, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition,
+    Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
     Store, StoreError, StoredLetter,
 };
+
+/// Events of a batch at most, of which each adds up to ten values to the one write of a commit: more
+/// than its script can hand over at once (`MOST` in `scripts/commit.lua`) must never come together.
+pub const BATCH_LIMIT: usize = 768;
 
 /// The version of all that is written. One that reads another refuses the store.
 const SCHEMA: &str = "2";
@@ -59,6 +64,8 @@ const SCHEMA: &str = "2";
 const START: Duration = Duration::from_secs(30);
 /// Between two tries of a start.
 const START_RETRY: Duration = Duration::from_millis(500);
+/// Between two warnings.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Connections for commits that wait for replicas, since waiting holds up all that is sent behind
 /// it.
@@ -96,7 +103,7 @@ pub struct Redis {
     dead_ttl: u64,
     patience: Option<Duration>,
     shift: Arc<AtomicU64>,
-    durability: String,
+    durability: Durability,
     told_at: Mutex<Option<Instant>>,
 }
 
@@ -105,15 +112,26 @@ impl Redis {
     /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
     /// for servers that do not answer.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
-        let started = Instant::now();
+        let (started, mut told_at) = (Instant::now(), None);
         loop {
-            match Self::try_open(&options).await {
-                Err(StoreError::Unavailable(reason)) if started.elapsed() < START => {
-                    tracing::warn!("the store at {} is not there yet: {reason}", options.address);
-                    tokio::time::sleep(START_RETRY).await;
-                }
-                opened => return opened,
+            let error = match Self::try_open(&options).await {
+                Ok(store) => return Ok(store),
+                Err(error) => error,
+            };
+            let StoreError::Unavailable(reason) = &error else {
+                return Err(at(&options.address, error));
+            };
+            if started.elapsed() >= START {
+                return Err(at(&options.address, error));
             }
+            if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
+                told_at = Some(Instant::now());
+                tracing::warn!(
+                    "the store at {} is not there yet, and is waited for: {reason}",
+                    options.address
+                );
+            }
+            tokio::time::sleep(START_RETRY).await;
         }
     }
 
@@ -153,19 +171,18 @@ impl Redis {
             durability,
             told_at: Mutex::default(),
         };
-        store.check_shape(&options.address).await?;
+        store.check_shape().await?;
         Ok(store)
     }
 
     /// Writes down what this store is, at its first use.
-    async fn check_shape(&self, address: &Address) -> Result<(), StoreError> {
+    async fn check_shape(&self) -> Result<(), StoreError> {
         let key = self.names.common("store");
         // Names that nothing has, to ask for the rights to such.
-        let examples = ["data", "due"].map(|kind| self.names.common(kind));
-        let [data, index] = &examples;
-        let mut call =
-            self.call_of(&self.scripts.open, &[key.clone(), data.clone(), index.clone()]);
-        call.arg(SCHEMA).arg(self.shards);
+        let [data, index] = ["data", "due"].map(|kind| self.names.common(kind));
+        let keys = [key.clone(), data, index, self.names.common("partitions")];
+        let mut call = self.call_of(&self.scripts.open, &keys);
+        call.arg(SCHEMA).arg(self.shards).arg(self.replicas);
         let found = match self.answer(&self.scripts.open, &call).await {
             Err(error) if has_code(&error, "WRONGTYPE") => {
                 let words = self.explained(error.to_string(), vec![key]).await.to_string();
@@ -178,15 +195,15 @@ impl Redis {
         let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
         if schema.as_deref() != Some(SCHEMA) {
             return Err(StoreError::Unusable(format!(
-                "{key} at {address} says that the store has schema {}, and this version of Ordain \
-                 reads schema {SCHEMA}: use the version that wrote it, or another store.prefix",
+                "{key} says that the store has schema {}, and this version of Ordain reads schema \
+                 {SCHEMA}: use the version that wrote it, or another store.prefix",
                 written(&schema)
             )));
         }
         if shards != Some(self.shards.to_string()) {
             return Err(StoreError::Unusable(format!(
-                "{key} at {address} says that the store has {} shards, and store.shards is {}: set \
-                 it to that, or use another store.prefix",
+                "{key} says that the store has {} shards, and store.shards is {}: set it to that, or \
+                 use another store.prefix",
                 written(&shards),
                 self.shards
             )));
@@ -209,7 +226,7 @@ impl Store for Redis {
         self.shards
     }
 
-    fn durability(&self) -> String {
+    fn durability(&self) -> Durability {
         self.durability.clone()
     }
 
@@ -294,28 +311,22 @@ impl Store for Redis {
         outbox::done(self, partition, claim, shard, through).await
     }
 
+    async fn put_checkpoint(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        breaks: u64,
+        mark: &Mark,
+    ) -> Result<bool, StoreError> {
+        marks::put_checkpoint(self, partition, claim, breaks, mark).await
+    }
+
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
-        if let Some(mark) = marks.iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
-            return Err(StoreError::Unusable(format!(
-                "the name of a mark has {} bytes; {MARK_NAME_LIMIT} are allowed",
-                mark.name.len()
-            )));
-        }
-        if marks.is_empty() {
-            return Ok(());
-        }
-        let mut put = cmd("HSET");
-        put.arg(self.names.common("marks"));
-        for mark in marks {
-            put.arg(&mark.name).arg(&mark.value[..]);
-        }
-        self.ask(&put).await.map(drop)
+        marks::put(self, marks).await
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
-        let mut get = cmd("HGET");
-        get.arg(self.names.common("marks")).arg(name);
-        self.ask(&get).await.map(bytes)
+        marks::get(self, name).await
     }
 
     /// Each answer says that what was asked is as durable as the server makes it.

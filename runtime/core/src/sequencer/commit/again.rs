@@ -130,13 +130,16 @@ impl Sequencer {
     /// will tell. Where not even the newest is kept, nothing could be made again either.
     pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
-        if std::mem::take(&mut state.in_doubt)
-            && state.sending.is_empty()
+        if !std::mem::take(&mut state.in_doubt) {
+            return;
+        }
+        if state.sending.is_empty()
             && let Some(newest) = state.kept.commits.back()
         {
             state.sending.push_back(Arc::new(newest.as_applied()));
             self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
         }
+        state.asked = !state.sending.is_empty();
     }
 
     /// The store is not where this owner left it: its last commit is number `last`, or one of

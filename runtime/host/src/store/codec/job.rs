@@ -201,7 +201,7 @@ fn next_hole(reader: &mut Reader<'_>) -> Result<Option<(u64, u64)>, Undecodable>
 }
 
 /// The stored number of a cause; 0 is left for none.
-pub(super) fn cause_number(cause: Cause) -> u8 {
+pub fn cause_number(cause: Cause) -> u8 {
     cause as u8 + 1
 }
 

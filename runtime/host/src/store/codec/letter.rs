@@ -11,6 +11,12 @@ use crate::store::StoredLetter;
 
 const FORMAT: u8 = 1;
 
+/// Where the time lies at which a letter was put, eight bytes.
+pub const LETTER_TIME_AT: usize = 1;
+/// Where the key begins: its length, as a number of no fixed width, and itself; behind it the
+/// sequence, of no fixed width, the tag of eight bytes, and the cause.
+pub const LETTER_KEY_AT: usize = 9;
+
 const NOTHING: u8 = 0;
 const EVENT: u8 = 1;
 const RAW: u8 = 2;

@@ -6,19 +6,16 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value, cmd};
 
-use super::Redis;
 use super::error::{failed, has_code};
 use super::names::type_of;
 use super::script::{Script, key_of};
 use super::value::text;
+use super::{Redis, TELL_EVERY};
 use crate::store::StoreError;
 
 /// Between two tries of what the server did not answer: from, to.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
 
 impl Redis {
     /// A call of a script with what all of them have.

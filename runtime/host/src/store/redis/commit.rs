@@ -70,11 +70,11 @@ pub(super) async fn commit(
     let keys = [data, due, expiry, letters, age, spilled, ids];
     let mut call = store.call_of(&store.scripts.commit, &keys);
     put(&mut call, number, claim, batch, store.dead_ttl);
-    let answer = send(store, shard, &call).await;
+    let answer = send(store, shard, call).await;
     let reason = match store.named(answer, || keys.to_vec()).await {
         Ok(Some(answer)) => match reply(answer, claim, batch.number) {
             Some(reply) => return reply,
-            None => "the answer has another form".to_owned(),
+            None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
         },
         Ok(None) => format!("fewer than {} replicas have it", store.replicas),
         Err(error) => error.to_string(),
@@ -88,10 +88,10 @@ pub(super) async fn commit(
 
 /// Sends a commit once, and waits for replicas where that is asked for; `None` where too few have it
 /// in time.
-async fn send(store: &Redis, shard: u32, call: &Cmd) -> Result<Option<Value>, StoreError> {
+async fn send(store: &Redis, shard: u32, call: Cmd) -> Result<Option<Value>, StoreError> {
     let script = &store.scripts.commit;
     if store.waiting_links.is_empty() {
-        return store.answer(script, call).await.map(Some).map_err(|error| failed(&error));
+        return store.answer(script, &call).await.map(Some).map_err(|error| failed(&error));
     }
     let link = &store.waiting_links[shard as usize % store.waiting_links.len()];
     let with_wait = |call: Cmd| {
@@ -99,12 +99,13 @@ async fn send(store: &Redis, shard: u32, call: &Cmd) -> Result<Option<Value>, St
         both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_WAIT);
         both
     };
-    let answers = match link.pipe(&with_wait(call.clone())).await {
-        Err(error) if has_code(&error, "NOSCRIPT") => {
-            link.pipe(&with_wait(script.with_text(call))).await
-        }
-        answers => answers,
-    };
+    let both = with_wait(call);
+    let mut answers = link.pipe(&both).await;
+    if answers.as_ref().is_err_and(|error| has_code(error, "NOSCRIPT"))
+        && let Some(call) = both.cmd_iter().next()
+    {
+        answers = link.pipe(&with_wait(script.with_text(call))).await;
+    }
     let answers = answers.map_err(|error| failed(&error))?;
     let [reply, replicas] =
         answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;

@@ -4,7 +4,46 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
+use super::address::Address;
 use crate::store::StoreError;
+
+/// Characters of what the server says that are shown.
+const LONGEST: usize = 400;
+
+/// What the TLS library says, and what helps. The first that fits.
+const TLS: [(&str, &str); 4] = [
+    (
+        "CertificateRequired",
+        "The server wants a certificate of its clients too, which Ordain has none of: set \
+         tls-auth-clients no in the server",
+    ),
+    (
+        "CaUsedAsEndEntity",
+        "A certificate that vouches for others cannot be a server's own: make one for the server, \
+         signed by it",
+    ),
+    ("PEM", "It is the file that SSL_CERT_FILE names"),
+    (
+        "certificate",
+        "The server's certificate must be vouched for by one that the system trusts, or by one in \
+         the file that SSL_CERT_FILE names",
+    ),
+];
+
+/// An error of a start, with where and as whom.
+pub(super) fn at(address: &Address, error: StoreError) -> StoreError {
+    let user = match (&address.user, &address.password) {
+        (Some(user), _) => format!("user {user:?}"),
+        (None, Some(_)) => "the default user".to_owned(),
+        (None, None) => "no login".to_owned(),
+    };
+    let named = |words: String| format!("{address} ({user}): {words}");
+    match error {
+        StoreError::Unusable(words) => StoreError::Unusable(named(words)),
+        StoreError::Unavailable(words) => StoreError::Unavailable(named(words)),
+        error => error,
+    }
+}
 
 /// Whether a command, or one of a pipeline, failed for this reason.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
@@ -32,15 +71,19 @@ pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
         || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
     // A script that may not do all that it does is a plain error, whose words depend on the version.
-    let forbids = ["The user executing the script", "ACL failure in script"];
+    let forbids = [
+        "The user executing the script",
+        "ACL failure in script",
+        "no permissions to run",
+        "DB index",
+    ];
     if !is_full && (refused || forbids.iter().any(|forbidding| words.contains(forbidding))) {
         return StoreError::Unusable(words);
     }
-    if error.is_io_error() && words.contains("certificate") {
-        return StoreError::Unusable(format!(
-            "{words}. The server's certificate must be vouched for by one that the system trusts, \
-             or by one in the file that SSL_CERT_FILE names"
-        ));
+    if error.is_io_error()
+        && let Some((_, advice)) = TLS.iter().find(|(sign, _)| words.contains(sign))
+    {
+        return StoreError::Unusable(format!("{words}. {advice}"));
     }
     failed(&error)
 }
@@ -56,5 +99,6 @@ fn words(error: &RedisError) -> String {
         _ => error.to_string(),
     };
     // Where in which script, by its digest.
-    words.split(" script: ").next().unwrap_or_default().to_owned()
+    let words = words.split(" script: ").next().unwrap_or_default();
+    words.chars().take(LONGEST).collect()
 }

@@ -77,7 +77,7 @@ impl Link {
         let master = if mode == "sentinel" {
             Some(master_name(&mut first, address).await?)
         } else {
-            if address.path.parse::<i64>().is_err() && !address.path.is_empty() {
+            if address.path.parse::<u32>().is_err() && !address.path.is_empty() {
                 return Err(wrong(format!(
                     "{address} is a single server, and {:?} is not the number of a database",
                     address.path
@@ -97,7 +97,7 @@ impl Link {
 
     /// How often it broke. After each time the servers may have other data than before.
     pub(super) fn breaks(&self) -> u64 {
-        self.breaks.load(Ordering::Relaxed)
+        self.breaks.load(Ordering::SeqCst)
     }
 
     /// What it is connected to, in words.
@@ -113,25 +113,69 @@ impl Link {
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
         let answer = match &self.to {
             To::Cluster(cluster) => cmd.query_async(&mut cluster.clone()).await,
-            To::Single(single) => single.call(cmd).await,
+            To::Single(single) => {
+                let (mut connection, generation) = single.connection().await?;
+                let answer = cmd.query_async(&mut connection).await;
+                return self.look_at(single, generation, answer);
+            }
         };
-        self.look_at(answer)
+        self.count(&answer);
+        answer
+    }
+
+    /// Sends a command, unless the link broke more often than so: then there is no answer.
+    pub(super) async fn call_unless_broken(
+        &self,
+        cmd: &Cmd,
+        breaks: u64,
+    ) -> RedisResult<Option<Value>> {
+        let To::Single(single) = &self.to else {
+            return if self.breaks() > breaks { Ok(None) } else { self.call(cmd).await.map(Some) };
+        };
+        // A break is counted before its connection is let go of. So what is sent over a later one is
+        // sent after the count was looked at.
+        let (mut connection, generation) = single.connection().await?;
+        if self.breaks() > breaks {
+            return Ok(None);
+        }
+        let answer = cmd.query_async(&mut connection).await;
+        self.look_at(single, generation, answer).map(Some)
     }
 
     /// Sends commands of one node's keys, one right behind the other on one connection.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
         let answer = match &self.to {
             To::Cluster(cluster) => pipe.query_async(&mut cluster.clone()).await,
-            To::Single(single) => single.pipe(pipe).await,
+            To::Single(single) => {
+                let (mut connection, generation) = single.connection().await?;
+                let answer = pipe.query_async(&mut connection).await;
+                return self.look_at(single, generation, answer);
+            }
         };
-        self.look_at(answer)
+        self.count(&answer);
+        answer
     }
 
-    fn look_at<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
-        if answer.as_ref().is_err_and(is_broken) {
-            self.breaks.fetch_add(1, Ordering::Relaxed);
+    /// Lets go of a connection over which nothing good will come any more.
+    fn look_at<T>(
+        &self,
+        single: &Single,
+        generation: u64,
+        answer: RedisResult<T>,
+    ) -> RedisResult<T> {
+        if self.count(&answer) {
+            single.let_go(generation);
         }
         answer
+    }
+
+    /// Counts a break.
+    fn count<T>(&self, answer: &RedisResult<T>) -> bool {
+        let broken = answer.as_ref().is_err_and(is_broken);
+        if broken {
+            self.breaks.fetch_add(1, Ordering::SeqCst);
+        }
+        broken
     }
 
     /// Sends a command to every master.
@@ -146,16 +190,6 @@ impl Link {
 }
 
 impl Single {
-    async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
-        let (mut connection, generation) = self.connection().await?;
-        self.look_at(generation, cmd.query_async(&mut connection).await)
-    }
-
-    async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
-        let (mut connection, generation) = self.connection().await?;
-        self.look_at(generation, pipe.query_async(&mut connection).await)
-    }
-
     async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         if let Some(connection) = self.present() {
             return Ok(connection);
@@ -179,17 +213,11 @@ impl Single {
         current.connection.clone().map(|connection| (connection, current.generation))
     }
 
-    /// Lets go of a connection over which nothing good will come any more.
-    fn look_at<T>(&self, generation: u64, answer: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &answer
-            && is_broken(error)
-        {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            if current.generation == generation {
-                current.connection = None;
-            }
+    fn let_go(&self, generation: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.generation == generation {
+            current.connection = None;
         }
-        answer
     }
 
     async fn ask_for_master(&self, name: &str) -> RedisResult<MultiplexedConnection> {
@@ -198,7 +226,9 @@ impl Single {
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
         let answer: Value = question.query_async(&mut sentinel).await?;
         let place = array(answer, "SENTINEL").ok().map(Vec::into_iter);
-        let place = place.and_then(|mut it| Some((text(it.next()?)?, number(&it.next()?)? as u16)));
+        let place = place.and_then(|mut it| {
+            Some((text(it.next()?)?, u16::try_from(number(&it.next()?)?).ok()?))
+        });
         let Some((host, port)) = place else {
             return Err(wrong(format!("the Sentinels know no master {name:?}")));
         };

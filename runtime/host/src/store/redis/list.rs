@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use redis::cmd;
 
 pub(super) use self::keys::{key, keys};
-pub(super) use self::letters::{Bounds, kept_letter, letter, letters, letters_of_shard};
+pub(super) use self::letters::{Bounds, Wanted, letter, letters, letters_of_shard};
 use super::Redis;
 use super::value::{array, number, text};
 use crate::store::StoreError;

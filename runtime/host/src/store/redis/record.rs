@@ -10,8 +10,9 @@ use ordain_core::{Change, Job, JobWrite};
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
-    FENCE_FORMAT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, OUTBOX_TIME,
-    PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, Undecodable, encode_job,
+    FENCE_FORMAT, INCARNATION_AT, JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT,
+    NUMBERS_AT, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT,
+    Undecodable, encode_job,
 };
 
 const FORMAT: u8 = 2;
@@ -53,6 +54,8 @@ pub(super) fn layout() -> String {
         ("JOB_FORMAT", usize::from(JOB_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
         ("OUTBOX_TIME", usize::from(OUTBOX_TIME)),
+        ("LETTER_TIME", LETTER_TIME_AT + 1),
+        ("LETTER_KEY", LETTER_KEY_AT + 1),
         ("DUE", usize::from(DUE)),
         ("EXPIRES", usize::from(EXPIRES)),
         ("SPILLED", usize::from(SPILLED)),

@@ -90,6 +90,7 @@ scripts! {
     commit "commit.lua" ""
     outbox "outbox.lua" "flags=no-writes"
     done "done.lua" "flags=allow-oom"
+    checkpoint "checkpoint.lua" "flags=allow-oom"
     load "load.lua" "flags=no-writes"
     take_over "take_over.lua" ""
     spill "spill.lua" "flags=no-writes"

@@ -5,14 +5,14 @@ use redis::cmd;
 
 use super::link::{Link, info_field};
 use super::value::{array, bytes, text};
-use crate::store::StoreError;
+use crate::store::{Durability, StoreError};
 
 /// The oldest version that has all that the scripts use.
 const OLDEST: (u64, u64) = (7, 0);
 
 /// Refuses servers on which what is acknowledged could vanish silently, and says in a sentence what
 /// a commit means on these.
-pub(super) async fn look(link: &Link, replicas: u32) -> Result<String, StoreError> {
+pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, StoreError> {
     let infos =
         link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
     let mut fewest_replicas = u64::MAX;
@@ -26,7 +26,10 @@ pub(super) async fn look(link: &Link, replicas: u32) -> Result<String, StoreErro
         fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
     }
     let syncs = if appends { appendfsync(link).await } else { None };
-    Ok(sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas))
+    let is_at_risk =
+        !appends || syncs.as_deref() == Some("no") || fewest_replicas < replicas.into();
+    let words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
+    Ok(Durability { words, is_at_risk })
 }
 
 fn check_version(version: &str) -> Result<(), StoreError> {
@@ -97,8 +100,9 @@ fn sentence(kind: &str, appends: bool, syncs: Option<&str>, wanted: u32, connect
                    \"replicas:1\" makes that less"
             .to_owned(),
         (wanted, connected) if connected < u64::from(wanted) => format!(
-            "; each commit waits for {wanted} replicas, and a master has only {connected} now: \
-             until there are more, nothing is acknowledged"
+            "; each commit waits for {wanted} {}, and a master has only {connected} now: until \
+             there are more, nothing is acknowledged",
+            if wanted == 1 { "replica" } else { "replicas" }
         ),
         (wanted, _) => format!(
             "; each commit waits until {wanted} replicas have it too: a failover to one of those \

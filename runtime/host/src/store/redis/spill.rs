@@ -8,15 +8,15 @@ use futures_util::future::try_join;
 use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
 use super::Redis;
-use super::list::{Bounds, kept_letter, letters_of_shard};
-use super::value::{array, bytes, number, parts, strange};
-use crate::store::codec::{decode_spilled, put_letter_key};
+use super::list::{Bounds, Wanted, letters_of_shard};
+use super::value::{array, bytes, parts, strange};
+use crate::store::codec::{decode_letter, decode_spilled, put_letter_key};
 use crate::store::{OfKey, Partition, StoreError};
 
 /// Bytes of events found at once, after the first; a later round of replay finds the others.
 const FIND_BYTES: usize = 16 << 20;
-/// More events than those bytes have.
-const FIND_EVENTS: usize = FIND_BYTES;
+/// And how many.
+const FIND_EVENTS: usize = 2_000;
 
 /// An event with its sequence.
 type Numbered = (u64, Arc<Event>);
@@ -77,7 +77,8 @@ pub(super) async fn find(
     Ok(Ok(found))
 }
 
-/// Spilled events of these sequences, and whether there are no more of them.
+/// Spilled events of these sequences, and whether there are no more of them: at least one if there
+/// is one.
 async fn spilled(
     store: &Redis,
     partition: &Partition,
@@ -88,20 +89,26 @@ async fn spilled(
 ) -> Result<OfKey<SpillPage>, StoreError> {
     let script = &store.scripts.spill;
     let names = store.of_stream(store.shard_of(key), &partition.stream, ["data", "spilled"]);
-    let mut call = store.call_of(script, &names);
-    call.arg(key.as_bytes()).arg(limit.max(1)).arg(limit_bytes);
-    call.arg(&range.start().to_be_bytes()[..]).arg(&range.end().to_be_bytes()[..]);
-    let [end, found] = parts(store.run(script, call).await?, script.name)?;
-    let mut found = array(found, script.name)?.into_iter();
-    let mut events = Vec::new();
-    while let (Some(sequence), Some(event)) = (found.next(), found.next()) {
-        let both = bytes(sequence).zip(bytes(event)).ok_or_else(|| strange(script.name))?;
-        match read_event(key, &both.0, &both.1) {
-            Ok(event) => events.push(event),
-            Err(words) => return Ok(Err(words)),
+    let mut from = Bytes::from([b"[", &range.start().to_be_bytes()[..]].concat());
+    loop {
+        let mut call = store.call_of(script, &names);
+        call.arg(key.as_bytes()).arg(limit.max(1)).arg(limit_bytes);
+        call.arg(&from[..]).arg(&range.end().to_be_bytes()[..]);
+        let [behind, found] = parts(store.run(script, call).await?, script.name)?;
+        let mut found = array(found, script.name)?.into_iter();
+        let mut events = Vec::new();
+        while let (Some(sequence), Some(event)) = (found.next(), found.next()) {
+            let both = bytes(sequence).zip(bytes(event)).ok_or_else(|| strange(script.name))?;
+            match read_event(key, &both.0, &both.1) {
+                Ok(event) => events.push(event),
+                Err(words) => return Ok(Err(words)),
+            }
+        }
+        match bytes(behind) {
+            Some(behind) if events.is_empty() => from = behind,
+            behind => return Ok(Ok((events, behind.is_none()))),
         }
     }
-    Ok(Ok((events, number(&end) == Some(1))))
 }
 
 fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
@@ -112,7 +119,8 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Events that are kept as `far-ahead` letters put no longer than `within` ms ago.
+/// Events that are kept as `far-ahead` letters put no longer than `within` ms ago: at least one if
+/// there is one.
 async fn far_ahead(
     store: &Redis,
     partition: &Partition,
@@ -122,24 +130,29 @@ async fn far_ahead(
 ) -> Result<Vec<Numbered>, StoreError> {
     let mut prefix = Vec::new();
     put_letter_key(key, &mut prefix);
-    let bounds = Bounds::of_sequences(&prefix, range);
-    let shard = store.shard_of(key);
-    let stream = &partition.stream;
-    let (now, letters) =
-        letters_of_shard(store, stream, shard, &bounds, FIND_EVENTS, FIND_BYTES).await?;
-    let put_from = now.saturating_sub(within);
-    let event = |(place, record): (Bytes, Bytes)| -> Option<Numbered> {
-        // A letter that cannot be read is no replay source, and no reason to stop.
-        let stored = kept_letter(store, &place, record, now)?;
-        let letter = stored.letter;
-        match letter.content {
-            LetterContent::Event(event)
-                if letter.cause == Cause::FarAhead && stored.at >= put_from =>
-            {
-                Some((letter.id.sequence, event))
-            }
-            _ => None,
-        }
+    let mut bounds = Bounds::of_sequences(&prefix, range);
+    let wanted = Wanted {
+        limit: FIND_EVENTS,
+        bytes: FIND_BYTES,
+        cause: Some(Cause::FarAhead),
+        within: within.min(store.dead_ttl),
     };
-    Ok(letters.into_iter().filter_map(event).collect())
+    loop {
+        let part =
+            letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
+                .await?;
+        // A letter that cannot be read is no replay source, and no reason to stop.
+        let events = part.letters.into_iter().filter_map(|(_, record)| {
+            let letter = decode_letter(&record).ok()?.letter;
+            match letter.content {
+                LetterContent::Event(event) => Some((letter.id.sequence, event)),
+                _ => None,
+            }
+        });
+        let events: Vec<Numbered> = events.collect();
+        match part.behind {
+            Some(behind) if events.is_empty() => bounds.go_on_behind(&behind),
+            _ => return Ok(events),
+        }
+    }
 }

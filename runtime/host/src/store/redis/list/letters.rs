@@ -9,7 +9,9 @@ use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
 use super::super::Redis;
 use super::super::value::{array, bytes, number, parts, strange};
 use super::PAGE_ROWS;
-use crate::store::codec::{decode_letter, put_letter_key, put_letter_place, split_letter_place};
+use crate::store::codec::{
+    cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
+};
 use crate::store::{Page, StoreError, StoredLetter};
 
 /// Bytes of letters of a page, after the first of each shard.
@@ -25,6 +27,11 @@ pub(in super::super) struct Bounds {
 }
 
 impl Bounds {
+    /// Only what is behind a place.
+    pub(in super::super) fn go_on_behind(&mut self, place: &[u8]) {
+        self.from = bound(b'(', place);
+    }
+
     /// Of letters of a key, whose places begin so, with these sequences.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
@@ -38,26 +45,54 @@ impl Bounds {
     }
 }
 
-/// Letters of one shard between two bounds, with their places and the time.
+/// Which letters between two bounds.
+pub(in super::super) struct Wanted {
+    /// So many at most.
+    pub(in super::super) limit: usize,
+    /// Until they have so many bytes.
+    pub(in super::super) bytes: usize,
+    /// All, or those of a cause.
+    pub(in super::super) cause: Option<Cause>,
+    /// Those of a cause: put no longer than so many ms ago.
+    pub(in super::super) within: u64,
+}
+
+impl Wanted {
+    fn all(limit: usize, bytes: usize) -> Self {
+        Self { limit, bytes, cause: None, within: 0 }
+    }
+}
+
+/// A part of the letters of one shard.
+pub(in super::super) struct Part {
+    now: u64,
+    /// With their places.
+    pub(in super::super) letters: Vec<(Bytes, Bytes)>,
+    /// The place behind which there are more.
+    pub(in super::super) behind: Option<Bytes>,
+}
+
+/// Letters of one shard between two bounds: as many as are wanted, or as one call looks for.
 pub(in super::super) async fn letters_of_shard(
     store: &Redis,
     stream: &str,
     shard: u32,
     bounds: &Bounds,
-    limit: usize,
-    bytes_limit: usize,
-) -> Result<(u64, Vec<(Bytes, Bytes)>), StoreError> {
+    wanted: &Wanted,
+) -> Result<Part, StoreError> {
     let script = &store.scripts.letters;
     let mut call = store.call_of(script, &store.of_stream(shard, stream, ["data", "letters"]));
-    call.arg(&bounds.from).arg(&bounds.to).arg(limit).arg(bytes_limit);
-    let [now, rows] = parts(store.run(script, call).await?, script.name)?;
+    let cause = wanted.cause.map(cause_number);
+    call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
+    call.arg(cause.as_slice()).arg(wanted.within);
+    let [now, behind, rows] = parts(store.run(script, call).await?, script.name)?;
     let now = number(&now).ok_or_else(|| strange(script.name))?;
     let mut letters = Vec::new();
     let mut values = array(rows, script.name)?.into_iter().filter_map(bytes);
     while let (Some(place), Some(record)) = (values.next(), values.next()) {
         letters.push((place, record));
     }
-    Ok((now, letters))
+    Ok(Part { now, letters, behind: bytes(behind) })
 }
 
 /// See [`Store::letters`](crate::store::Store::letters). Each shard has its letters in order; what
@@ -77,37 +112,32 @@ pub(in super::super) async fn letters(
     let mut bounds = Bounds { from: bound(b'[', &prefix), to: after_all(&prefix) };
     if let Some(cursor) = cursor {
         let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
-        bounds.from = bound(b'(', &place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
+        bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
     }
     // A letter without a key may be in any shard. Together they read a page.
-    let part = PAGE_BYTES / store.shards as usize;
+    let wanted = Wanted::all(limit, PAGE_BYTES / store.shards as usize);
     let shards =
-        (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &bounds, limit, part));
+        (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &bounds, &wanted));
     let (mut all, mut end, mut now) = (Vec::new(), None, 0);
-    for (time, letters) in try_join_all(shards).await? {
-        now = time.max(now);
-        let read: usize = letters.iter().map(|(_, record)| record.len()).sum();
-        if letters.len() >= limit || read >= part {
-            let last = letters.last().map(|(place, _)| place.clone());
-            end = [end, last].into_iter().flatten().min();
-        }
-        all.extend(letters);
+    for part in try_join_all(shards).await? {
+        now = part.now.max(now);
+        end = [end, part.behind].into_iter().flatten().min();
+        all.extend(part.letters);
     }
     all.sort_unstable();
     if let Some(end) = &end {
         all.truncate(all.partition_point(|(place, _)| place <= end));
     }
     let (mut rows, mut bytes) = (Vec::new(), 0);
-    let count = all.len();
-    for (at, (place, record)) in all.into_iter().enumerate() {
+    let mut all = all.into_iter().peekable();
+    while let Some((place, record)) = all.next() {
         bytes += record.len();
         rows.extend(kept_letter(store, &place, record, now));
-        let is_last = at + 1 == count && end.is_none();
-        if (rows.len() >= limit || bytes >= PAGE_BYTES || at + 1 == count) && !is_last {
+        if (rows.len() >= limit || bytes >= PAGE_BYTES) && all.peek().is_some() {
             return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
         }
     }
-    Ok(Page { rows, cursor: None })
+    Ok(Page { rows, cursor: end.map(|end| write_cursor(&end)) })
 }
 
 /// See [`Store::letter`](crate::store::Store::letter).
@@ -118,11 +148,11 @@ pub(in super::super) async fn letter(
 ) -> Result<Option<StoredLetter>, StoreError> {
     let place = place_of(id);
     let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
-    let shards =
-        (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &only, 1, PAGE_BYTES));
-    for (now, letters) in try_join_all(shards).await? {
-        for (place, record) in letters {
-            if let Some(letter) = kept_letter(store, &place, record, now) {
+    let one = Wanted::all(1, PAGE_BYTES);
+    let shards = (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &only, &one));
+    for part in try_join_all(shards).await? {
+        for (place, record) in part.letters {
+            if let Some(letter) = kept_letter(store, &place, record, part.now) {
                 return Ok(Some(letter));
             }
         }
@@ -131,12 +161,7 @@ pub(in super::super) async fn letter(
 }
 
 /// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.
-pub(in super::super) fn kept_letter(
-    store: &Redis,
-    place: &[u8],
-    record: Bytes,
-    now: u64,
-) -> Option<StoredLetter> {
+fn kept_letter(store: &Redis, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
         Err(error) => {

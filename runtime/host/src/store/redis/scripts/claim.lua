@@ -21,7 +21,7 @@ if not fence then
   -- Somebody may have removed it, and what older commits have to publish may be there.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
-  if not number or number > EXACT then
+  if not number or number >= EXACT then
     corrupt_field('b' .. partition, data, 'number of a commit')
   end
   fence = string.rep('\0', 17) .. pack('<I8', number) .. string.rep('\0', 16)

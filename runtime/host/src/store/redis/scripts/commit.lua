@@ -6,7 +6,7 @@
 -- after it no record speaks of any more. So a script that ends half-way, or a server's log that is
 -- read back to a point within it, leaves nothing wrong, and the same commit may be made again.
 local NO_NUMBER = string.rep('\0', 8)
--- Arguments of the one HSET: nearly what Lua's stack holds.
+-- Arguments of the one HSET: nearly what Lua's stack holds. The host's `BATCH_LIMIT` rests on it.
 local MOST = 7900
 
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)

@@ -14,6 +14,8 @@ local CHUNK = 1000
 local MANY = 20 * CHUNK
 -- Up to here Lua counts without holes.
 local EXACT = 2 ^ 52
+-- The longest outbox, in commits: a thousand a second for fifty days. To look for more takes hours.
+local LONGEST = 2 ^ 32
 
 local function has(flags, flag)
   return flags % (flag * 2) >= flag
@@ -65,13 +67,18 @@ local function read_fence(data, partition)
     return nil
   end
   local last = is_fence(fence) and unpack8('<I8', fence, 18)
-  if not last or last > EXACT then
+  -- The time of the last commit as well, since the next one is later.
+  if not last or last >= EXACT or unpack8('<I8', fence, 26) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
   local number = string.find(first, '^%d+$') and tonumber(first)
   if not number or number < 1 or number > last + 1 then
     corrupt_field('q' .. partition, data, 'number of a commit up to the last one. Remove it: what is'
       .. ' still there of the outbox is then published, be it once more')
+  end
+  if last - number > LONGEST then
+    corrupt_field('f' .. partition, data, 'fence that can be: it says that the last commit was number '
+      .. text(last) .. ', and something of number ' .. text(number) .. ' is not published')
   end
   return fence, last, number
 end
@@ -104,16 +111,22 @@ local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
 
+-- A number of no fixed width, and its width.
+local function varint(bytes, from)
+  local number, scale, at, digit = 0, 1, from, nil
+  repeat
+    digit = byte(bytes, at) or 0
+    number, scale, at = number + digit % 128 * scale, scale * 128, at + 1
+  until digit < 128 or at == from + 10
+  return number, at - from
+end
+
 -- The ids that a record says its key has taken: the first sequence, and the one behind the last.
 local function ids_range(record)
   local at, numbers = NUMBERS, {}
   for i = 1, 7 do
-    local number, scale, stop, digit = 0, 1, at + 10, nil
-    repeat
-      digit = byte(record, at) or 0
-      number, scale, at = number + digit % 128 * scale, scale * 128, at + 1
-    until digit < 128 or at == stop
-    numbers[i] = number
+    local number, width = varint(record, at)
+    numbers[i], at = number, at + width
   end
   local last_spilled, first = numbers[6], numbers[7]
   local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)

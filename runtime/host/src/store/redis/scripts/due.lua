@@ -13,14 +13,19 @@ local function first_rank()
   if there and tonumber(there) == tonumber(after_at) then
     return redis.call('ZRANK', due, after_key) + 1
   end
+  -- Those of one time are in the order of their keys.
   local rank = redis.call('ZCOUNT', due, '-inf', '(' .. after_at)
-  while true do
-    local entry = redis.call('ZRANGE', due, rank, rank, 'WITHSCORES')
-    if not entry[1] or tonumber(entry[2]) > tonumber(after_at) or is_after(entry[1], after_key) then
-      return rank
+  local behind = redis.call('ZCOUNT', due, '-inf', after_at)
+  while rank < behind do
+    local middle = math.floor((rank + behind) / 2)
+    local entry = redis.call('ZRANGE', due, middle, middle)
+    if not entry[1] or is_after(entry[1], after_key) then
+      behind = middle
+    else
+      rank = middle + 1
     end
-    rank = rank + 1
   end
+  return rank
 end
 
 local gone, moved = {}, {}

@@ -10,6 +10,9 @@ for i = 1, #scanned[2], 2 do
   elseif is_sound(record) then
     size = math.max(#record + 1 - state_at(record), 0)
     record = sub(record, 1, state_at(record) - 1)
+  else
+    -- Enough to say that it is none.
+    record = sub(record, 1, SHORTEST)
   end
   rows[#rows + 1] = {key, record, size}
 end

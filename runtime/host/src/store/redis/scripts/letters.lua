@@ -1,23 +1,47 @@
--- Reads letters between two places, in order, until they have so many bytes: the time, and for
--- each place and record.
+-- Reads letters between two places, in order, until they have so many bytes, or so many places were
+-- looked at that it is enough for one call. Of a cause, where one is named, and then those that were
+-- put at a time or later. Answers the time, the place up to which it has looked if there are more,
+-- and of each letter place and record.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local rows, read = {}, 0
-while #rows < 2 * limit and read < bytes do
+local cause, within = ARGV[6], tonumber(ARGV[7])
+local now = time_now()
+
+-- Whether it is one of those that are asked for. What cannot be read has no cause.
+local function is_wanted(record)
+  if record == '' then
+    -- It is being removed.
+    return false
+  end
+  if cause == '' then
+    return true
+  end
+  local at = LETTER_KEY
+  local length, width = varint(record, at)
+  local _, next_width = varint(record, at + width + length)
+  local at_cause = at + width + length + next_width + 8
+  return #record > at_cause and sub(record, at_cause, at_cause) == cause
+    and unpack8('<I8', record, LETTER_TIME) + within >= now
+end
+
+local rows, read, looked = {}, 0, 0
+while true do
   local some = math.min(limit, 16)
   local places = members_of(letters, from, to, some)
   for _, place in ipairs(places) do
     local record = redis.call('HGET', data, 'l' .. place)
     from = '(' .. place
-    -- One that is empty is being removed.
-    if record and record ~= '' then
+    if record and is_wanted(record) then
       rows[#rows + 1] = place
       rows[#rows + 1] = record
       read = read + #record
     end
   end
+  looked = looked + #places
   if #places < some then
-    break
+    return {text(now), false, rows}
+  end
+  if #rows >= 2 * limit or read >= bytes or looked >= MANY then
+    return {text(now), places[#places], rows}
   end
 end
-return {text(time_now()), rows}

@@ -1,7 +1,7 @@
 -- Writes down what this store is at its first use, and answers what is written, with the commands
 -- that the user may not run.
-local store, data, index = KEYS[1], KEYS[2], KEYS[3]
-local schema, shards = ARGV[2], ARGV[3]
+local store, data, index, partitions = unpack(KEYS)
+local schema, shards, replicas = ARGV[2], ARGV[3], ARGV[4]
 
 local function may(...)
   return redis.acl_check_cmd(...)
@@ -14,14 +14,14 @@ for name, allowed in pairs({
   ['sadd'] = may('SADD', data, '1'), ['smembers'] = may('SMEMBERS', data),
   ['hget'] = may('HGET', data, 'f'), ['hmget'] = may('HMGET', data, 'f'),
   ['hset'] = may('HSET', data, 'f', '1'), ['hdel'] = may('HDEL', data, 'f'),
-  ['hlen'] = may('HLEN', data), ['hkeys'] = may('HKEYS', data), ['hscan'] = may('HSCAN', data, 0),
+  ['hlen'] = may('HLEN', data), ['hscan'] = may('HSCAN', data, 0),
   ['hexists'] = may('HEXISTS', data, 'f'), ['hstrlen'] = may('HSTRLEN', data, 'f'),
   ['zadd'] = may('ZADD', index, 0, 'm'), ['zrem'] = may('ZREM', index, 'm'),
   ['zrange'] = may('ZRANGE', index, 0, 0), ['zrank'] = may('ZRANK', index, 'm'),
   ['zrangebylex'] = may('ZRANGEBYLEX', index, '-', '+'),
   ['zrangebyscore'] = may('ZRANGEBYSCORE', index, 0, 0),
   ['zcount'] = may('ZCOUNT', index, 0, 0), ['zscore'] = may('ZSCORE', index, 'm'),
-  ['time'] = may('TIME'),
+  ['time'] = may('TIME'), ['wait'] = replicas == '0' or may('WAIT', '1', '1'),
 }) do
   if not allowed then
     missing[#missing + 1] = name
@@ -34,6 +34,11 @@ if #missing > 0 then
 end
 
 if redis.call('HLEN', store) == 0 then
+  if #redis.call('SMEMBERS', partitions) > 0 then
+    return redis.error_reply('CORRUPT ' .. store .. ', which says how many shards there are, is not'
+      .. ' there, and ' .. partitions .. ' is: write it as it was (HSET ' .. store .. ' schema '
+      .. schema .. ' shards N), or use another store.prefix')
+  end
   redis.call('HSET', store, 'schema', schema, 'shards', shards)
 end
 return redis.call('HMGET', store, 'schema', 'shards')

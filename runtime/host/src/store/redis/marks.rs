@@ -1,0 +1,78 @@
+//! Marks: small values by name. They lie in shard 0.
+
+use bytes::Bytes;
+use redis::cmd;
+
+use super::error::{failed, has_code};
+use super::script::Script;
+use super::value::bytes;
+use super::{Redis, commit};
+use crate::store::{Claim, MARK_NAME_LIMIT, Mark, Partition, Store as _, StoreError};
+
+const HASH: &str = "marks";
+
+/// See [`Store::put_checkpoint`](crate::store::Store::put_checkpoint).
+pub(super) async fn put_checkpoint(
+    store: &Redis,
+    partition: &Partition,
+    claim: Claim,
+    breaks: u64,
+    mark: &Mark,
+) -> Result<bool, StoreError> {
+    check([mark])?;
+    let script = &store.scripts.checkpoint;
+    let [data] = store.of_stream(0, &partition.stream, ["data"]);
+    let mut call = store.call_of(script, &[data, store.names.common(HASH)]);
+    call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
+    call.arg(&mark.name).arg(&mark.value[..]);
+    // Never over another connection than the one that `breaks` was read on: a server that was
+    // restarted may have other data.
+    let of_others = store.breaks() - store.link.breaks();
+    let breaks = breaks.saturating_sub(of_others);
+    let answer = match store.link.call_unless_broken(&call, breaks).await {
+        Err(error) if has_code(&error, "NOSCRIPT") => {
+            store.link.call_unless_broken(&script.with_text(&call), breaks).await
+        }
+        answer => answer,
+    };
+    let answer = answer.map_err(|error| failed(&error));
+    match store.named(answer, || Script::keys(&call)).await {
+        Ok(answer) => Ok(answer.is_some()),
+        Err(StoreError::Unavailable(reason)) => {
+            store.tell(&format!("a checkpoint is not written, and is made again: {reason}"));
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// See [`Store::put_marks`](crate::store::Store::put_marks).
+pub(super) async fn put(store: &Redis, marks: &[Mark]) -> Result<(), StoreError> {
+    check(marks)?;
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let mut put = cmd("HSET");
+    put.arg(store.names.common(HASH));
+    for mark in marks {
+        put.arg(&mark.name).arg(&mark.value[..]);
+    }
+    store.ask(&put).await.map(drop)
+}
+
+/// See [`Store::mark`](crate::store::Store::mark).
+pub(super) async fn get(store: &Redis, name: &str) -> Result<Option<Bytes>, StoreError> {
+    let mut get = cmd("HGET");
+    get.arg(store.names.common(HASH)).arg(name);
+    store.ask(&get).await.map(bytes)
+}
+
+fn check<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Result<(), StoreError> {
+    match marks.into_iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
+        None => Ok(()),
+        Some(mark) => Err(StoreError::Unusable(format!(
+            "the name of a mark has {} bytes; {MARK_NAME_LIMIT} are allowed",
+            mark.name.len()
+        ))),
+    }
+}

@@ -1,0 +1,118 @@
+//! How far a file is read, where the checkpoint lies in Redis: it must never speak of another
+//! owner's commits, nor of commits that the server has lost.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Result, ensure};
+use ordain_servers::{Redis, wait_until};
+use ordain_tests::host::Home;
+
+/// Many times what a crash may bring again.
+const EVENTS: usize = 60_000;
+
+/// A `fifo` stream of one key, so that whatever is read again far behind is taken for new.
+struct Rig {
+    redis: Redis,
+    home: Home,
+}
+
+impl Rig {
+    fn new() -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nid_window = 5024\n\
+             source = {{ kind = \"file\", path = \"events.ndjson\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        );
+        let home = Home::new(&["tally"], &config)?;
+        let line = |number: usize| {
+            format!(
+                "{{\"specversion\":\"1.0\",\"source\":\"t\",\"id\":\"e{number}\",\"subject\":\"k\",\
+                 \"type\":\"t\",\"data\":{{\"n\":{number}}}}}\n"
+            )
+        };
+        home.write("events.ndjson", (1..=EVENTS).map(line).collect::<String>())?;
+        Ok(Self { redis, home })
+    }
+
+    fn start(&self, name: &str, args: &[&str]) -> Result<Child> {
+        let out = |kind: &str| File::create(self.home.path(&format!("{kind}-{name}")));
+        let mut command =
+            self.home.ordain(&[&["--log", "warn", "run", "--json"], args].concat())?;
+        Ok(command.stdout(out("out")?).stderr(out("err")?).stdin(Stdio::null()).spawn()?)
+    }
+
+    fn printed(&self, name: &str, at_least: usize) -> Result<()> {
+        wait_until("messages", || Ok(self.home.lines(&format!("out-{name}")) >= at_least))
+    }
+
+    /// The checkpoint as it is stored.
+    fn mark(&self) -> Result<String> {
+        let mark =
+            self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases/events.ndjson"])?;
+        Ok(mark.text().unwrap_or_default().to_owned())
+    }
+
+    /// One more run finds everything done. It may print what may not have been printed.
+    fn nothing_is_done_again(&self, runs: &[&str]) -> Result<()> {
+        let status = self.start("last", &["--once"])?.wait()?;
+        ensure!(status.success(), "{}", self.home.read("err-last"));
+        let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));
+        let printed = printed.collect::<String>();
+        let known: HashSet<&str> = printed.lines().collect();
+        let last = self.home.read("out-last");
+        ensure!(last.lines().all(|line| known.contains(line)), "events took effect twice");
+        let row = &self.home.rows(&["keys", "list", "cases", "--json"])?[0];
+        ensure!(row["next"] == EVENTS + 1, "{row}");
+        Ok(())
+    }
+}
+
+fn signal(run: &Child, name: &str) -> Result<()> {
+    let status = Command::new("kill").args(["-s", name, &run.id().to_string()]).status()?;
+    ensure!(status.success(), "kill -s {name}");
+    Ok(())
+}
+
+#[test]
+fn an_owner_that_has_lost_the_partition_writes_none() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut first = rig.start("first", &[])?;
+    rig.printed("first", 10_000)?;
+    signal(&first, "STOP")?;
+    let status = rig.start("second", &["--once"])?.wait()?;
+    ensure!(status.success(), "{}", rig.home.read("err-second"));
+    let mark = rig.mark()?;
+    ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
+    signal(&first, "CONT")?;
+    ensure!(first.wait()?.code() == Some(1), "{}", rig.home.read("err-first"));
+    ensure!(rig.home.read("err-first").contains("another process has taken the partition over"));
+    ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
+    rig.nothing_is_done_again(&["first", "second"])
+}
+
+#[test]
+fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut run = rig.start("first", &[])?;
+    rig.printed("first", 10_000)?;
+    let early = rig.redis.snapshot()?;
+    let all = format!("\"line\":{EVENTS}");
+    rig.printed("first", EVENTS)?;
+    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.redis.go_back(&early)?;
+    // Memory has all that is lost. Only when that is there again is the checkpoint true.
+    wait_until("the checkpoint again", || {
+        let mark = rig.mark()?;
+        let row = &rig.home.rows(&["keys", "list", "cases", "--json"])?[0];
+        ensure!(!mark.contains(&all) || row["next"] == EVENTS + 1, "{mark} where there is {row}");
+        Ok(mark.contains(&all))
+    })?;
+    run.kill()?;
+    run.wait()?;
+    rig.nothing_is_done_again(&["first"])
+}

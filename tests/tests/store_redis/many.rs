@@ -1,0 +1,77 @@
+//! So much of something that one call must not look at all of it.
+
+use ordain::store::Store;
+use ordain_core::{Cause, DeadLetter, Expect, LetterContent};
+use ordain_tests::conformance::{DEAD_TTL, Owner, event, fresh, job};
+
+use super::own::{Own, letter, step};
+
+/// More than one call looks at.
+const MANY: usize = 50_000;
+
+/// Letters of other causes, and those that were put too long ago, hide no event that came too far
+/// ahead.
+#[tokio::test]
+async fn far_ahead_behind_large_letters() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, fresh("a", Expect::Absent, job(1))).await;
+    let far = |sequence, tag, cause, data: &str| DeadLetter {
+        cause,
+        content: LetterContent::Event(event("a", sequence, data)),
+        ..letter("a", sequence, tag)
+    };
+    let large = "x".repeat(1 << 20);
+    for sequence in 2..=20 {
+        let mut write = fresh("a", Expect::Next(1), job(1));
+        write.letters.push(far(sequence, 0, Cause::Rejected, &large));
+        owner.write(store, write).await;
+    }
+    let mut write = fresh("a", Expect::Next(1), job(1));
+    write.letters.push(far(21, 1, Cause::FarAhead, "wanted"));
+    write.letters.push(letter("a", 22, 0));
+    owner.write(store, write).await;
+    let found = store.find(&owner.partition, &"a".into(), &[1..=30], DEAD_TTL).await;
+    let found = found.expect("an answer").expect("events");
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
+}
+
+/// Entries of indexes whose values are gone are looked at in parts, and what is behind them is found.
+#[tokio::test]
+async fn indexes_of_what_is_gone() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = step("a", 1);
+    write.spill = vec![(u64::MAX - 1, event("a", u64::MAX - 1, "spilled"))];
+    write.job.spilled.add(u64::MAX - 1);
+    write.letters = vec![letter("a", u64::MAX - 1, 0)];
+    write.due_in = Some(1_000_000);
+    owner.write(store, write).await;
+    let shard = owner.shard("a");
+    let put = |kind: &str, member: &str| {
+        let name = own.name(shard, kind);
+        let add = format!("for i = 1, {MANY} do redis.call('ZADD', name, 0, {member}) end");
+        own.lua(&add, &name, b"");
+    };
+    put("spilled:s", "'\\0\\1a' .. struct.pack('>I8', i)");
+    put("letters:s", "'a\\0\\0' .. struct.pack('>I8I8', i, 0)");
+    own.command(&["SLOWLOG", "RESET"]);
+    own.command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000000"]);
+    assert_eq!(owner.spilled(store, "a", 0).await, [u64::MAX - 1]);
+    let (mut cursor, mut pages, mut rows) = (None, 0, Vec::new());
+    loop {
+        let page = store.letters("s", None, cursor.as_deref(), 100).await.expect("letters");
+        rows.extend(page.rows);
+        pages += 1;
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(rows.len(), 1);
+    assert!(pages > 2, "{pages}");
+    assert_eq!(own.command(&["SLOWLOG", "LEN"]).int(), Some(0));
+}
