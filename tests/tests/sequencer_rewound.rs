@@ -3,9 +3,10 @@
 #[path = "sequencer_rewound/rig.rs"]
 mod rig;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ordain_core::{Cause, GapSettings, Input, Settings, Stop};
+use ordain_core::{Cause, GapSettings, Input, Settings, Stop, shard_of};
 
 use rig::{Rig, settings};
 
@@ -80,6 +81,36 @@ fn what_does_not_apply_as_it_did_ends_ownership() {
     rig.deliver(6);
     let Some(Stop::Rewound { detail, .. }) = rig.stopped else { panic!("{:?}", rig.stopped) };
     assert!(detail.contains("commit 4 could not be made again"), "{detail}");
+}
+
+#[test]
+fn what_is_being_made_again_is_kept_although_others_need_the_room() {
+    let other = (0..100).map(|it| format!("b{it}")).find(|it| shard_of(it, 2) != shard_of("a", 2));
+    let other = other.expect("a key of the other shard");
+    let mut tried = 0;
+    // Somewhere among these the three commits have room, and one more has not.
+    for keep_bytes in (500..5_000).step_by(20) {
+        let mut rig = Rig::with(Settings { shards: 2, ..settings(keep_bytes) });
+        (1..=3).for_each(|sequence| rig.deliver(sequence));
+        rig.stored.clear();
+        rig.commits = Some(VecDeque::new());
+        rig.tell(Input::StoreMayHaveGoneBack);
+        if rig.numbers() != [1, 2, 3, 3] {
+            continue;
+        }
+        rig.answer_commit();
+        if rig.stopped.is_some() {
+            continue;
+        }
+        tried += 1;
+        assert_eq!(rig.numbers(), [1, 2, 3, 3, 1]);
+        (1..=2).for_each(|sequence| rig.deliver_to(&other, sequence));
+        assert_eq!(rig.acked, 5);
+        rig.refuses = true;
+        rig.answer_commit();
+        assert!(rig.stopped.is_some(), "commit 1 is lost, and nothing says so: {keep_bytes}");
+    }
+    assert!(tried > 10, "{tried}");
 }
 
 /// Event 3 is spilled and acknowledged by commit 2.

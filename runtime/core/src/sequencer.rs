@@ -87,6 +87,8 @@ pub struct Sequencer {
     ahead: usize,
     /// Bytes of events, states, outcomes and what is unpublished.
     memory: usize,
+    /// Those of them in kept commits.
+    kept: usize,
     /// What a turn's outcome took lately, in bytes.
     outcome: usize,
     /// The turn that was started last although it did not fit, and when.
@@ -132,6 +134,7 @@ impl Sequencer {
             turns: 0,
             ahead: 0,
             memory: 0,
+            kept: 0,
             outcome: 0,
             extra: None,
             outbox: 0,

@@ -1,22 +1,27 @@
 //! A sequencer, and a store that can forget its last commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
 use ordain::config::{self, Share};
 use ordain_core::{
     Applied, Batch, Change, CommitReply, Effect, Event, EventParts, Expect, Input, Job, JobWrite,
-    Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict,
+    Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
 };
 
-/// One key and one shard.
+/// The key "a" and its shard. Commits of other shards are applied, and no more is known of them.
 pub(crate) struct Rig {
     pub(crate) sequencer: Sequencer,
-    /// Every batch that was sent, in order.
+    shard: u32,
+    /// Every batch of the shard that was sent, in order.
     pub(crate) sent: Vec<Arc<Batch>>,
-    /// What the store has of the only shard that is used, and what it answered.
+    /// What the store has of the shard, and what it answered.
     pub(crate) stored: Vec<(Arc<Batch>, Applied)>,
+    /// Commits of the shard that wait to be answered, if they are to.
+    pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
+    /// Errors of the letters that were published.
+    pub(crate) published: Vec<String>,
     /// The next commits are not answered.
     pub(crate) silent: u32,
     /// Commits are applied, and not answered.
@@ -56,9 +61,12 @@ impl Rig {
     pub(crate) fn with(settings: Settings) -> Self {
         let commits = vec![0; settings.shards as usize];
         Self {
+            shard: shard_of("a", settings.shards),
             sequencer: Sequencer::new(settings, &commits, 0),
             sent: Vec::new(),
             stored: Vec::new(),
+            commits: None,
+            published: Vec::new(),
             silent: 0,
             unheard: false,
             reads: None,
@@ -73,8 +81,12 @@ impl Rig {
 
     /// Delivers an event; each that can run is a commit.
     pub(crate) fn deliver(&mut self, sequence: u64) {
+        self.deliver_to("a", sequence);
+    }
+
+    pub(crate) fn deliver_to(&mut self, key: &str, sequence: u64) {
         let event = Event::new(&EventParts {
-            key: "a",
+            key,
             sequence: Some(sequence),
             data: &sequence.to_le_bytes(),
             ..EventParts::default()
@@ -114,8 +126,17 @@ impl Rig {
                 }),
                 Effect::Commit(batch) => {
                     let (shard, number) = (batch.shard, batch.number);
-                    self.sent.push(Arc::clone(&batch));
-                    Input::Committed { shard, number, reply: self.commit(batch) }
+                    let reply = if shard == self.shard {
+                        self.sent.push(Arc::clone(&batch));
+                        if let Some(commits) = &mut self.commits {
+                            commits.push_back(batch);
+                            continue;
+                        }
+                        self.commit(batch)
+                    } else {
+                        CommitReply::Applied(Applied { time: self.now, ..Applied::default() })
+                    };
+                    Input::Committed { shard, number, reply }
                 }
                 Effect::Load { token, key } => {
                     let record = self.record().filter(|_| &*key == "a");
@@ -147,7 +168,11 @@ impl Rig {
                     self.stopped = Some(stop);
                     continue;
                 }
-                effect @ Effect::Publish { .. } => panic!("nothing here leads to {effect:?}"),
+                Effect::Publish { batch, applied } => {
+                    let letters = batch.forwarded(&applied);
+                    self.published.extend(letters.map(|letter| letter.error.clone()));
+                    continue;
+                }
             };
             self.sequencer.handle(self.now, answer);
         }
@@ -161,13 +186,22 @@ impl Rig {
         }
     }
 
+    /// Answers the commit that has waited longest.
+    pub(crate) fn answer_commit(&mut self) {
+        let batch = self.commits.as_mut().and_then(VecDeque::pop_front).expect("a commit");
+        let (shard, number) = (batch.shard, batch.number);
+        let reply = self.commit(batch);
+        self.tell(Input::Committed { shard, number, reply });
+    }
+
     fn spilled(&self, token: Token, from: u64) -> Input {
         let (_, spilled) = self.record().expect("what is spilled has a job");
         let events = spilled.into_iter().filter(|it| it.0 >= from).collect();
         Input::SpillRead { token, read: Ok((events, true)) }
     }
 
-    fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
+    /// A commit arrives at the store.
+    pub(crate) fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
         let (last, number) = (self.stored.len() as u64, batch.number);
         if self.silent > 0 {
             self.silent -= 1;
@@ -186,9 +220,16 @@ impl Rig {
         let mut applied = Applied { time, ..Applied::default() };
         let next = self.record().map(|(job, _)| job.next);
         let holds = |write: &JobWrite| write.expect == next.map_or(Expect::Absent, Expect::Next);
-        if std::mem::take(&mut self.refuses) || batch.writes.iter().any(|write| !holds(write)) {
-            applied.refused.push((0, Refusal::Next(next)));
+        let refuses = std::mem::take(&mut self.refuses);
+        for (at, write) in batch.writes.iter().enumerate() {
+            if refuses || !holds(write) {
+                applied.refused.push((at, Refusal::Next(next)));
+            }
         }
+        let there = || self.stored.iter().flat_map(|(stored, _)| &stored.letters);
+        applied.known = (0..batch.letters.len())
+            .filter(|at| there().any(|letter| letter.id == batch.letters[*at].id))
+            .collect();
         self.stored.push((batch, applied.clone()));
         if self.unheard {
             return CommitReply::Unknown;

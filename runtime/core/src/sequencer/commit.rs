@@ -80,6 +80,11 @@ impl Shard {
         self.in_doubt || self.asked || self.gone_back
     }
 
+    /// Whether kept commits are on their way into the store.
+    fn makes_again(&self) -> bool {
+        self.sending.len() > usize::from(self.in_flight.is_some())
+    }
+
     /// Whether this is the batch whose answer is waited for.
     fn awaits(&self, number: u64) -> bool {
         self.resend_at.is_none() && self.sending.front().is_some_and(|it| it.number == number)

@@ -96,7 +96,7 @@ fn memory(batch: &Batch) -> usize {
 impl Sequencer {
     /// Keeps a commit in case that the store loses it, and as many as fit of those before it. Where
     /// all are too much, the shard with the most gives up its oldest: one of which older ones are
-    /// lost is worth nothing.
+    /// lost is worth nothing. None is given up by a shard of which some are being made again.
     pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &Applied) {
         if self.settings.keep_bytes == 0 {
             return;
@@ -110,12 +110,15 @@ impl Sequencer {
             bytes,
         });
         self.memory += bytes;
-        while self.shards.iter().map(|it| it.kept.bytes).sum::<usize>() > self.settings.keep_bytes
-            && let Some(most) = self.shards.iter_mut().max_by_key(|it| it.kept.bytes)
+        self.kept += bytes;
+        while self.kept > self.settings.keep_bytes
+            && let shards = self.shards.iter_mut().filter(|it| !it.makes_again())
+            && let Some(most) = shards.max_by_key(|it| it.kept.bytes)
             && let Some(commit) = most.kept.commits.pop_front()
         {
             most.kept.bytes -= commit.bytes;
             self.memory -= commit.bytes;
+            self.kept -= commit.bytes;
         }
     }
 
@@ -186,11 +189,8 @@ impl Sequencer {
         // sure. So what was read meanwhile never counts.
         state.gone_back = true;
         let number = batch.number;
-        let at = state.kept.commits.iter().rposition(|it| it.batch.number == number);
-        let Some(commit) = at.and_then(|at| state.kept.commits.get_mut(at)) else { return };
-        if commit.applied == applied {
-            return;
-        }
+        let commit = state.kept.commits.iter_mut().rfind(|it| it.batch.number == number);
+        let Some(commit) = commit.filter(|it| it.applied != applied) else { return };
         if !applied.refused.is_empty() {
             let found =
                 format!("commit {number} could not be made again: its keys have changed since");
