@@ -6,7 +6,9 @@ mod rig;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ordain_core::{Cause, GapSettings, Input, Settings, Stop, shard_of};
+use ordain_core::{
+    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, Settings, Stop, shard_of,
+};
 
 use rig::{Rig, settings};
 
@@ -111,6 +113,53 @@ fn what_is_being_made_again_is_kept_although_others_need_the_room() {
         assert!(rig.stopped.is_some(), "commit 1 is lost, and nothing says so: {keep_bytes}");
     }
     assert!(tried > 10, "{tried}");
+}
+
+/// Commit 2 has a letter, and its first sending is on its way for long; the second finds that the
+/// store has lost commit 1. That is made again.
+fn rig_with_a_late_letter() -> Rig {
+    let mut rig = Rig::with(Settings { forward_letters: true, ..settings(1 << 20) });
+    rig.deliver(1);
+    rig.commits = Some(VecDeque::new());
+    rig.delivered += 1;
+    let letter = DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: 2 },
+        cause: Cause::Unreadable,
+        error: "the letter".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Nothing,
+    };
+    rig.tell(Input::Unreadable { delivery: rig.delivered, letter: Box::new(letter) });
+    rig.silent = 1;
+    rig.answer_commit();
+    rig.stored.clear();
+    rig.answer_commit();
+    rig.answer_commit();
+    assert_eq!(rig.numbers(), [1, 2, 2, 1, 2]);
+    assert_eq!((rig.sent[4].letters.len(), rig.acked), (0, 1), "it is void");
+    rig
+}
+
+#[test]
+fn a_letter_of_a_late_commit_that_was_applied_is_published() {
+    let mut rig = rig_with_a_late_letter();
+    rig.commit(Arc::clone(&rig.sent[1]));
+    rig.answer_commit();
+    while rig.commits.as_ref().is_some_and(|commits| !commits.is_empty()) {
+        rig.answer_commit();
+    }
+    assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
+    assert_eq!(rig.stopped, None);
+}
+
+#[test]
+fn a_letter_of_a_void_commit_is_in_the_next() {
+    let mut rig = rig_with_a_late_letter();
+    rig.answer_commit();
+    assert_eq!((rig.sent[5].number, rig.sent[5].letters.len(), rig.acked), (3, 1, 1));
+    rig.answer_commit();
+    assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
 }
 
 /// Event 3 is spilled and acknowledged by commit 2.

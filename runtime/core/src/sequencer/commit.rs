@@ -197,7 +197,10 @@ impl Sequencer {
         state.tries = 0;
         let Some(batch) = state.sending.pop_front() else { return };
         match state.in_flight.take_if(|_| state.sending.is_empty()) {
-            Some(flight) => self.applied(flight, applied),
+            Some(mut flight) => {
+                flight.return_letters(&applied, &mut state.letters);
+                self.applied(flight, applied);
+            }
             None => self.made_again(batch, applied),
         }
         if self.stopped {

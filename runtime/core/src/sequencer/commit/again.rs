@@ -10,19 +10,23 @@
 //! broke. What was read before may be older than what is made again, and
 //! nothing shows it: an event that is spilled again moves no `next`. So whatever may rest on that
 //! is undone: the batch in flight is made void, and after it the lanes of the shard are loaded
-//! again. Void are its writes, by a condition that never holds. It is not another batch under the
-//! same number: an earlier sending of it may still arrive, and then the answer tells what applied.
+//! again. Void are its writes, by a condition that never holds, and its letters go into the next
+//! batch. It is not another batch under the same number: an earlier sending of it may still arrive,
+//! and then the answer tells what applied.
 //!
 //! One case remains. If an earlier sending, one that came after the store went back, arrives
-//! between the last commit made again and the void one, it is applied as it was.
+//! between the last commit made again and the void one, it is applied as it was, and what it has
+//! done counts: its letters are in the store's outbox, and no later batch would bring them there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::InFlight;
 use crate::effect::{Effect, Stop};
 use crate::event::Message;
-use crate::job::{Applied, Batch, Expect, JobWrite};
+use crate::job::{Applied, Batch, Change, Expect, Job, JobWrite};
 use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
 use crate::sequencer::letters::FreeLetter;
@@ -55,19 +59,36 @@ impl Commit {
     }
 }
 
-/// A batch of which no write applies.
+/// A batch of which no write applies, without letters. It has one write more, of a key that no
+/// event has: that it was refused tells that this batch was applied, not an earlier sending.
 fn void(batch: &Batch) -> Batch {
-    let mut batch = batch.clone();
-    for write in &mut batch.writes {
+    let mut writes = batch.writes.clone();
+    writes.push(JobWrite {
+        key: "".into(),
+        expect: Expect::Absent,
+        job: Job::new(0, 0),
+        state: Change::Keep,
+        messages: Vec::new(),
+        letters: Vec::new(),
+        consumed: Vec::new(),
+        spill: Vec::new(),
+        ids: SmallVec::new(),
+        due_in: None,
+        expire_in: None,
+    });
+    for write in &mut writes {
         // Nobody gets there: it would be after the last sequence there is.
         write.expect = Expect::Next(u64::MAX);
     }
-    batch
+    Batch { writes, letters: Vec::new(), ..*batch }
 }
 
 impl InFlight {
-    /// Its letters go into the next batch.
-    fn return_letters(&mut self, letters: &mut VecDeque<FreeLetter>) {
+    /// Where it was the void batch that was applied, its letters go into the next one.
+    pub(super) fn return_letters(&mut self, applied: &Applied, letters: &mut VecDeque<FreeLetter>) {
+        if applied.refused.last().is_none_or(|it| it.0 != self.batch.writes.len()) {
+            return;
+        }
         let own = self.batch.letters.iter().cloned().zip(self.letters.drain(..));
         for (letter, delivery) in own.rev() {
             self.bytes -= letter.memory();
@@ -163,11 +184,10 @@ impl Sequencer {
         }
         let missing = state.kept.commits.iter().filter(|it| it.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
-        if let Some(flight) = &mut state.in_flight {
+        if let Some(flight) = &state.in_flight {
             if fault!(self, SendWhatRestsOnOldReads) {
                 state.sending.push_back(Arc::clone(&flight.batch));
             } else {
-                flight.return_letters(&mut state.letters);
                 state.sending.push_back(Arc::new(void(&flight.batch)));
             }
         }
