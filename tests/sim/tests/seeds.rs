@@ -32,7 +32,7 @@ fn the_invariants_hold() {
 }
 
 /// Runs that once broke something.
-const BROKEN_ONCE: [(Profile, u64); 6] = [
+const BROKEN_ONCE: [(Profile, u64); 7] = [
     // Repeats that a dead owner counted: its record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
@@ -44,6 +44,8 @@ const BROKEN_ONCE: [(Profile, u64); 6] = [
     (Profile::Tiny, 962),
     // A full key was loaded again without end for what a replay had found.
     (Profile::TinyCrashy, 54_239),
+    // An event that trapped was taken for the one that stood under its number before a reload.
+    (Profile::GoesBackTiny, 39_627),
 ];
 
 #[test]

@@ -59,7 +59,8 @@ impl Sequencer {
             limit = limit.min(self.settings.run_ahead - self.ahead);
         }
         let lane = &mut self.lanes[index];
-        if lane.rare.again == Some(lane.done) {
+        let fresh = lane.has_trapped();
+        if fresh {
             limit = 1;
         }
         let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
@@ -83,7 +84,7 @@ impl Sequencer {
             key: lane.key.clone(),
             state: lane.state.clone(),
             events,
-            fresh: lane.rare.again == Some(lane.done),
+            fresh,
             bytes: self.settings.batch_bytes,
         }));
     }

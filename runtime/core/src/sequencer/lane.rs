@@ -359,6 +359,17 @@ impl Lane {
             && self.rare.gap.as_ref().is_none_or(|gap| !gap.asks())
     }
 
+    /// The event to run next: its sequence and content.
+    pub(super) fn at_done(&self) -> Option<(u64, u64)> {
+        let held = self.held.head().filter(|held| held.sequence == self.done)?;
+        Some((held.sequence, held.event.content()))
+    }
+
+    /// Whether that event has trapped once. Another one may stand under its number by now.
+    pub(super) fn has_trapped(&self) -> bool {
+        self.rare.again.is_some() && self.rare.again == self.at_done()
+    }
+
     /// When its owner must look at it again, from what the store knows of it, or `None` if only
     /// an event or a person can change anything.
     pub(super) fn due(&self, now: u64) -> Option<u64> {

@@ -28,8 +28,8 @@ pub(super) struct Parts {
     pub(super) unreadable: Option<String>,
     /// The question to a replay source that is under way.
     pub(super) replay: Option<u64>,
-    /// This event trapped once: it is tried once more, on a fresh instance.
-    pub(super) again: Option<u64>,
+    /// This event (sequence and content) trapped once: it is tried once more, on a fresh instance.
+    pub(super) again: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
     /// Another partition had the job, or may have it now: when to look again.
     pub(super) reload_at: Option<u64>,
@@ -116,8 +116,9 @@ impl Parts {
             gap_due,
             timer,
         } = self;
-        let times = [page, replay, again, retry_at, reload_at, tail_at, gap_due, timer];
+        let times = [page, replay, retry_at, reload_at, tail_at, gap_due, timer];
         times.iter().all(|time| time.is_none())
+            && again.is_none()
             && gap.is_none()
             && unreadable.is_none()
             && repeats.is_empty()
@@ -155,7 +156,7 @@ mod tests {
             (|it| it.page = Some(0), |it| it.page = None),
             (|it| it.unreadable = Some(String::new()), |it| it.unreadable = None),
             (|it| it.replay = Some(0), |it| it.replay = None),
-            (|it| it.again = Some(0), |it| it.again = None),
+            (|it| it.again = Some((0, 0)), |it| it.again = None),
             (|it| it.retry_at = Some(0), |it| it.retry_at = None),
             (|it| it.reload_at = Some(0), |it| it.reload_at = None),
             (|it| it.tail_at = Some(0), |it| it.tail_at = None),

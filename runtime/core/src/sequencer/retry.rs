@@ -31,11 +31,11 @@ impl Sequencer {
             (rare.again, rare.retry_at) = (None, Some(self.now.saturating_add(delay)));
             lane.job.trouble = Some(Box::new(trouble(failure, version)));
             lane.header = true;
-        } else if lane.rare.again == Some(lane.done) && !never_enough {
+        } else if lane.has_trapped() && !never_enough {
             self.exhausted(index, failure, version);
         } else {
             // At once, on a fresh instance: what earlier events left behind may be to blame.
-            lane.rare.make().again = Some(lane.done);
+            lane.rare.make().again = lane.at_done();
         }
     }
 
