@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain::store::codec::{
-    FenceRecord, JobView, OUTBOX_TIME, decode_fence, decode_letter, decode_outbox, decode_taken_id,
-    encode_fence, encode_job, encode_letter, encode_outbox_letters, encode_outbox_write,
-    encode_taken_id, letter_time, take_over,
+    FenceRecord, JobView, OUTBOX_TIME, Undecodable, decode_fence, decode_letter, decode_outbox,
+    decode_taken_id, encode_fence, encode_job, encode_letter, encode_outbox_letters,
+    encode_outbox_write, encode_taken_id, letter_time, take_over,
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
     Applied, Cause, DeadLetter, Emitted, Event, EventParts, Holes, Job, LetterContent, LetterId,
-    Message, MessageParts, Present, Refusal, Spilled, Status, TakenId, Trouble,
+    Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -41,7 +41,7 @@ prop_compose! {
     fn job()(
         (next, incarnation, partition, takeovers, ids_from) in any::<(u64, u64, u32, u32, u64)>(),
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
-        (count, first, last) in any::<(u64, u64, u64)>(),
+        (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
         version in option::of(".{0,20}"),
         trouble in option::of(trouble()),
@@ -51,7 +51,7 @@ prop_compose! {
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         Job {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
-            spilled: Spilled { count, first, last },
+            spilled: Spilled { count, first: first.min(last), last: first.max(last) },
             version: version.map(Into::into),
             trouble,
             digests: digests.into_iter().collect(),
@@ -115,6 +115,24 @@ prop_compose! {
         let present = present.into_iter().map(|(write, sequence, same)| Present { write, sequence, same });
         let applied = Applied { time, refused, present: present.collect(), known };
         FenceRecord { claim: Claim { epoch, random }, number, applied }
+    }
+}
+
+#[test]
+fn bounds_that_cannot_be_are_not_read() {
+    let parse = |count, first, last| {
+        let spilled = Spilled { count, first, last };
+        let mut record = Vec::new();
+        encode_job(&Job { spilled, ..Job::new(1, 0) }, 1, &mut record);
+        JobView::parse(&record).map(|view| view.spilled == spilled)
+    };
+    let error = Undecodable::Part { record: "job", part: "bounds of spilled" };
+    for (first, last) in [(7, 6), (SEQUENCE_END, SEQUENCE_END), (1, SEQUENCE_END)] {
+        assert_eq!(parse(1, first, last), Err(error.clone()), "{first} to {last}");
+        assert_eq!(parse(0, first, last), Ok(true), "of none");
+    }
+    for (count, first, last) in [(1, 6, 6), (2, 1, SEQUENCE_END - 1), (9, 5, 6)] {
+        assert_eq!(parse(count, first, last), Ok(true), "{count} in {first} to {last}");
     }
 }
 

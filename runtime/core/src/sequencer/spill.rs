@@ -80,8 +80,8 @@ impl Sequencer {
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.rare.rest.count.saturating_sub(read as u64);
         match events.last() {
-            Some(&(last, _)) if !end && left > 0 => {
-                let (first, last) = (last + 1, lane.rare.rest.last.max(last + 1));
+            Some(&(read, _)) if !end && left > 0 && read < lane.rare.rest.last => {
+                let (first, last) = (read + 1, lane.rare.rest.last);
                 lane.rare.make().rest = Spilled { count: left, first, last };
             }
             _ => lane.rare.make().rest = Spilled::default(),

@@ -6,7 +6,7 @@
 //! the next load cannot read, except that scripts look at no more than format and length. Theirs
 //! follow a load, which has checked the rest.
 
-use ordain_core::{Cause, Holes, Job, Spilled, Status, TakenId, Trouble};
+use ordain_core::{Cause, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
@@ -90,6 +90,9 @@ impl<'a> JobView<'a> {
             digests: read_digests(&mut reader)?,
             holes: reader,
         };
+        if !can_be(view.spilled) {
+            return Err(view.holes.bad("bounds of spilled"));
+        }
         let mut holes = view.holes.clone();
         while next_hole(&mut holes)?.is_some() {}
         Ok(view)
@@ -168,6 +171,13 @@ pub fn take_over(record: &mut [u8], view: &JobView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
+}
+
+/// Whether these can be bounds. The count says no more than that: repeats of spilled events that
+/// may be new count twice, until the write after the one that compares them.
+fn can_be(spilled: Spilled) -> bool {
+    let Spilled { count, first, last } = spilled;
+    count == 0 || (first <= last && last < SEQUENCE_END)
 }
 
 type TroubleView<'a> = (Cause, &'a str, Option<&'a str>);
