@@ -52,7 +52,7 @@ fn writes(number: u64) -> Vec<JobWrite> {
         writes.push(write);
     }
     let mut own = absent(&format!("own-{number}"));
-    own.spill = vec![(9, event("own", 9, "held"))];
+    own.spill = vec![(9, event(&own.key, 9, "held"))];
     own.job.spilled.add(9);
     let data = vec![7; (number * 77_777 % 300_000) as usize];
     let message =
