@@ -14,9 +14,6 @@ use crate::letter::Cause;
 use crate::settings::Overflow;
 use crate::turn::Token;
 
-/// Bytes in one read of spilled events: what a commit may have.
-const PAGE_BYTES: usize = 4 << 20;
-
 impl Sequencer {
     /// Reads spilled events back when the next one to run, or to bury after the key's end, is
     /// among them.
@@ -52,7 +49,7 @@ impl Sequencer {
             key: lane.key.clone(),
             from,
             limit: self.settings.lane_buffer.max(self.settings.quantum),
-            bytes: PAGE_BYTES,
+            bytes: self.settings.batch_bytes,
         });
     }
 
