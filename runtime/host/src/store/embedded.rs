@@ -287,7 +287,10 @@ impl Store for Embedded {
         bytes: usize,
     ) -> Result<OfKey<SpillPage>, StoreError> {
         let (stream, key) = (partition.stream.clone(), key.clone());
-        self.read(move |shared| read::spill(shared, &stream, &key, from, limit, bytes)).await
+        let read = move |shared: &Shared| {
+            read::of_key(read::spill(shared, &stream, &key, from, limit, bytes))
+        };
+        self.read(read).await
     }
 
     async fn find(
@@ -298,7 +301,10 @@ impl Store for Embedded {
         within: u64,
     ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
         let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
-        self.read(move |shared| read::find(shared, &stream, &key, &missing, within)).await
+        let read = move |shared: &Shared| {
+            read::of_key(read::find(shared, &stream, &key, &missing, within))
+        };
+        self.read(read).await
     }
 
     async fn due(

@@ -29,7 +29,7 @@ type Numbered = (u64, Arc<Event>);
 pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
 
 /// What was read of a key: a damaged block of a file is its own, and no reason to stop others.
-fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, StoreError> {
+pub(super) fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),
         Err(error) if is_damage(&error) => Ok(Err(error.to_string())),
@@ -131,17 +131,6 @@ pub(super) fn spill(
     from: u64,
     limit: usize,
     bytes: usize,
-) -> Result<OfKey<SpillPage>, StoreError> {
-    of_key(spill_page(shared, stream, key, from, limit, bytes))
-}
-
-fn spill_page(
-    shared: &Shared,
-    stream: &str,
-    key: &Key,
-    from: u64,
-    limit: usize,
-    bytes: usize,
 ) -> fjall::Result<OfKey<SpillPage>> {
     let snapshot = shared.tables.db.snapshot();
     let (mut events, mut memory) = (Vec::new(), 0);
@@ -182,16 +171,6 @@ fn has_expired(
 
 /// See [`Store::find`](crate::store::Store::find).
 pub(super) fn find(
-    shared: &Shared,
-    stream: &str,
-    key: &Key,
-    missing: &[RangeInclusive<u64>],
-    within: u64,
-) -> Result<OfKey<Vec<Numbered>>, StoreError> {
-    of_key(find_missing(shared, stream, key, missing, within))
-}
-
-fn find_missing(
     shared: &Shared,
     stream: &str,
     key: &Key,
