@@ -1,7 +1,7 @@
 //! A server that lost what it had answered: a backup put back, a disk that lied.
 
-use ordain::store::Store;
 use ordain::store::redis::Redis;
+use ordain::store::{Mark, Store};
 use ordain_core::CommitReply;
 use ordain_tests::conformance::{Owner, number_of};
 
@@ -83,4 +83,26 @@ async fn a_lost_claim_is_noticed() {
     assert_eq!(said, ("the claim is another one of epoch 2".to_owned(), None));
     let found = own.store.key("s", "a").await.expect("a read").expect("a job");
     assert_eq!(found.0.job.map(|job| job.next), Ok(2));
+}
+
+/// A checkpoint is not written over a connection that was made after one broke: not at once, and not
+/// before its owner has heard of that.
+#[tokio::test]
+async fn a_checkpoint_waits_until_its_owner_knows() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let owner = Owner::claim(store, "s", 0).await;
+    let put = async |breaks, value: &'static str| {
+        let mark = Mark { name: "m".into(), value: value.into() };
+        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+        (put.expect("an answer"), store.mark("m").await.expect("a mark"))
+    };
+    let before = store.breaks();
+    assert_eq!(put(before, "1").await, (true, Some("1".into())));
+    own.server.restart().expect("a server");
+    // The first one meets the broken connection, and reading the mark makes another.
+    for value in ["2", "3"] {
+        assert_eq!(put(before, value).await, (false, Some("1".into())));
+    }
+    assert_eq!(put(store.breaks(), "4").await, (true, Some("4".into())));
 }
