@@ -32,7 +32,7 @@ fn the_invariants_hold() {
 }
 
 /// Runs that once broke something.
-const BROKEN_ONCE: [(Profile, u64); 7] = [
+const BROKEN_ONCE: [(Profile, u64); 8] = [
     // Repeats that a dead owner counted: its record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
@@ -46,6 +46,8 @@ const BROKEN_ONCE: [(Profile, u64); 7] = [
     (Profile::TinyCrashy, 54_239),
     // An event that trapped was taken for the one that stood under its number before a reload.
     (Profile::GoesBackTiny, 39_627),
+    // A lane that waited for a read of spilled events kept its state while memory was full.
+    (Profile::Large, 45_343),
 ];
 
 #[test]

@@ -80,17 +80,16 @@ impl Sequencer {
         }
     }
 
-    /// Where memory is full, a lane that waits for its turn gives up its state, if states of this
-    /// size would fill memory with one for each event of the window. It is loaded again. Only what
-    /// has just been committed is given up, so that each time something has moved on.
+    /// Where memory is full, a lane that waits for its turn, or for spilled events to be read, gives
+    /// up its state, if states of this size would fill memory with one for each event of the window.
+    /// It is loaded again. Only what has just been committed is given up, so that each time something
+    /// has moved on.
     pub(super) fn unload_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.settings.prefetch.max(1);
         if !self.fits()
-            && lane.ready
+            && (lane.runnable(&self.settings) || lane.rare.page.is_some())
             && lane.pending.is_empty()
-            && lane.turn.is_none()
-            && !lane.blocked()
             && lane.state.as_ref().is_some_and(|state| state.len() > share)
         {
             self.load_again(index);
