@@ -221,13 +221,34 @@ fn the_loss_of_the_newest_alone_does_no_harm_whether_it_is_noticed_or_not() {
 }
 
 #[test]
-fn where_nothing_is_kept_nothing_is_asked() {
+fn where_nothing_is_kept_an_empty_commit_asks() {
     for keep_bytes in [0, 10] {
-        let mut rig = Rig::new(keep_bytes);
-        rig.deliver(1);
-        rig.tell(Input::StoreMayHaveGoneBack);
-        assert_eq!(rig.numbers(), [1]);
+        for lost in [0, 1] {
+            let mut rig = Rig::new(keep_bytes);
+            rig.deliver(1);
+            rig.stored.truncate(1 - lost);
+            rig.tell(Input::StoreMayHaveGoneBack);
+            assert_eq!(rig.sent.last().map(|it| (it.number, it.writes.len())), Some((2, 0)));
+            assert_eq!(rig.stopped.is_some(), lost == 1, "commit 1 is not kept");
+            if lost == 0 {
+                assert!(!rig.sequencer.in_doubt());
+                rig.deliver(2);
+                assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(3), 2, None));
+            }
+        }
     }
+}
+
+#[test]
+fn it_is_in_doubt_until_each_shard_has_answered() {
+    let mut rig = Rig::new(0);
+    rig.deliver(1);
+    rig.unheard = true;
+    rig.tell(Input::StoreMayHaveGoneBack);
+    assert!(rig.sequencer.in_doubt(), "nothing of the question was answered");
+    rig.unheard = false;
+    (0..10).for_each(|_| rig.wait());
+    assert!(!rig.sequencer.in_doubt());
 }
 
 #[test]

@@ -107,13 +107,7 @@ impl Sequencer {
     }
 
     fn close_batch(&mut self, shard: usize) {
-        let mut batch = Batch {
-            shard: shard as u32,
-            number: self.shards[shard].number + 1,
-            writes: Vec::new(),
-            letters: Vec::new(),
-            forward: self.settings.forward_letters,
-        };
+        let mut batch = self.new_batch(shard);
         let (mut lanes, mut letters, mut kept) = (Vec::new(), Vec::new(), 0);
         let (max_events, max_bytes) = (self.settings.batch_events, self.settings.batch_bytes);
         let (mut events, mut bytes) = (0, 0);
@@ -147,14 +141,27 @@ impl Sequencer {
             }
             self.settle(index);
         }
-        if batch.writes.is_empty() && batch.letters.is_empty() {
-            return;
+        if !batch.writes.is_empty() || !batch.letters.is_empty() {
+            self.send(batch, lanes, letters, kept);
         }
+    }
+
+    fn new_batch(&self, shard: usize) -> Batch {
+        Batch {
+            shard: shard as u32,
+            number: self.shards[shard].number + 1,
+            writes: Vec::new(),
+            letters: Vec::new(),
+            forward: self.settings.forward_letters,
+        }
+    }
+
+    fn send(&mut self, batch: Batch, lanes: Vec<InWrite>, letters: Vec<Delivery>, bytes: usize) {
         let batch = Arc::new(batch);
-        let state = &mut self.shards[shard];
-        state.number += 1;
+        let state = &mut self.shards[batch.shard as usize];
+        state.number = batch.number;
         state.sending.push_back(Arc::clone(&batch));
-        state.in_flight = Some(InFlight { batch: Arc::clone(&batch), lanes, letters, bytes: kept });
+        state.in_flight = Some(InFlight { batch: Arc::clone(&batch), lanes, letters, bytes });
         self.effects.push_back(Effect::Commit(batch));
     }
 

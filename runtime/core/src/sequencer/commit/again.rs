@@ -150,20 +150,25 @@ impl Sequencer {
         }
     }
 
-    /// Sends the newest commit of a shard in doubt once more, unless another one is under way and
-    /// will tell. Where not even the newest is kept, nothing could be made again either.
+    /// Asks a shard in doubt where it stands, unless what is under way will tell: its newest commit
+    /// is sent once more, or, where that is not kept, one that does nothing. A shard without commits
+    /// has nothing to lose.
     pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
-        if !std::mem::take(&mut state.in_doubt) {
+        if !std::mem::take(&mut state.in_doubt) || state.number == 0 {
             return;
         }
-        if state.sending.is_empty()
-            && let Some(newest) = state.kept.commits.back()
-        {
+        state.asked = true;
+        if !state.sending.is_empty() {
+            return;
+        }
+        if let Some(newest) = state.kept.commits.back() {
             state.sending.push_back(Arc::new(newest.as_applied()));
             self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
+        } else {
+            let batch = self.new_batch(shard);
+            self.send(batch, Vec::new(), Vec::new(), 0);
         }
-        state.asked = !state.sending.is_empty();
     }
 
     /// The store is not where this owner left it: its last commit is number `last`, or one of
