@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, FileArg};
-use crate::config::explain;
+use crate::config::{StoreConfig, explain};
 use crate::run::{check_files, handlers};
 
 #[derive(Debug, Args)]
@@ -34,18 +34,29 @@ impl CheckArgs {
             let handler = &handlers.active[&*stream.handler];
             (name.to_string(), handler.version().to_string(), handler.digest().to_string())
         });
+        let store = match &loaded.config.store {
+            StoreConfig::Embedded(_) => None,
+            StoreConfig::Redis(redis) => Some(redis.url.to_string()),
+        };
         if self.json {
             let streams: Vec<_> = streams
                 .map(|(stream, handler, digest)| {
                     serde_json::json!({ "stream": stream, "handler": handler, "digest": digest })
                 })
                 .collect();
-            super::show::json(&serde_json::json!({ "streams": streams }), true)?;
+            super::show::json(
+                &serde_json::json!({ "streams": streams, "not_asked": store }),
+                true,
+            )?;
         } else {
             for (stream, handler, _) in streams {
                 super::show::text(&format!("stream {stream}: handler {handler}\n"))?;
             }
             super::show::text(&format!("{} can be run\n", loaded.file.display()))?;
+            if let Some(store) = store {
+                let words = format!("the store at {store} was not asked: `ordain run` does that\n");
+                super::show::text(&words)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

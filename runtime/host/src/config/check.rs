@@ -188,7 +188,7 @@ impl Checks<'_> {
                 if file.path != Place::Standard
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
             {
-                let message = "a file is kept exact by the embedded store only: use path = \"-\", \
+                let message = "a file is kept exact by the embedded store only: use path = \"-\" or \
                                another kind of sink, or [store] kind = \"embedded\"";
                 self.note(&format!("{at}.path"), message);
             }
