@@ -121,3 +121,30 @@ async fn a_url_that_is_not_true() {
     let other = Redis::open(Options { address, shards: 9, ..own.options.clone() }).await;
     assert_eq!(other.expect("a new store").shards(), 9);
 }
+
+#[tokio::test]
+async fn a_replica_and_two_servers() {
+    let own = Own::start().await;
+    let replica = ordain_servers::Options::new().replica_of(&own.server);
+    let replica = Server::with(&replica).expect("a replica");
+    replica.until_in_step().expect("a replica in step");
+    let words = refused(&options(&replica.url())).await;
+    let master = format!("its master, 127.0.0.1:{}", own.server.port());
+    assert!(words.contains("is a replica") && words.contains(&master), "{words}");
+
+    let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", own.server.port(), replica.port());
+    let words = refused(&options(&both)).await;
+    assert!(words.contains("name one"), "{words}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_not_put_together_yet_is_waited_for() {
+    let lines = ordain_servers::Options::new().line("cluster-enabled yes");
+    let server = Server::with(&lines).expect("a node");
+    let opening = tokio::spawn(Redis::open(options(&server.url())));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!opening.is_finished());
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).expect("all slots");
+    let store = opening.await.expect("a task").expect("the store");
+    Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
+}

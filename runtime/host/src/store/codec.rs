@@ -14,14 +14,19 @@ mod place;
 mod spilled;
 mod wire;
 
-pub use fence::{FENCE_FORMAT, FenceRecord, Verdict, decode_applied, decode_fence, encode_fence};
+pub use fence::{
+    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,
+    decode_fence, encode_fence, refused,
+};
 pub use job::{
     INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT, SINCE_AT,
     TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job, encode_taken_id,
     take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
-pub use outbox::{OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write};
+pub use outbox::{
+    OUTBOX_LETTERS, OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write,
+};
 pub use place::{put_letter_key, put_letter_place, split_letter_place};
 pub use spilled::decode_spilled;
 pub use wire::{Reader, Undecodable, put_varint};

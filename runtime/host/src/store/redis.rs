@@ -29,11 +29,12 @@ mod record;
 mod script;
 mod server;
 mod spill;
+mod trouble;
 mod value;
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -45,8 +46,9 @@ pub use self::address::Address;
 
 use self::error::{at, has_code, unusable_or_away};
 use self::link::Link;
-use self::names::Names;
+use self::names::{Kind, Names};
 use self::script::Scripts;
+use self::trouble::{TELL_EVERY, Trouble};
 use self::value::{parts, text};
 use super::{
     Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
@@ -64,8 +66,6 @@ const SCHEMA: &str = "2";
 const START: Duration = Duration::from_secs(30);
 /// Between two tries of a start.
 const START_RETRY: Duration = Duration::from_millis(500);
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Connections for commits that wait for replicas, since waiting holds up all that is sent behind
 /// it.
@@ -104,7 +104,7 @@ pub struct Redis {
     patience: Option<Duration>,
     shift: Arc<AtomicU64>,
     durability: Durability,
-    told_at: Mutex<Option<Instant>>,
+    trouble: Trouble,
 }
 
 impl Redis {
@@ -144,7 +144,7 @@ impl Redis {
         bytes: Vec<u8>,
     ) -> Result<(), StoreError> {
         let mut put = cmd("HSET");
-        let data = self.names.of_stream(self.shard_of(key), "data", stream);
+        let data = self.names.of_stream(self.shard_of(key), Kind::Data, stream);
         put.arg(data).arg(commit::job_field(key)).arg(bytes);
         self.ask(&put).await.map(drop)
     }
@@ -169,7 +169,7 @@ impl Redis {
             patience: options.patience,
             shift: Arc::clone(&options.shift),
             durability,
-            told_at: Mutex::default(),
+            trouble: Trouble::new(&options.address),
         };
         store.check_shape().await?;
         Ok(store)
@@ -177,10 +177,10 @@ impl Redis {
 
     /// Writes down what this store is, at its first use.
     async fn check_shape(&self) -> Result<(), StoreError> {
-        let key = self.names.common("store");
+        let key = self.names.common(Kind::Store);
         // Names that nothing has, to ask for the rights to such.
-        let [data, index] = ["data", "due"].map(|kind| self.names.common(kind));
-        let keys = [key.clone(), data, index, self.names.common("partitions")];
+        let [data, index] = [Kind::Data, Kind::Due].map(|kind| self.names.common(kind));
+        let keys = [key.clone(), data, index, self.names.common(Kind::Partitions)];
         let mut call = self.call_of(&self.scripts.open, &keys);
         call.arg(SCHEMA).arg(self.shards).arg(self.replicas);
         let found = match self.answer(&self.scripts.open, &call).await {
@@ -215,7 +215,7 @@ impl Redis {
         shard_of(key, self.shards)
     }
 
-    fn of_stream<const N: usize>(&self, shard: u32, stream: &str, kinds: [&str; N]) -> [String; N] {
+    fn of_stream<const N: usize>(&self, shard: u32, stream: &str, kinds: [Kind; N]) -> [String; N] {
         kinds.map(|kind| self.names.of_stream(shard, kind, stream))
     }
 }

@@ -11,10 +11,22 @@ use crate::store::Claim;
 /// Opens a record.
 pub const FENCE_FORMAT: u8 = 3;
 
-const NEXT: u8 = 0;
-const ABSENT: u8 = 1;
-const PARTITION: u8 = 2;
-const CORRUPT: u8 = 3;
+/// Where the number of the last commit stands; before it, behind the format, the claim.
+pub const FENCE_NUMBER_AT: usize = 1 + 16;
+/// Where the answer to that commit stands, up to the end. It begins with the commit's time.
+pub const FENCE_ANSWER_AT: usize = FENCE_NUMBER_AT + 8;
+
+/// Why a write was refused: what opens a refusal in the answer.
+pub mod refused {
+    /// The job has another next sequence, which follows.
+    pub const NEXT: u8 = 0;
+    /// There is no job.
+    pub const ABSENT: u8 = 1;
+    /// The job is another partition's. Its next sequence follows.
+    pub const PARTITION: u8 = 2;
+    /// The job cannot be read. The reason follows.
+    pub const CORRUPT: u8 = 3;
+}
 
 /// What a store holds for one (partition, shard).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,17 +151,17 @@ fn put_count(count: usize, out: &mut Vec<u8>) {
 
 fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
     match refusal {
-        Refusal::Next(None) => out.push(ABSENT),
+        Refusal::Next(None) => out.push(refused::ABSENT),
         Refusal::Next(Some(next)) => {
-            out.push(NEXT);
+            out.push(refused::NEXT);
             out.extend_from_slice(&next.to_le_bytes());
         }
         Refusal::Partition(next) => {
-            out.push(PARTITION);
+            out.push(refused::PARTITION);
             out.extend_from_slice(&next.to_le_bytes());
         }
         Refusal::Corrupt(words) => {
-            out.push(CORRUPT);
+            out.push(refused::CORRUPT);
             put_count(words.len(), out);
             out.extend_from_slice(words.as_bytes());
         }
@@ -158,10 +170,10 @@ fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
 
 fn read_refusal(reader: &mut Reader<'_>) -> Result<Refusal, Undecodable> {
     match reader.u8("refusal")? {
-        ABSENT => Ok(Refusal::Next(None)),
-        NEXT => Ok(Refusal::Next(Some(reader.u64("refusal")?))),
-        PARTITION => Ok(Refusal::Partition(reader.u64("refusal")?)),
-        CORRUPT => {
+        refused::ABSENT => Ok(Refusal::Next(None)),
+        refused::NEXT => Ok(Refusal::Next(Some(reader.u64("refusal")?))),
+        refused::PARTITION => Ok(Refusal::Partition(reader.u64("refusal")?)),
+        refused::CORRUPT => {
             let length = reader.u32("refusal")? as usize;
             let words = reader.take(length, "refusal")?;
             Ok(Refusal::Corrupt(String::from_utf8_lossy(words).into_owned()))

@@ -12,7 +12,7 @@ use crate::store::{OutboxEntry, OutboxMessage};
 /// Opens the chunk of a write.
 const FORMAT: u8 = 1;
 /// Opens the chunk of the letters.
-const LETTERS: u8 = 2;
+pub const OUTBOX_LETTERS: u8 = 2;
 /// Opens the time of the commit: the incarnation of what follows and has none of its own. Where a
 /// script commits, which does not take writes apart.
 pub const OUTBOX_TIME: u8 = 3;
@@ -45,7 +45,7 @@ pub fn encode_outbox_letters<'a>(
     if letters.peek().is_none() {
         return;
     }
-    out.push(LETTERS);
+    out.push(OUTBOX_LETTERS);
     let mut record = Vec::new();
     for letter in letters {
         record.clear();
@@ -59,8 +59,8 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
     let (mut messages, mut letters, mut time) = (Vec::new(), Vec::new(), 0);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        if rest[0] == LETTERS {
-            let mut reader = Reader::new("outbox entry", rest, LETTERS)?;
+        if rest[0] == OUTBOX_LETTERS {
+            let mut reader = Reader::new("outbox entry", rest, OUTBOX_LETTERS)?;
             // The last chunk: it goes to the end.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);

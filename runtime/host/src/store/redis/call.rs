@@ -1,16 +1,15 @@
 //! How the server is asked, and asked again.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value, cmd};
 
+use super::Redis;
 use super::error::{failed, has_code};
 use super::names::type_of;
 use super::script::{Script, key_of};
 use super::value::text;
-use super::{Redis, TELL_EVERY};
 use crate::store::StoreError;
 
 /// Between two tries of what the server did not answer: from, to.
@@ -27,32 +26,38 @@ impl Redis {
 
     /// Runs a script, again where that may help: all but commits, whose sender knows better when.
     pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
-        let answer = self.again(|| self.answer(script, &call)).await;
+        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+        let answer = self.again(|| self.answer(script, &call), what).await;
         self.named(answer, || Script::keys(&call)).await
     }
 
     /// Sends a command, again where that may help.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        let answer = self.again(|| self.link.call(cmd)).await;
+        let answer = self.again(|| self.link.call(cmd), || key_of(cmd).concat()).await;
         self.named(answer, || key_of(cmd)).await
     }
 
     /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
     /// twice.
-    async fn again<F>(&self, ask: impl Fn() -> F) -> Result<Value, StoreError>
+    async fn again<F>(
+        &self,
+        ask: impl Fn() -> F,
+        what: impl Fn() -> String,
+    ) -> Result<Value, StoreError>
     where
         F: Future<Output = RedisResult<Value>>,
     {
         let (mut wait, started) = (RETRY_MIN, Instant::now());
         loop {
             let answer = ask().await.map_err(|error| failed(&error));
-            let Err(StoreError::Unavailable(reason)) = &answer else { return answer };
+            let Err(StoreError::Unavailable(reason)) = &answer else {
+                self.trouble.over(what);
+                return answer;
+            };
             if self.patience.is_some_and(|patience| started.elapsed() >= patience) {
                 return answer;
             }
-            self.tell(&format!(
-                "the store does not do what it is asked, and is asked again: {reason}"
-            ));
+            self.trouble.tell(what(), reason);
             tokio::time::sleep(wait).await;
             wait = (2 * wait).min(RETRY_MAX);
         }
@@ -94,14 +99,5 @@ impl Redis {
             ));
         }
         StoreError::Corrupt(words)
-    }
-
-    /// Says what is wrong, now and then.
-    pub(super) fn tell(&self, words: &str) {
-        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            *told_at = Some(Instant::now());
-            tracing::warn!("{words}");
-        }
     }
 }

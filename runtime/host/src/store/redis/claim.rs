@@ -3,6 +3,7 @@
 use futures_util::future::try_join_all;
 use redis::cmd;
 
+use super::names::Kind;
 use super::value::{bytes, number, strange};
 use super::{Redis, commit};
 use crate::store::codec::{FenceRecord, decode_fence};
@@ -21,7 +22,7 @@ pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claime
     }
     let Partition { stream, number: partition_number } = partition;
     let mut note = cmd("SADD");
-    note.arg(store.names.common("partitions")).arg(format!("{partition_number}:{stream}"));
+    note.arg(store.names.common(Kind::Partitions)).arg(format!("{partition_number}:{stream}"));
     store.ask(&note).await?;
 
     let floor = newest_epoch(store, partition).await?;
@@ -38,7 +39,7 @@ pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claime
 /// The highest epoch that any shard has seen of a partition.
 async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
     let fences = (0..store.shards).map(async |shard| {
-        let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
         let field = format!("f{}", partition.number);
         let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
@@ -68,7 +69,7 @@ async fn claim_shard(
     claim: Claim,
 ) -> Result<u64, StoreError> {
     let script = &store.scripts.claim;
-    let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
     let mut call = store.call_of(script, std::slice::from_ref(&data));
     call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
     let fence = bytes(store.run(script, call).await?).ok_or_else(|| strange(script.name))?;

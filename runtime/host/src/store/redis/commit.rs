@@ -4,7 +4,8 @@ use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrit
 use redis::{Cmd, Value, pipe};
 
 use super::error::{failed, has_code};
-use super::value::{bytes, number, strange};
+use super::names::Kind;
+use super::value::{bytes, number, parts};
 use super::{Redis, record};
 use crate::store::codec::{
     Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
@@ -29,12 +30,14 @@ const LETTERS: u8 = 8;
 const SPILL: u8 = 16;
 const TAKES_IDS: u8 = 32;
 
-/// Their names in scripts.
-pub(super) const LAYOUT: [(&str, u8); 10] = [
+/// What tells of a write what is done to its state, its flags and its condition, in bytes.
+const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
+
+/// The names that scripts have for what they need of all this.
+pub(super) const LAYOUT: [(&str, u8); 9] = [
+    ("OP_SIZE", OP_SIZE),
     ("KEEP", KEEP),
-    ("PUT", PUT),
     ("PUT_BESIDE", PUT_BESIDE),
-    ("DELETE", DELETE),
     ("ABSENT", ABSENT),
     ("NEW", NEW),
     ("TROUBLED", TROUBLED),
@@ -64,25 +67,27 @@ pub(super) async fn commit(
     batch: &Batch,
 ) -> CommitReply {
     let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
-    let kinds = ["data", "expiry", "letters", "letters-age", "spilled", "ids"];
+    let kinds =
+        [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
     let [data, expiry, letters, age, spilled, ids] = store.of_stream(shard, stream, kinds);
     let due = store.names.due(shard, partition);
     let keys = [data, due, expiry, letters, age, spilled, ids];
     let mut call = store.call_of(&store.scripts.commit, &keys);
     put(&mut call, number, claim, batch, store.dead_ttl);
     let answer = send(store, shard, call).await;
+    let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
     let reason = match store.named(answer, || keys.to_vec()).await {
         Ok(Some(answer)) => match reply(answer, claim, batch.number) {
-            Some(reply) => return reply,
+            Some(reply) => {
+                store.trouble.over(what);
+                return reply;
+            }
             None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
         },
         Ok(None) => format!("fewer than {} replicas have it", store.replicas),
         Err(error) => error.to_string(),
     };
-    store.tell(&format!(
-        "a commit of stream {stream:?} (partition {number}, shard {shard}) is not answered and is \
-         sent again: {reason}"
-    ));
+    store.trouble.tell(what(), &reason);
     CommitReply::Unknown
 }
 
@@ -107,8 +112,7 @@ async fn send(store: &Redis, shard: u32, call: Cmd) -> Result<Option<Value>, Sto
         answers = link.pipe(&with_wait(script.with_text(call))).await;
     }
     let answers = answers.map_err(|error| failed(&error))?;
-    let [reply, replicas] =
-        answers.try_into().map_err(|_| strange("a commit that waits for replicas"))?;
+    let [reply, replicas] = parts(answers, "a commit that waits for replicas")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }

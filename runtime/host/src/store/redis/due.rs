@@ -5,6 +5,7 @@ use ordain_core::Key;
 use redis::Value;
 
 use super::Redis;
+use super::names::Kind;
 use super::value::{array, bytes, number, parts, strange};
 use crate::store::{Partition, StoreError};
 
@@ -34,7 +35,7 @@ async fn of_shard(
     all: bool,
 ) -> Result<Due, StoreError> {
     let script = &store.scripts.due;
-    let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
     let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
     call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
     match after {

@@ -14,6 +14,7 @@ use redis::cmd;
 pub(super) use self::keys::{key, keys};
 pub(super) use self::letters::{Bounds, Wanted, letter, letters, letters_of_shard};
 use super::Redis;
+use super::names::Kind;
 use super::value::{array, number, text};
 use crate::store::StoreError;
 
@@ -23,26 +24,21 @@ const PAGE_ROWS: usize = 1_000;
 /// See [`Store::streams`](crate::store::Store::streams).
 pub(super) async fn streams(store: &Redis) -> Result<Vec<Arc<str>>, StoreError> {
     let mut ask = cmd("SMEMBERS");
-    ask.arg(store.names.common("partitions"));
+    ask.arg(store.names.common(Kind::Partitions));
     let partitions = array(store.ask(&ask).await?, "partitions")?;
     let names: BTreeSet<Arc<str>> = partitions
         .into_iter()
         .filter_map(text)
         .filter_map(|partition| partition.split_once(':').map(|(_, stream)| stream.into()))
         .collect();
-    let mut streams = Vec::new();
-    for stream in names {
-        if holds_anything(store, &stream).await? {
-            streams.push(stream);
-        }
-    }
-    Ok(streams)
+    let holding = try_join_all(names.iter().map(|stream| holds_anything(store, stream))).await?;
+    Ok(names.into_iter().zip(holding).filter(|(_, holds)| *holds).map(|(name, _)| name).collect())
 }
 
 async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
     let shards = (0..store.shards).map(|shard| {
-        store.run(script, store.call_of(script, &store.of_stream(shard, stream, ["data"])))
+        store.run(script, store.call_of(script, &store.of_stream(shard, stream, [Kind::Data])))
     });
     let found = try_join_all(shards).await?;
     Ok(found.iter().any(|found| number(found) == Some(1)))

@@ -5,8 +5,9 @@ use futures_util::future::try_join_all;
 use ordain_core::{Key, Loaded, TakenId};
 use redis::Value;
 
+use super::names::Kind;
 use super::record::{BLOCK, Place, Record, STATE_IS_MISSING};
-use super::value::{array, bytes, number, strange};
+use super::value::{array, bytes, number, parts, strange};
 use super::{Redis, commit};
 use crate::store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
 use crate::store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
@@ -80,7 +81,7 @@ async fn load_shard(
     bytes: usize,
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let script = &store.scripts.load;
-    let mut call = store.call_of(script, &store.of_stream(shard, stream, ["data", "ids"]));
+    let mut call = store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Ids]));
     call.arg(bytes);
     for key in keys {
         // No job has a longer key.
@@ -94,7 +95,7 @@ async fn load_shard(
 async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result<(), StoreError> {
     let script = &store.scripts.take_over;
     let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
-        let [data] = store.of_stream(shard, &partition.stream, ["data"]);
+        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
         let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
         call.arg(&partition.number.to_le_bytes()[..]);
         for at in positions {
@@ -108,13 +109,10 @@ async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result
 /// What `load` answered of one key.
 fn loaded(value: Value, now: u64) -> LoadedKey {
     let strange = || "the server's answer has another form".to_owned();
-    let [record, state, first, blocks] = match value {
-        Value::Nil => return Ok(None),
-        value => {
-            let parts = array(value, "").map_err(|_| strange())?;
-            parts.try_into().map_err(|_| strange())?
-        }
-    };
+    if value == Value::Nil {
+        return Ok(None);
+    }
+    let [record, state, first, blocks] = parts(value, "load").map_err(|_| strange())?;
     let stored = bytes(record).ok_or_else(strange)?;
     let record = Record::parse(&stored).map_err(|error| error.to_string())?;
     let state = match record.state {
@@ -126,7 +124,7 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     let first = number(&first).ok_or_else(strange)?;
     Ok(Some(Box::new(Loaded {
         state,
-        ids: ids_of(&record.job, first, array(blocks, "").unwrap_or_default())?,
+        ids: ids_of(&record.job, first, array(blocks, "load").map_err(|_| strange())?)?,
         due_in: record.due_at.map(left),
         expire_in: record.expire_at.map(left),
         job: record.job.to_job(),

@@ -4,12 +4,11 @@ use bytes::Bytes;
 use redis::cmd;
 
 use super::error::{failed, has_code};
+use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
 use crate::store::{Claim, MARK_NAME_LIMIT, Mark, Partition, Store as _, StoreError};
-
-const HASH: &str = "marks";
 
 /// See [`Store::put_checkpoint`](crate::store::Store::put_checkpoint).
 pub(super) async fn put_checkpoint(
@@ -21,8 +20,8 @@ pub(super) async fn put_checkpoint(
 ) -> Result<bool, StoreError> {
     check([mark])?;
     let script = &store.scripts.checkpoint;
-    let [data] = store.of_stream(0, &partition.stream, ["data"]);
-    let mut call = store.call_of(script, &[data, store.names.common(HASH)]);
+    let [data] = store.of_stream(0, &partition.stream, [Kind::Data]);
+    let mut call = store.call_of(script, &[data, store.names.common(Kind::Marks)]);
     call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
     call.arg(&mark.name).arg(&mark.value[..]);
     // Never over another connection than the one that `breaks` was read on: a server that was
@@ -36,10 +35,14 @@ pub(super) async fn put_checkpoint(
         answer => answer,
     };
     let answer = answer.map_err(|error| failed(&error));
+    let what = || format!("checkpoint of stream {:?}", partition.stream);
     match store.named(answer, || Script::keys(&call)).await {
-        Ok(answer) => Ok(answer.is_some()),
+        Ok(answer) => {
+            store.trouble.over(what);
+            Ok(answer.is_some())
+        }
         Err(StoreError::Unavailable(reason)) => {
-            store.tell(&format!("a checkpoint is not written, and is made again: {reason}"));
+            store.trouble.tell(what(), &reason);
             Ok(false)
         }
         Err(error) => Err(error),
@@ -53,7 +56,7 @@ pub(super) async fn put(store: &Redis, marks: &[Mark]) -> Result<(), StoreError>
         return Ok(());
     }
     let mut put = cmd("HSET");
-    put.arg(store.names.common(HASH));
+    put.arg(store.names.common(Kind::Marks));
     for mark in marks {
         put.arg(&mark.name).arg(&mark.value[..]);
     }
@@ -63,7 +66,7 @@ pub(super) async fn put(store: &Redis, marks: &[Mark]) -> Result<(), StoreError>
 /// See [`Store::mark`](crate::store::Store::mark).
 pub(super) async fn get(store: &Redis, name: &str) -> Result<Option<Bytes>, StoreError> {
     let mut get = cmd("HGET");
-    get.arg(store.names.common(HASH)).arg(name);
+    get.arg(store.names.common(Kind::Marks)).arg(name);
     store.ask(&get).await.map(bytes)
 }
 

@@ -10,20 +10,53 @@ use crate::store::Partition;
 /// The shard whose slot also holds what belongs to no shard.
 const COMMON: u32 = 0;
 
-/// What each kind is.
-const TYPES: [(&str, &str); 11] = [
-    ("store", "hash"),
-    ("partitions", "set"),
-    ("marks", "hash"),
-    ("epoch", "string"),
-    ("data", "hash"),
-    ("due", "zset"),
-    ("expiry", "zset"),
-    ("letters", "zset"),
-    ("letters-age", "zset"),
-    ("spilled", "zset"),
-    ("ids", "hash"),
+/// What a key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What this store is: schema, shards.
+    Store,
+    /// All partitions that were ever claimed.
+    Partitions,
+    /// Small values by name.
+    Marks,
+    /// The last epoch given for a partition.
+    Epoch,
+    /// Jobs with their states, spilled events, letters, messages to publish, fences.
+    Data,
+    /// When which key is to be looked at.
+    Due,
+    /// When which job ends.
+    Expiry,
+    /// Dead letters by key and sequence.
+    Letters,
+    /// Dead letters by age.
+    LettersAge,
+    /// Spilled events by key and sequence.
+    Spilled,
+    /// Ids that a key has taken, in blocks.
+    Ids,
+}
+
+/// Its name, and its type in Redis.
+const KINDS: [(Kind, &str, &str); 11] = [
+    (Kind::Store, "store", "hash"),
+    (Kind::Partitions, "partitions", "set"),
+    (Kind::Marks, "marks", "hash"),
+    (Kind::Epoch, "epoch", "string"),
+    (Kind::Data, "data", "hash"),
+    (Kind::Due, "due", "zset"),
+    (Kind::Expiry, "expiry", "zset"),
+    (Kind::Letters, "letters", "zset"),
+    (Kind::LettersAge, "letters-age", "zset"),
+    (Kind::Spilled, "spilled", "zset"),
+    (Kind::Ids, "ids", "hash"),
 ];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        KINDS[self as usize].1
+    }
+}
 
 /// Makes names.
 #[derive(Debug, Clone)]
@@ -41,27 +74,29 @@ impl Names {
         format!("{}:{{{shard}}}:{rest}", self.prefix)
     }
 
-    /// What there is one of for each stream in a shard: `data`, `expiry`, `letters`, `letters-age`,
-    /// `spilled`, `ids`.
-    pub(super) fn of_stream(&self, shard: u32, kind: &str, stream: &str) -> String {
-        self.named(shard, format_args!("{kind}:{stream}"))
+    /// What there is one of for each stream in a shard.
+    pub(super) fn of_stream(&self, shard: u32, kind: Kind, stream: &str) -> String {
+        self.named(shard, format_args!("{}:{stream}", kind.name()))
     }
 
     /// The due index of a partition in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
-        let Partition { stream, number } = partition;
-        self.named(shard, format_args!("due:{number}:{stream}"))
+        self.of_partition(shard, Kind::Due, partition)
     }
 
     /// The last epoch given for a partition.
     pub(super) fn epoch(&self, partition: &Partition) -> String {
-        let Partition { stream, number } = partition;
-        self.named(COMMON, format_args!("epoch:{number}:{stream}"))
+        self.of_partition(COMMON, Kind::Epoch, partition)
     }
 
-    /// What there is one of: `store`, `partitions`, `marks`.
-    pub(super) fn common(&self, kind: &str) -> String {
-        self.named(COMMON, format_args!("{kind}"))
+    fn of_partition(&self, shard: u32, kind: Kind, partition: &Partition) -> String {
+        let Partition { stream, number } = partition;
+        self.named(shard, format_args!("{}:{number}:{stream}", kind.name()))
+    }
+
+    /// What there is one of in a store.
+    pub(super) fn common(&self, kind: Kind) -> String {
+        self.named(COMMON, format_args!("{}", kind.name()))
     }
 }
 
@@ -69,5 +104,26 @@ impl Names {
 pub(super) fn type_of(name: &str) -> Option<&'static str> {
     let (_, rest) = name.split_once("}:")?;
     let kind = rest.split(':').next()?;
-    TYPES.iter().find(|(known, _)| *known == kind).map(|(_, it)| *it)
+    KINDS.iter().find(|(_, known, _)| *known == kind).map(|(.., it)| *it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_found_at_its_place() {
+        for (at, (kind, name, kind_type)) in KINDS.iter().enumerate() {
+            assert_eq!((*kind as usize, kind.name()), (at, *name));
+            let names = Names::new("a:b");
+            let partition = Partition { stream: "x}:y".into(), number: 3 };
+            for key in [
+                names.of_stream(1, *kind, "x}:y"),
+                names.of_partition(1, *kind, &partition),
+                names.common(*kind),
+            ] {
+                assert_eq!(type_of(&key), Some(*kind_type), "{key}");
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use super::names::Kind;
 use super::value::{array, bytes, number, parts, strange};
 use super::{Redis, commit};
 use crate::store::codec::decode_outbox;
@@ -19,7 +20,7 @@ pub(super) async fn read(
     limit: usize,
 ) -> Result<Vec<OutboxEntry>, StoreError> {
     let script = &store.scripts.outbox;
-    let names = store.of_stream(shard, &partition.stream, ["data"]);
+    let names = store.of_stream(shard, &partition.stream, [Kind::Data]);
     let mut entries = Vec::new();
     // Over commits that had nothing to publish it goes on until there is something.
     while entries.is_empty() {
@@ -48,7 +49,8 @@ pub(super) async fn done(
 ) -> Result<(), StoreError> {
     let script = &store.scripts.done;
     loop {
-        let mut call = store.call_of(script, &store.of_stream(shard, &partition.stream, ["data"]));
+        let mut call =
+            store.call_of(script, &store.of_stream(shard, &partition.stream, [Kind::Data]));
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
         if number(&store.run(script, call).await?) != Some(1) {
             return Ok(());

@@ -10,9 +10,9 @@ use ordain_core::{Change, Job, JobWrite};
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
-    FENCE_FORMAT, INCARNATION_AT, JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT,
-    NUMBERS_AT, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT,
-    Undecodable, encode_job,
+    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, INCARNATION_AT, JOB_FORMAT, JobView,
+    LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT,
+    Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, Undecodable, encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -53,7 +53,14 @@ pub(super) fn layout() -> String {
         ("RECORD_FORMAT", usize::from(FORMAT)),
         ("JOB_FORMAT", usize::from(JOB_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
+        ("FENCE_NUMBER", FENCE_NUMBER_AT + 1),
+        ("FENCE_ANSWER", FENCE_ANSWER_AT + 1),
+        ("REFUSED_NEXT", usize::from(refused::NEXT)),
+        ("REFUSED_ABSENT", usize::from(refused::ABSENT)),
+        ("REFUSED_PARTITION", usize::from(refused::PARTITION)),
+        ("REFUSED_CORRUPT", usize::from(refused::CORRUPT)),
         ("OUTBOX_TIME", usize::from(OUTBOX_TIME)),
+        ("OUTBOX_LETTERS", usize::from(OUTBOX_LETTERS)),
         ("LETTER_TIME", LETTER_TIME_AT + 1),
         ("LETTER_KEY", LETTER_KEY_AT + 1),
         ("DUE", usize::from(DUE)),

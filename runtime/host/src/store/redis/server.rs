@@ -16,19 +16,30 @@ pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, Store
     let infos =
         link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
     let mut fewest_replicas = u64::MAX;
-    let mut appends = true;
+    let (mut appends, mut says_eviction) = (true, true);
     for info in infos {
         let info = String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned();
         check_version(info_field(&info, "redis_version").unwrap_or("unknown"))?;
-        check_eviction(info_field(&info, "maxmemory_policy"))?;
+        check_role(&info)?;
+        let policy = info_field(&info, "maxmemory_policy");
+        check_eviction(policy)?;
+        says_eviction &= policy.is_some();
         appends &= info_field(&info, "aof_enabled") == Some("1");
         let connected = info_field(&info, "connected_slaves").and_then(|it| it.parse().ok());
         fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
     }
     let syncs = if appends { appendfsync(link).await } else { None };
-    let is_at_risk =
-        !appends || syncs.as_deref() == Some("no") || fewest_replicas < replicas.into();
-    let words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
+    let is_at_risk = !says_eviction
+        || !appends
+        || syncs.as_deref() == Some("no")
+        || fewest_replicas < replicas.into();
+    let mut words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
+    if !says_eviction {
+        words.push_str(
+            "; the server does not say whether it throws keys away when its memory is full: it \
+             must not (maxmemory-policy noeviction)",
+        );
+    }
     Ok(Durability { words, is_at_risk })
 }
 
@@ -42,6 +53,19 @@ fn check_version(version: &str) -> Result<(), StoreError> {
             OLDEST.0, OLDEST.1
         ))),
     }
+}
+
+fn check_role(info: &str) -> Result<(), StoreError> {
+    if info_field(info, "role") != Some("slave") {
+        return Ok(());
+    }
+    let of = |name| info_field(info, name).unwrap_or("?");
+    Err(StoreError::Unusable(format!(
+        "the server is a replica, which takes no writes: name its master, {}:{}, or the Sentinels \
+         that know it",
+        of("master_host"),
+        of("master_port")
+    )))
 }
 
 fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
@@ -124,6 +148,14 @@ mod tests {
         for version in ["6.2.14", "3.0", "unknown", ""] {
             assert!(check_version(version).is_err(), "{version}");
         }
+    }
+
+    #[test]
+    fn replicas_are_refused() {
+        check_role("role:master\r\nconnected_slaves:1\r\n").expect("a master");
+        let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
+        let refused = check_role(info).expect_err("a replica").to_string();
+        assert!(refused.contains("10.0.0.1:6380"), "{refused}");
     }
 
     #[test]

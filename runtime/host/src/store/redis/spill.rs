@@ -9,6 +9,7 @@ use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
 use super::Redis;
 use super::list::{Bounds, Wanted, letters_of_shard};
+use super::names::Kind;
 use super::value::{array, bytes, parts, strange};
 use crate::store::codec::{decode_letter, decode_spilled, put_letter_key};
 use crate::store::{OfKey, Partition, StoreError};
@@ -88,7 +89,8 @@ async fn spilled(
     limit_bytes: usize,
 ) -> Result<OfKey<SpillPage>, StoreError> {
     let script = &store.scripts.spill;
-    let names = store.of_stream(store.shard_of(key), &partition.stream, ["data", "spilled"]);
+    let names =
+        store.of_stream(store.shard_of(key), &partition.stream, [Kind::Data, Kind::Spilled]);
     let mut from = Bytes::from([b"[", &range.start().to_be_bytes()[..]].concat());
     loop {
         let mut call = store.call_of(script, &names);

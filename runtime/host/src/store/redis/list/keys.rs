@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use ordain_core::Key;
 
+use super::super::names::Kind;
 use super::super::record::{Place, Record, STATE_IS_MISSING};
 use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{Redis, commit};
@@ -92,7 +93,7 @@ async fn scan(
     count: usize,
 ) -> Result<(u64, Vec<KeyRow>), StoreError> {
     let script = &store.scripts.keys;
-    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, ["data"]));
+    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [Kind::Data]));
     call.arg(at.scan).arg(pattern(prefix)).arg(count);
     let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
     let (next, now) = number(&next).zip(number(&now)).ok_or_else(|| strange(script.name))?;
@@ -143,7 +144,7 @@ pub(in super::super) async fn key(
     key: &str,
 ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
     let script = &store.scripts.load;
-    let names = store.of_stream(store.shard_of(key), stream, ["data", "ids"]);
+    let names = store.of_stream(store.shard_of(key), stream, [Kind::Data, Kind::Ids]);
     let mut call = store.call_of(script, &names);
     // One job, however large.
     call.arg(u32::MAX).arg(commit::job_field(key));

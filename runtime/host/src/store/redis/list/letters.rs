@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
 
 use super::super::Redis;
+use super::super::names::Kind;
 use super::super::value::{array, bytes, number, parts, strange};
 use super::PAGE_ROWS;
 use crate::store::codec::{
@@ -81,7 +82,8 @@ pub(in super::super) async fn letters_of_shard(
     wanted: &Wanted,
 ) -> Result<Part, StoreError> {
     let script = &store.scripts.letters;
-    let mut call = store.call_of(script, &store.of_stream(shard, stream, ["data", "letters"]));
+    let mut call =
+        store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Letters]));
     let cause = wanted.cause.map(cause_number);
     call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
     call.arg(cause.as_slice()).arg(wanted.within);

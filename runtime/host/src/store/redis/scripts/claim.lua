@@ -9,11 +9,11 @@ local function is_older(a, b)
 end
 
 local fence = read_fence(data, partition)
-local theirs, ours = fence and sub(fence, 2, 9), sub(claim, 1, 8)
+local theirs, ours = fence and sub(claim_of(fence), 1, 8), sub(claim, 1, 8)
 if fence and theirs ~= ours and not is_older(theirs, ours) then
   return fence
 end
-if theirs == ours and sub(fence, 2, 17) ~= claim then
+if theirs == ours and claim_of(fence) ~= claim then
   -- Another process has just got the same epoch, from a server that went back in time.
   return fence
 end
@@ -24,10 +24,10 @@ if not fence then
   if not number or number >= EXACT then
     corrupt_field('b' .. partition, data, 'number of a commit')
   end
-  fence = string.rep('\0', 17) .. pack('<I8', number) .. string.rep('\0', 16)
+  fence = string.rep('\0', FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
 end
-fence = char(FENCE_FORMAT) .. claim .. sub(fence, 18)
+fence = char(FENCE_FORMAT) .. claim .. sub(fence, FENCE_NUMBER)
 -- Two writes, as in a commit and for the same reason.
-redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, 18)))
+redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, FENCE_NUMBER)))
 redis.call('HSET', data, 'f' .. partition, fence)
 return fence

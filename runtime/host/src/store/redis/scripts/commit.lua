@@ -26,15 +26,16 @@ local fence, _, first_in_outbox = read_fence(data, partition)
 if not fence then
   return 'N'
 end
-if sub(fence, 2, 17) ~= claim or number8 == NO_NUMBER then
+if claim_of(fence) ~= claim or number8 == NO_NUMBER then
   return 'C' .. fence
 end
-if sub(fence, 18, 25) == number8 then
+local last8 = sub(fence, FENCE_NUMBER, FENCE_ANSWER - 1)
+if last8 == number8 then
   -- Written again, so that waiting for replicas waits for the commit that it tells of.
   redis.call('HSET', data, 'f' .. partition, fence)
-  return 'A' .. sub(fence, 26)
+  return 'A' .. sub(fence, FENCE_ANSWER)
 end
-if sub(fence, 18, 25) ~= before8 then
+if last8 ~= before8 then
   return 'C' .. fence
 end
 
@@ -42,7 +43,7 @@ end
 -- it must never go back, nor stand still.
 local wall = time_now()
 local wall8 = pack('<I8', wall)
-local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, 26) + 1))
+local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, FENCE_ANSWER) + 1))
 
 -- What the writes are about to change.
 local olds = {}
@@ -80,23 +81,20 @@ end
 -- Why a write is refused, as the fence keeps it; nil if it is not.
 local function refusal(at, old, flags)
   if not old then
-    return not has(flags, ABSENT) and char(1) or nil
+    return not has(flags, ABSENT) and char(REFUSED_ABSENT) or nil
   end
-  if not has(flags, ABSENT) and sub(old, PARTITION, NEXT + 7) == sub(ops, at + 3, at + 18) then
+  local is, expected = sub(old, PARTITION, NEXT + 7), sub(ops, at + 3, at + OP_SIZE)
+  if is == expected and not has(flags, ABSENT) then
     return nil
   end
-  local next8 = sub(old, NEXT, NEXT + 7)
-  if sub(old, PARTITION, PARTITION + 3) ~= sub(ops, at + 3, at + 6) then
-    return char(2) .. next8
-  end
-  if not has(flags, ABSENT) and sub(old, TAKEOVERS, TAKEOVERS + 3) ~= sub(ops, at + 7, at + 10) then
-    return char(2) .. next8
-  end
-  return char(0) .. next8
+  -- A job that is not expected at all has no number of take-overs that would be the right one.
+  local owner = (has(flags, ABSENT) and TAKEOVERS or NEXT) - PARTITION
+  local same_owner = sub(is, 1, owner) == sub(expected, 1, owner)
+  return char(same_owner and REFUSED_NEXT or REFUSED_PARTITION) .. sub(old, NEXT, NEXT + 7)
 end
 
 local function corrupt(words)
-  return char(3) .. pack('<I4', #words) .. words
+  return char(REFUSED_CORRUPT) .. pack('<I4', #words) .. words
 end
 
 -- Spilled events that are there already stay, and are told with whether they are the same.
@@ -119,7 +117,7 @@ end
 local refused, refusals, expired, extras, beside = {}, {}, {}, {}, {}
 local pieces = {}
 for i = 1, count do
-  local at = (i - 1) * 18
+  local at = (i - 1) * OP_SIZE
   local op, flags = byte(ops, at + 1, at + 2)
   if op == PUT_BESIDE then
     beside[i] = next_argument()
@@ -185,7 +183,7 @@ for i = 1, free do
   end
 end
 if table.concat(pieces) ~= '' then
-  messages = messages .. char(2) .. table.concat(pieces)
+  messages = messages .. char(OUTBOX_LETTERS) .. table.concat(pieces)
 end
 
 -- From here on there are writes. The first one is for the server's log: with it each commit is a
@@ -347,7 +345,7 @@ end
 local any_new = false
 for i = 1, count do
   if not refused[i] then
-    local at = (i - 1) * 18
+    local at = (i - 1) * OP_SIZE
     local op, flags = byte(ops, at + 1, at + 2)
     local field, record, old = ARGV[field_at + i], ARGV[record_at + i], olds[i]
     if has(flags, NEW) then
@@ -377,7 +375,7 @@ elseif first_in_outbox == tonumber(number) then
 end
 local reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
   .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
-put(main, 'f' .. partition, sub(fence, 1, 17) .. number8 .. reply)
+put(main, 'f' .. partition, sub(fence, 1, FENCE_NUMBER - 1) .. number8 .. reply)
 
 with_all('ZADD', due, due_put)
 with_all('ZADD', expiry, expiry_put)

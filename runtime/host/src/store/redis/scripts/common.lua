@@ -50,8 +50,15 @@ local function state_at(record)
   return JOB + unpack8('<I4', record, LENGTH)
 end
 
+-- An answer that says nothing: its time, and how many writes were refused and letters known.
+local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
+
 local function is_fence(fence)
-  return #fence >= 33 and byte(fence, 1) == FENCE_FORMAT
+  return #fence >= FENCE_ANSWER + 7 and byte(fence, 1) == FENCE_FORMAT
+end
+
+local function claim_of(fence)
+  return sub(fence, 2, FENCE_NUMBER - 1)
 end
 
 local function corrupt_field(field, key, words)
@@ -66,9 +73,9 @@ local function read_fence(data, partition)
   if not fence then
     return nil
   end
-  local last = is_fence(fence) and unpack8('<I8', fence, 18)
+  local last = is_fence(fence) and unpack8('<I8', fence, FENCE_NUMBER)
   -- The time of the last commit as well, since the next one is later.
-  if not last or last >= EXACT or unpack8('<I8', fence, 26) >= EXACT then
+  if not last or last >= EXACT or unpack8('<I8', fence, FENCE_ANSWER) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
   local number = string.find(first, '^%d+$') and tonumber(first)

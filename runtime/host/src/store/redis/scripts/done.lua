@@ -2,7 +2,7 @@
 -- is more to do: one call does not hold the server up for long.
 local data, partition, claim, through = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence, last, first = read_fence(data, partition)
-if not fence or sub(fence, 2, 17) ~= claim then
+if not fence or claim_of(fence) ~= claim then
   return 0
 end
 through = math.min(through, last)
