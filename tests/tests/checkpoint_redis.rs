@@ -116,3 +116,41 @@ fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
     run.wait()?;
     rig.nothing_is_done_again(&["first"])
 }
+
+/// Puts something else in the place of a key, and the key back. Nobody sees it missing.
+const OVERWRITE: &str =
+    "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
+    redis.call('SET', KEYS[1], 'foreign')";
+const PUT_BACK: &str = "redis.call('DEL', KEYS[1])
+    if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end";
+
+/// What all keys share is written over by somebody else, and put back: the run waits and goes on.
+#[test]
+fn what_others_write_over_is_waited_for() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut run = rig.start("first", &[])?;
+    rig.printed("first", 5_000)?;
+    for kind in ["marks", "data:cases"] {
+        let change = |script: &str| -> Result<()> {
+            for shard in if kind == "marks" { 0..1 } else { 0..16 } {
+                let name = format!("ordain:{{{shard}}}:{kind}");
+                let aside = format!("{name}:aside");
+                rig.redis.command(&["EVAL", script, "2", &name, &aside])?;
+            }
+            Ok(())
+        };
+        change(OVERWRITE)?;
+        let told = format!(":{kind} is a string");
+        wait_until("a warning", || Ok(rig.home.read("err-first").contains(&told)))?;
+        ensure!(run.try_wait()?.is_none(), "{}", rig.home.read("err-first"));
+        let printed = rig.home.lines("out-first");
+        change(PUT_BACK)?;
+        rig.printed("first", (printed + 1_000).min(EVENTS))?;
+    }
+    rig.printed("first", EVENTS)?;
+    let all = format!("\"line\":{EVENTS}");
+    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    run.kill()?;
+    run.wait()?;
+    rig.nothing_is_done_again(&["first"])
+}

@@ -97,15 +97,13 @@ fn what_is_being_made_again_is_kept_although_others_need_the_room() {
         rig.stored.clear();
         rig.commits = Some(VecDeque::new());
         rig.tell(Input::StoreMayHaveGoneBack);
-        if rig.numbers() != [1, 2, 3, 3] {
-            continue;
-        }
+        assert_eq!(rig.numbers(), [1, 2, 3, 4]);
         rig.answer_commit();
         if rig.stopped.is_some() {
             continue;
         }
         tried += 1;
-        assert_eq!(rig.numbers(), [1, 2, 3, 3, 1]);
+        assert_eq!(rig.numbers(), [1, 2, 3, 4, 1]);
         (1..=2).for_each(|sequence| rig.deliver_to(&other, sequence));
         assert_eq!(rig.acked, 5);
         rig.refuses = true;
@@ -194,26 +192,25 @@ fn what_is_lost_is_noticed_although_nothing_comes() {
         rig.deliver(sequence);
     }
     rig.tell(Input::StoreMayHaveGoneBack);
-    assert_eq!(rig.numbers()[5..], [5]);
-    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (5, 0), "it has all");
+    assert_eq!(rig.numbers()[5..], [6]);
+    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (6, 0), "it has all");
     rig.stored.truncate(2);
     rig.silent = 1;
     rig.tell(Input::StoreMayHaveGoneBack);
-    assert_eq!(rig.numbers()[6..], [5, 5, 3, 4, 5]);
-    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (5, 3));
+    assert_eq!(rig.numbers()[6..], [7, 7, 3, 4, 5, 6, 7]);
+    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (7, 4));
     rig.deliver(6);
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(7), 6, None));
 }
 
 #[test]
-fn the_loss_of_the_newest_alone_does_no_harm_whether_it_is_noticed_or_not() {
+fn the_loss_of_the_newest_alone_is_noticed() {
     for still in [false, true] {
         let mut rig = rig_with_a_spilled_event(still);
         rig.stored.truncate(1);
         rig.wait();
-        // Nothing is wrong with its number: it is applied at once, and may be answered as before.
         rig.tell(Input::StoreMayHaveGoneBack);
-        assert_eq!(rig.numbers(), [1, 2, 2]);
+        assert_eq!(rig.numbers(), [1, 2, 3, 2, 3]);
         assert_eq!(rig.sequencer.stats().rewound, u64::from(!still));
         rig.deliver(2);
         assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(4), 3, None));
@@ -221,7 +218,7 @@ fn the_loss_of_the_newest_alone_does_no_harm_whether_it_is_noticed_or_not() {
 }
 
 #[test]
-fn where_nothing_is_kept_an_empty_commit_asks() {
+fn an_empty_commit_asks_and_where_nothing_is_kept_it_ends() {
     for keep_bytes in [0, 10] {
         for lost in [0, 1] {
             let mut rig = Rig::new(keep_bytes);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
+use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::{Results, Turns};
@@ -149,6 +149,8 @@ pub struct Driver {
     told_at: Option<Instant>,
     /// How often the store was out of reach, as far as the sequencer knows.
     breaks: u64,
+    /// Commits made again that were told of.
+    rewound: u64,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
@@ -182,6 +184,7 @@ impl Driver {
             source_failed: None,
             told_at: None,
             breaks,
+            rewound: 0,
             failed: None,
             progress: parts.progress,
         };
@@ -270,15 +273,9 @@ impl Driver {
         let breaks = self.store.breaks();
         if std::mem::replace(&mut self.breaks, breaks) != breaks {
             self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
-            self.taken.may_be_lost();
         }
         match answer {
-            Answer::One(input) => {
-                if let Input::Committed { reply: CommitReply::Rewound { .. }, .. } = input {
-                    self.taken.may_be_lost();
-                }
-                self.sequencer.handle(now, input);
-            }
+            Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Saved(Ok(true)) => self.taken.saved(),
             Answer::Saved(Ok(false)) => self.taken.not_saved(),
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
@@ -356,9 +353,11 @@ impl Driver {
             self.take_answer(answer);
             self.check()?;
         }
-        if let Some(save) = self.checkpoint()
-            && !save.await?
-        {
+        let saved = match self.checkpoint() {
+            Some(save) => save.await?,
+            None => !self.taken.is_unsaved(),
+        };
+        if !saved {
             tracing::warn!(
                 stream = &*self.partition.stream,
                 "the last checkpoint is not written: the next start takes some events again, and \
@@ -388,6 +387,7 @@ impl Driver {
         }
         // After a stop nothing is written any more, not even a checkpoint.
         self.check()?;
+        self.watch_doubt();
         self.hand_over();
         if self.taken.is_due()
             && !self.taken.is_saving()
@@ -396,6 +396,23 @@ impl Driver {
             self.ask(async move { Answer::Saved(save.await) });
         }
         self.check()
+    }
+
+    /// Notes what it means that the store may be at an earlier time, and says how that ended.
+    fn watch_doubt(&mut self) {
+        if self.sequencer.in_doubt() {
+            self.taken.may_be_lost();
+            return;
+        }
+        let rewound = self.sequencer.stats().rewound;
+        let again = rewound - std::mem::replace(&mut self.rewound, rewound);
+        if again > 0 {
+            tracing::warn!(
+                stream = &*self.partition.stream,
+                partition = self.partition.number,
+                "{again} commits that the store had lost were made again from memory: nothing is lost"
+            );
+        }
     }
 
     fn check(&mut self) -> Result<(), DriverError> {

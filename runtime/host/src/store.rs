@@ -6,6 +6,7 @@
 
 pub mod codec;
 pub mod embedded;
+mod insist;
 pub mod redis;
 
 use std::ops::RangeInclusive;
@@ -16,6 +17,8 @@ use bytes::Bytes;
 use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, SpillPage, Status,
 };
+
+pub use insist::insist_on;
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
 /// record, index entry and listing, which no memory budget counts one by one; real ones have tens

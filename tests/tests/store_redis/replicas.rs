@@ -27,7 +27,7 @@ async fn a_commit_waits_for_a_replica() {
     let replica = replica(&own);
     let store = waiting(&own, 1).await;
     assert!(
-        store.durability().words.contains("until 1 replicas have it"),
+        store.durability().words.contains("until a replica has it"),
         "{:?}",
         store.durability()
     );

@@ -12,8 +12,7 @@ use bytes::Bytes;
 use ordain_core::{Job, Key, Settings, Status, Version};
 use tokio::sync::mpsc;
 
-use super::perform::insist_on;
-use crate::store::{KeyFilter, Mark, Partition, Store};
+use crate::store::{KeyFilter, Mark, Partition, Store, insist_on};
 
 /// Keys handed over at a time.
 const PAGE: usize = 256;

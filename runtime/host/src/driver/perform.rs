@@ -9,21 +9,18 @@ use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
 use crate::sink::Job;
-use crate::store::StoreError;
+use crate::store::{StoreError, insist_on};
 
 /// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
 const LOADS: usize = 2;
 /// Reads of spilled events under way at one time. What they bring is known only afterwards.
 const READS: usize = 4;
-/// Between tries of a read that failed.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// An answer of the store, to come.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -184,21 +181,5 @@ impl Driver {
             asked = Box::pin(ready(answer));
         }
         self.asked.push(asked);
-    }
-}
-
-/// Asks until it works: what is not of one key stops everything, until somebody mends it.
-pub(super) async fn insist_on<T, F>(what: &str, read: impl Fn() -> F) -> T
-where
-    F: Future<Output = Result<T, StoreError>>,
-{
-    loop {
-        match read().await {
-            Ok(read) => return read,
-            Err(error) => {
-                tracing::error!(%error, "the store did not answer a {what}; trying again");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
     }
 }

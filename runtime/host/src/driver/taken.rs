@@ -83,10 +83,14 @@ impl Taken {
         self.positions.is_empty()
     }
 
+    /// Whether the last checkpoint is not the newest that there could be.
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.name.is_some() && (self.unsaved > 0 || self.lost)
+    }
+
     /// When the next checkpoint is to be written, whatever comes until then.
     pub(super) fn save_at(&self) -> Option<Instant> {
-        let is_new = self.unsaved > 0 || self.lost;
-        (is_new && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_EVERY)
+        (self.is_unsaved() && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_EVERY)
     }
 
     /// Whether a checkpoint is to be written now.

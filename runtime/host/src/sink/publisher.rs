@@ -10,14 +10,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, DeadLetter};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Sink;
 use crate::cloudevents;
-use crate::store::{Claim, Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError};
+use crate::store::{
+    Claim, Mark, OutboxEntry, OutboxMessage, Partition, Store, StoreError, insist_on,
+};
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
@@ -214,18 +216,22 @@ impl Publisher {
         let (marked, unmarked): (Vec<&Run>, Vec<&Run>) =
             runs.iter().partition(|run| !run.marks.is_empty());
         for run in marked {
-            runtime.block_on(self.done(run))?;
+            runtime.block_on(self.done(run));
         }
-        runtime.block_on(try_join_all(unmarked.into_iter().map(|run| self.done(run))))?;
+        runtime.block_on(join_all(unmarked.into_iter().map(|run| self.done(run))));
         for run in runs {
             (run.target.done)(run.shard, run.through);
         }
         Ok(())
     }
 
-    async fn done(&self, run: &Run) -> Result<(), StoreError> {
+    async fn done(&self, run: &Run) {
         let Target { partition, claim, .. } = &*run.target;
-        self.store.outbox_done(partition, *claim, run.shard, run.through, &run.marks).await
+        let Run { shard, through, marks, .. } = run;
+        insist_on("mark of what is published", || {
+            self.store.outbox_done(partition, *claim, *shard, *through, marks)
+        })
+        .await;
     }
 
     fn encode_batch(

@@ -84,8 +84,8 @@ pub struct Options {
     pub replicas: u32,
     /// How long dead letters are kept, in ms.
     pub dead_ttl: u64,
-    /// How long a question other than a commit is asked again while no server answers; `None`: for
-    /// ever.
+    /// How long a question other than a commit is asked again while no server answers, that of the
+    /// start too if that is less than half a minute; `None`: for ever.
     pub patience: Option<Duration>,
     /// Milliseconds added to the server's time, so that tests can let time pass.
     #[doc(hidden)]
@@ -110,7 +110,7 @@ pub struct Redis {
 impl Redis {
     /// Connects, and refuses servers on which what is acknowledged could vanish silently, users
     /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
-    /// for servers that do not answer.
+    /// at most for servers that do not answer.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
         let (started, mut told_at) = (Instant::now(), None);
         loop {
@@ -121,7 +121,7 @@ impl Redis {
             let StoreError::Unavailable(reason) = &error else {
                 return Err(at(&options.address, error));
             };
-            if started.elapsed() >= START {
+            if started.elapsed() >= options.patience.map_or(START, |it| it.min(START)) {
                 return Err(at(&options.address, error));
             }
             if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {

@@ -5,7 +5,7 @@ mod bounds;
 mod commits;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ordain_core::{Batch, Effect, Event, Input, Key, Token};
@@ -35,10 +35,6 @@ pub(super) struct Watch {
     rounds: BTreeMap<(Key, u64), u32>,
     /// Told to start nothing more.
     draining: bool,
-    /// Told that the store may have gone back: what is committed may be sent once more.
-    in_doubt: bool,
-    /// Shards that are asked whether they still have their newest commit.
-    asked: BTreeSet<u32>,
     /// Shards that went back, and their newest commit at that time. With its answer, or the one
     /// after it, lanes start again.
     pub(super) lost: BTreeMap<u32, u64>,
@@ -77,6 +73,14 @@ impl Watch {
         let keys: Vec<Key> = all.filter(|key| which(key)).cloned().collect();
         for key in &keys {
             self.reborn(key);
+        }
+    }
+
+    /// A commit will not be applied as it is.
+    fn all_reached(&mut self, batch: &Batch) {
+        for write in &batch.writes {
+            let reached = self.reached.entry(write.key.clone()).or_default();
+            *reached = write.job.next.max(*reached);
         }
     }
 
@@ -210,12 +214,6 @@ impl Checker {
                 let watch = self.watch(owner);
                 watch.failures.clear();
                 watch.fresh.clear();
-            }
-            Input::StoreMayHaveGoneBack => {
-                self.watch(owner).in_doubt = true;
-                // Lanes begin anew once the store has answered.
-                self.tries.crashes += 1;
-                self.deaths += 1;
             }
             Input::Drain => self.watch(owner).draining = true,
             Input::SourceReset => {

@@ -110,7 +110,9 @@ fn memory(batch: &Batch) -> usize {
             + write.letters.iter().map(DeadLetter::memory).sum::<usize>()
             + write.spill.iter().map(|(_, event)| event.memory()).sum::<usize>()
     };
-    batch.writes.iter().map(write).sum::<usize>()
+    size_of::<Commit>()
+        + size_of::<Batch>()
+        + batch.writes.iter().map(write).sum::<usize>()
         + batch.letters.iter().map(DeadLetter::memory).sum::<usize>()
 }
 
@@ -150,22 +152,15 @@ impl Sequencer {
         }
     }
 
-    /// Asks a shard in doubt where it stands, unless what is under way will tell: its newest commit
-    /// is sent once more, or, where that is not kept, one that does nothing. A shard without commits
-    /// has nothing to lose.
+    /// Asks a shard in doubt where it stands, unless what is under way will tell: with a commit that
+    /// does nothing. A shard without commits has nothing to lose.
     pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) || state.number == 0 {
             return;
         }
         state.asked = true;
-        if !state.sending.is_empty() {
-            return;
-        }
-        if let Some(newest) = state.kept.commits.back() {
-            state.sending.push_back(Arc::new(newest.as_applied()));
-            self.effects.push_back(Effect::Commit(Arc::clone(&state.sending[0])));
-        } else {
+        if state.sending.is_empty() {
             let batch = self.new_batch(shard);
             self.send(batch, Vec::new(), Vec::new(), 0);
         }
@@ -210,9 +205,6 @@ impl Sequencer {
     /// A kept commit is in the store, or still there.
     pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
         let state = &mut self.shards[batch.shard as usize];
-        // Where only the newest was lost, it is applied by the question, and no answer tells that for
-        // sure. So what was read meanwhile never counts.
-        state.gone_back = true;
         let number = batch.number;
         let commit = state.kept.commits.iter_mut().rfind(|it| it.batch.number == number);
         let Some(commit) = commit.filter(|it| it.applied != applied) else { return };

@@ -29,7 +29,7 @@ impl Address {
             (_, Some(rest)) => (true, rest),
             _ => return Err("it begins with redis:// or, for TLS, with rediss://".to_owned()),
         };
-        // A password may contain anything but `/` and `@`, which are written %2F and %40.
+        // In a password `/` and `%` are written %2F and %25.
         let (rest, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match rest.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),

@@ -26,14 +26,13 @@ use super::address::Address;
 /// A way to the server, or servers.
 pub(super) struct Link {
     to: To,
-    /// How often it broke.
-    breaks: AtomicU64,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a store has a few")]
 enum To {
     Single(Single),
-    Cluster(ClusterConnection),
+    /// With the number of calls over it that broke.
+    Cluster(ClusterConnection, AtomicU64),
 }
 
 /// What is sent at once.
@@ -60,7 +59,10 @@ impl Link {
         }
         let mut first = connect::any(address).await?;
         let to = match &*connect::mode(&mut first).await? {
-            "cluster" => To::Cluster(cluster::connect(address, &mut first).await?),
+            "cluster" => {
+                let cluster = cluster::connect(address, &mut first).await?;
+                To::Cluster(cluster, AtomicU64::new(0))
+            }
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
                 To::Single(Single::new(address.clone(), Some(master)))
@@ -73,12 +75,15 @@ impl Link {
         if let To::Single(single) = &to {
             single.connection().await?;
         }
-        Ok(Self { to, breaks: AtomicU64::new(0) })
+        Ok(Self { to })
     }
 
     /// How often it broke. After each time the servers may have other data than before.
     pub(super) fn breaks(&self) -> u64 {
-        self.breaks.load(Ordering::SeqCst)
+        match &self.to {
+            To::Single(single) => single.breaks(),
+            To::Cluster(_, breaks) => breaks.load(Ordering::SeqCst),
+        }
     }
 
     /// What it is connected to, in words.
@@ -86,7 +91,7 @@ impl Link {
         match &self.to {
             To::Single(Single { master: None, .. }) => "Redis",
             To::Single(_) => "Redis under Sentinel",
-            To::Cluster(_) => "Redis Cluster",
+            To::Cluster(..) => "Redis Cluster",
         }
     }
 
@@ -114,40 +119,31 @@ impl Link {
 
     async fn send(&self, question: &Question<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.to {
-            To::Cluster(_) if self.breaks() > breaks => Ok(None),
-            To::Cluster(cluster) => {
+            To::Cluster(..) if self.breaks() > breaks => Ok(None),
+            To::Cluster(cluster, broken) => {
                 let answer = question.ask(&mut cluster.clone()).await;
-                self.count(&answer);
+                if answer.as_ref().is_err_and(is_broken) {
+                    broken.fetch_add(1, Ordering::SeqCst);
+                }
                 answer.map(Some)
             }
             To::Single(single) => {
-                // A break is counted before its connection is let go of. So what is sent over a
-                // later one is sent after the count was looked at.
-                let (mut connection, generation) = single.connection().await?;
-                if self.breaks() > breaks {
+                let (mut connection, before) = single.connection().await?;
+                if before > breaks {
                     return Ok(None);
                 }
                 let answer = question.ask(&mut connection).await;
-                if self.count(&answer) {
-                    single.let_go(generation);
+                if answer.as_ref().is_err_and(is_broken) {
+                    single.let_go(before);
                 }
                 answer.map(Some)
             }
         }
-    }
-
-    /// Counts a break: an answer after which nothing good will come over its connection any more.
-    fn count(&self, answer: &RedisResult<Value>) -> bool {
-        let broken = answer.as_ref().is_err_and(is_broken);
-        if broken {
-            self.breaks.fetch_add(1, Ordering::SeqCst);
-        }
-        broken
     }
 
     /// Sends a command to every master.
     pub(super) async fn ask_all(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let To::Cluster(cluster) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
+        let To::Cluster(cluster, _) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
         let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         match cluster.clone().route_command(cmd.clone(), to_all).await?.extract_error()? {
             Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use redis::cmd;
 
 use super::error::{failed, has_code};
+use super::link::Link;
 use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
-use crate::store::{Claim, MARK_NAME_LIMIT, Mark, Partition, Store as _, StoreError};
+use crate::store::{Claim, MARK_NAME_LIMIT, Mark, Partition, StoreError};
 
 /// See [`Store::put_checkpoint`](crate::store::Store::put_checkpoint).
 pub(super) async fn put_checkpoint(
@@ -26,7 +27,7 @@ pub(super) async fn put_checkpoint(
     call.arg(&mark.name).arg(&mark.value[..]);
     // Never over another connection than the one that `breaks` was read on: a server that was
     // restarted may have other data.
-    let of_others = store.breaks() - store.link.breaks();
+    let of_others: u64 = store.waiting_links.iter().map(Link::breaks).sum();
     let breaks = breaks.saturating_sub(of_others);
     let answer = match store.link.call_unless_broken(&call, breaks).await {
         Err(error) if has_code(&error, "NOSCRIPT") => {
@@ -41,7 +42,7 @@ pub(super) async fn put_checkpoint(
             store.trouble.over(what);
             Ok(answer.is_some())
         }
-        Err(StoreError::Unavailable(reason)) => {
+        Err(StoreError::Unavailable(reason) | StoreError::Corrupt(reason)) => {
             store.trouble.tell(what(), &reason);
             Ok(false)
         }

@@ -128,6 +128,9 @@ fn sentence(kind: &str, appends: bool, syncs: Option<&str>, wanted: u32, connect
              there are more, nothing is acknowledged",
             if wanted == 1 { "replica" } else { "replicas" }
         ),
+        (1, _) => "; each commit waits until a replica has it too: a failover to that one loses \
+                   nothing"
+            .to_owned(),
         (wanted, _) => format!(
             "; each commit waits until {wanted} replicas have it too: a failover to one of those \
              loses nothing"

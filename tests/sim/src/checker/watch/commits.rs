@@ -28,7 +28,6 @@ impl Checker {
         let watch = self.watch(owner);
         let last = watch.numbers[shard as usize];
         let again = watch.unknown.remove(&shard);
-        let in_doubt = watch.in_doubt;
         let busy = watch.commits.insert(shard, batch.clone()).is_some();
         watch.numbers[shard as usize] = batch.number;
         if busy {
@@ -37,8 +36,6 @@ impl Checker {
             if again != *batch {
                 self.broke("I4", format!("{what} is not the one whose answer was lost"));
             }
-        } else if batch.number == last && in_doubt {
-            self.watch(owner).asked.insert(shard);
         } else if batch.number != last + 1 {
             self.broke("I4", format!("{what} follows {last}"));
         }
@@ -63,6 +60,8 @@ impl Checker {
             CommitReply::Applied(applied) => applied,
             CommitReply::Rewound { last: Some(last), .. } => {
                 watch.numbers[shard as usize] = *last;
+                // Its lanes take that for settled until they start again.
+                watch.all_reached(&batch);
                 return;
             }
             _ => {
@@ -84,9 +83,6 @@ impl Checker {
             if let Some(range) = watch.ahead.get_mut(&write.key) {
                 range.0 = write.job.next.clamp(range.0, range.1);
             }
-        }
-        if watch.asked.remove(&shard) {
-            watch.all_reborn(|key| shard_of(key, shards) == shard);
         }
         if watch.lost.get(&shard).is_some_and(|lost| batch.number >= *lost) {
             watch.lost.retain(|lost, newest| *lost != shard || batch.number == *newest);

@@ -8,15 +8,15 @@ use redis::cluster_async::ClusterConnection;
 use redis::{RedisResult, Value, cmd};
 
 use super::super::address::Address;
-use super::super::value::text;
-use super::connect::{ANSWER, CONNECT, info, info_field, not_yet, wrong};
+use super::super::value::{array, number};
+use super::connect::{ANSWER, CONNECT, info, not_yet, wrong};
 
 /// Redirections and refused tries of one call before its caller hears of them.
 const TRIES: u32 = 6;
 /// Between such tries, in ms.
 const WAIT: (u64, u64) = (20, 500);
 /// Slots of a Cluster (Redis Cluster specification).
-const SLOTS: u32 = 16_384;
+const SLOTS: u64 = 16_384;
 
 /// Connects to all of them, once `node` says that there are some.
 pub(super) async fn connect(
@@ -49,16 +49,20 @@ pub(super) async fn connect(
 
 /// The client would look for nodes again and again in a Cluster that was never put together.
 async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
-    // A user who may not ask it may do all that is needed.
-    let answer: RedisResult<Value> = cmd("CLUSTER").arg("INFO").query_async(node).await;
-    let Some(info) = answer.ok().and_then(text) else { return Ok(()) };
-    let assigned = info_field(&info, "cluster_slots_assigned");
-    match assigned.and_then(|it| it.parse::<u32>().ok()) {
-        Some(assigned) if assigned < SLOTS => Err(not_yet(format!(
-            "only {assigned} of the {SLOTS} slots of this Cluster have a node: `redis-cli \
-             --cluster create` puts one together, and `redis-cli --cluster fix` gives out slots \
-             that have lost their node"
-        ))),
-        _ => Ok(()),
+    let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
+    let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();
+    let assigned: u64 = ranges
+        .filter_map(|range| {
+            let range = array(range, "CLUSTER SLOTS").ok()?;
+            Some(number(range.get(1)?)?.saturating_sub(number(range.first()?)?) + 1)
+        })
+        .sum();
+    if assigned >= SLOTS {
+        return Ok(());
     }
+    Err(not_yet(format!(
+        "only {assigned} of the {SLOTS} slots of this Cluster have a node: `redis-cli --cluster \
+         create` puts one together, and `redis-cli --cluster fix` gives out slots that have lost \
+         their node"
+    )))
 }

@@ -21,8 +21,8 @@ pub(super) struct Single {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// How many there were before it.
-    generation: u64,
+    /// How often one broke before it.
+    breaks: u64,
 }
 
 impl Single {
@@ -35,6 +35,7 @@ impl Single {
         }
     }
 
+    /// The connection, and how often one broke before it.
     pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         if let Some(connection) = self.present() {
             return Ok(connection);
@@ -48,20 +49,27 @@ impl Single {
             Some(name) => sentinel::master(&self.address, name).await?,
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.generation += 1;
         current.connection = Some(connection.clone());
-        Ok((connection, current.generation))
+        Ok((connection, current.breaks))
     }
 
     fn present(&self) -> Option<(MultiplexedConnection, u64)> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.connection.clone().map(|connection| (connection, current.generation))
+        current.connection.clone().map(|connection| (connection, current.breaks))
     }
 
-    pub(super) fn let_go(&self, generation: u64) {
+    /// Lets go of the connection before which so many broke: it has broken too. Of the calls that
+    /// fail with it the first one counts.
+    pub(super) fn let_go(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.generation == generation {
+        if current.breaks == before {
             current.connection = None;
+            current.breaks += 1;
         }
+    }
+
+    /// How often a connection broke.
+    pub(super) fn breaks(&self) -> u64 {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).breaks
     }
 }

@@ -174,7 +174,7 @@ for i = 1, free do
   free_letters[i] = {place, next_argument(), next_argument()}
   if forward then
     local there = redis.call('HGET', data, 'l' .. place)
-    if seen[place] or (there and #there > 9 and unpack8('<I8', there, 2) + dead_ttl > wall) then
+    if seen[place] or (there and #there >= LETTER_TIME + 8 and unpack8('<I8', there, LETTER_TIME) + dead_ttl > wall) then
       known[#known + 1] = pack('<I4', i - 1)
     else
       pieces[#pieces + 1] = free_letters[i][3]
@@ -206,7 +206,7 @@ end
 local function put_letters(list)
   for _, letter in ipairs(list) do
     local place, record = letter[1], letter[2]
-    put(early, 'l' .. place, sub(record, 1, 1) .. wall8 .. sub(record, 10))
+    put(early, 'l' .. place, sub(record, 1, LETTER_TIME - 1) .. wall8 .. sub(record, LETTER_TIME + 8))
     put(letters_put, 0, place)
     put(age_put, wall, place)
     consumed[place] = nil
@@ -456,7 +456,7 @@ end
 local old_letters = {}
 for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', wall - dead_ttl, 'LIMIT', 0, sweep)) do
   local letter = redis.call('HGET', data, 'l' .. place)
-  local put_at = letter and #letter > 9 and unpack8('<I8', letter, 2) or 0
+  local put_at = letter and #letter >= LETTER_TIME + 8 and unpack8('<I8', letter, LETTER_TIME) or 0
   if put_at > wall - dead_ttl then
     redis.call('ZADD', letters_age, put_at, place)
   else
