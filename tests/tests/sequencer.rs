@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ordain::config::{Loaded, Share};
 use ordain_core::{
-    Applied, Batch, Change, CommitReply, Effect, Event, EventParts, Input, Loaded as Job,
+    Applied, Batch, Cause, Change, CommitReply, Effect, Event, EventParts, Input, Loaded as Job,
     Sequencer, TurnDone, Verdict,
 };
 
@@ -194,5 +194,27 @@ fn an_event_between_spilled_ones_is_compared_with_them_and_not_turned_away() -> 
     let batch = rig.batches.last().context("a commit")?;
     assert!(batch.letters.is_empty(), "there is room: {:?}", batch.letters);
     assert_eq!((batch.writes[0].spill[0].0, rig.acked), (4, 4));
+    Ok(())
+}
+
+/// A record that says so is damaged: nobody gives out so many numbers.
+#[test]
+fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
+    for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
+        let mut rig = Rig::new("ordering = \"fifo\"\nid_window = 5024")?;
+        let mut job = ordain_core::Job::new(next, 0);
+        (job.incarnation, job.ids_from) = (1, 1);
+        if last > 0 {
+            job.spilled.add(last);
+        }
+        let (state, ids) = (None, Vec::new());
+        rig.job = Some(Box::new(Job { job, state, ids, due_in: Some(0), expire_in: None }));
+        rig.deliver(0, 1);
+        rig.deliver(0, 2);
+        let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();
+        let causes: Vec<_> = letters.iter().map(|letter| letter.cause).collect();
+        assert_eq!((rig.acked, causes), (2, vec![Cause::Corrupt; 2]), "{next} {last}");
+        assert!(letters[0].error.contains("numbers are given out"), "{}", letters[0].error);
+    }
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ordain_core::{
-    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, Settings, Stop, shard_of,
+    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, Overflow, Settings, Stop,
+    shard_of,
 };
 
 use rig::{Rig, settings};
@@ -284,4 +285,36 @@ fn a_letter_that_rests_on_old_reads_is_decided_about_once_more() {
     rig.deliver(6);
     assert!(rig.stored.iter().all(|(batch, _)| batch.letters.is_empty()), "it is not too far");
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
+}
+
+/// Memory is always full, so that the lane gives up its state after each commit. What a record counts
+/// too much of, while repeats of spilled events are compared, is taken back all the same.
+#[test]
+fn repeats_of_spilled_events_do_not_stay_counted() {
+    let settings = settings(0);
+    let gap = GapSettings { timeout: 1_000_000_000, ..settings.gap };
+    let mut rig = Rig::with(Settings {
+        memory_budget: 1,
+        lane_buffer: 1,
+        quantum: 1,
+        spill_after: 1,
+        spill_limit: 6,
+        overflow: Overflow::DeadLetter,
+        gap,
+        ..settings
+    });
+    rig.with_state = true;
+    for sequence in [1, 30, 40] {
+        rig.deliver(sequence);
+    }
+    for sequence in 2..=6 {
+        rig.arrive(sequence);
+        rig.arrive(30);
+        rig.wait();
+        rig.tell(Input::DueRead { entries: Vec::new(), next_in: None });
+        let (job, spilled) = rig.record().expect("a job");
+        assert_eq!((job.spilled.count, spilled.len()), (2, 2), "before event {}", job.next);
+    }
+    rig.deliver(35);
+    assert!(rig.sent.iter().all(|batch| batch.letters.is_empty()), "two events are no overflow");
 }

@@ -11,6 +11,7 @@ use ordain_core::{
 };
 
 /// The key "a" and its shard. Commits of other shards are applied, and no more is known of them.
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that a test may want by itself")]
 pub(crate) struct Rig {
     pub(crate) sequencer: Sequencer,
     shard: u32,
@@ -30,6 +31,8 @@ pub(crate) struct Rig {
     pub(crate) reads: Option<Vec<(Token, u64)>>,
     /// The store's clock stands still.
     pub(crate) still: bool,
+    /// Jobs have a state, and of spilled events one is read at a time.
+    pub(crate) with_state: bool,
     /// The next commit refuses its first write.
     pub(crate) refuses: bool,
     pub(crate) now: u64,
@@ -71,6 +74,7 @@ impl Rig {
             unheard: false,
             reads: None,
             still: false,
+            with_state: false,
             refuses: false,
             now: 0,
             delivered: 0,
@@ -114,6 +118,19 @@ impl Rig {
         self.now = until;
     }
 
+    /// An event comes, and nothing is done about it yet.
+    pub(crate) fn arrive(&mut self, sequence: u64) {
+        let event = Event::new(&EventParts {
+            key: "a",
+            sequence: Some(sequence),
+            data: &sequence.to_le_bytes(),
+            ..EventParts::default()
+        });
+        self.delivered += 1;
+        let input = Input::Arrived { delivery: self.delivered, event: Arc::new(event) };
+        self.sequencer.handle(self.now, input);
+    }
+
     fn perform(&mut self) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
@@ -142,7 +159,7 @@ impl Rig {
                     let record = self.record().filter(|_| &*key == "a");
                     let loaded = record.map(|(job, _)| Loaded {
                         job,
-                        state: None,
+                        state: self.with_state.then(|| vec![0; 100].into()),
                         ids: Vec::new(),
                         due_in: None,
                         expire_in: None,
@@ -196,8 +213,12 @@ impl Rig {
 
     fn spilled(&self, token: Token, from: u64) -> Input {
         let (_, spilled) = self.record().expect("what is spilled has a job");
-        let events = spilled.into_iter().filter(|it| it.0 >= from).collect();
-        Input::SpillRead { token, read: Ok((events, true)) }
+        let mut events: Vec<_> = spilled.into_iter().filter(|it| it.0 >= from).collect();
+        let end = events.len() <= 1 || !self.with_state;
+        if !end {
+            events.truncate(1);
+        }
+        Input::SpillRead { token, read: Ok((events, end)) }
     }
 
     /// A commit arrives at the store.
@@ -224,6 +245,19 @@ impl Rig {
         for (at, write) in batch.writes.iter().enumerate() {
             if refuses || !holds(write) {
                 applied.refused.push((at, Refusal::Next(next)));
+            }
+        }
+        let spilled = self.record().map(|it| it.1).unwrap_or_default();
+        for (at, write) in batch.writes.iter().enumerate() {
+            for (sequence, event) in &write.spill {
+                if let Some(there) = spilled.get(sequence).filter(|_| holds(write)) {
+                    let same = there.content() == event.content();
+                    applied.present.push(ordain_core::Present {
+                        write: at,
+                        sequence: *sequence,
+                        same,
+                    });
+                }
             }
         }
         let there = || self.stored.iter().flat_map(|(stored, _)| &stored.letters);

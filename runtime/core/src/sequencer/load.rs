@@ -9,6 +9,10 @@ use crate::job::{Job, Loaded, Status};
 use crate::settings::Ordering;
 use crate::turn::Token;
 
+/// No `fifo` key gets there: a million a second for half a million years. From here to the end there
+/// is room for all that a lane may take.
+const NUMBERS_END: u64 = u64::MAX - (1 << 40);
+
 impl Sequencer {
     /// A lane for a key that has none. Room is made by letting the one go that was used longest
     /// ago; whoever brings events or keys in has asked for room before.
@@ -109,6 +113,11 @@ impl Sequencer {
         let now = self.now;
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
+        let last = loaded.job.next.max(loaded.job.spilled.last);
+        if settings.ordering == Ordering::Fifo && last >= NUMBERS_END {
+            lane.mode = Mode::Broken(format!("it says that {last} numbers are given out"));
+            return;
+        }
         lane.mode = Mode::Live;
         lane.absent = false;
         let known = Known::of(&loaded.job);

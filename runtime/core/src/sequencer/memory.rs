@@ -90,6 +90,7 @@ impl Sequencer {
         if !self.fits()
             && (lane.runnable(&self.settings) || lane.rare.page.is_some())
             && lane.pending.is_empty()
+            && !lane.header
             && lane.state.as_ref().is_some_and(|state| state.len() > share)
         {
             self.load_again(index);

@@ -87,8 +87,13 @@ impl Sequencer {
 
     /// Lets a parked key go on from the event it stopped at.
     pub(super) fn resume(&mut self, index: u32) {
-        self.lanes[index].job.status = Status::Active;
-        self.lanes[index].header = true;
+        let lane = &mut self.lanes[index];
+        lane.job.status = Status::Active;
+        lane.header = true;
+        if let Some(rare) = lane.rare.there() {
+            // It was to be looked at while it was full.
+            rare.reload_at = None;
+        }
         self.calm(index);
     }
 

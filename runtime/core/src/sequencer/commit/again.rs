@@ -153,10 +153,10 @@ impl Sequencer {
     }
 
     /// Asks a shard in doubt where it stands, unless what is under way will tell: with a commit that
-    /// does nothing. A shard without commits has nothing to lose.
+    /// does nothing. A shard without commits still has a claim to lose.
     pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
-        if !std::mem::take(&mut state.in_doubt) || state.number == 0 {
+        if !std::mem::take(&mut state.in_doubt) {
             return;
         }
         state.asked = true;
