@@ -59,13 +59,19 @@ impl Rig {
 
     /// One more run finds everything done. It may print what may not have been printed.
     fn nothing_is_done_again(&self, runs: &[&str]) -> Result<()> {
-        let status = self.start("last", &["--once"])?.wait()?;
-        ensure!(status.success(), "{}", self.home.read("err-last"));
+        self.goes_on_to_the_end()?;
         let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));
         let printed = printed.collect::<String>();
         let known: HashSet<&str> = printed.lines().collect();
         let last = self.home.read("out-last");
         ensure!(last.lines().all(|line| known.contains(line)), "events took effect twice");
+        Ok(())
+    }
+
+    /// One more run takes what is left. An event that took effect twice would have two numbers.
+    fn goes_on_to_the_end(&self) -> Result<()> {
+        let status = self.start("last", &["--once"])?.wait()?;
+        ensure!(status.success(), "{}", self.home.read("err-last"));
         let row = &self.home.rows(&["keys", "list", "cases", "--json"])?[0];
         ensure!(row["next"] == EVENTS + 1, "{row}");
         Ok(())
@@ -114,6 +120,46 @@ fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
     })?;
     run.kill()?;
     run.wait()?;
+    rig.nothing_is_done_again(&["first"])
+}
+
+/// A successor that dies while it claims has claimed shard 0, and not the key's shard.
+#[test]
+fn an_owner_that_has_lost_one_shard_ends() -> Result<()> {
+    let rig = Rig::new()?;
+    let lines = rig.home.read("events.ndjson");
+    let (some, rest) = lines.split_at(lines.match_indices('\n').nth(9_999).expect("lines").0 + 1);
+    rig.home.write("events.ndjson", some)?;
+    let mut run = rig.start("first", &[])?;
+    rig.printed("first", 10_000)?;
+    wait_until("a checkpoint", || Ok(rig.mark()?.contains("\"line\":10000")))?;
+    let next_epoch = "local fence = redis.call('HGET', KEYS[1], 'f0') \
+        local epoch = struct.pack('<I8', struct.unpack('<I8', string.sub(fence, 2, 9)) + 1) \
+        fence = string.sub(fence, 1, 1) .. epoch .. string.sub(fence, 10) \
+        return redis.call('HSET', KEYS[1], 'f0', fence)";
+    rig.redis.command(&["EVAL", next_epoch, "1", "ordain:{0}:data:cases"])?;
+    rig.home.append("events.ndjson", rest)?;
+    ensure!(run.wait()?.code() == Some(1), "{}", rig.home.read("err-first"));
+    ensure!(rig.home.read("err-first").contains("another process has taken the partition over"));
+    rig.goes_on_to_the_end()
+}
+
+/// The server is put back while the stream rests, and nothing is asked of it until the end.
+#[test]
+fn an_orderly_end_makes_again_what_memory_has() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut run = rig.start("first", &[])?;
+    rig.printed("first", 10_000)?;
+    let early = rig.redis.snapshot()?;
+    let all = format!("\"line\":{EVENTS}");
+    rig.printed("first", EVENTS)?;
+    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.redis.go_back(&early)?;
+    signal(&run, "TERM")?;
+    ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
+    ensure!(rig.mark()?.contains(&all), "{}", rig.mark()?);
+    let told = rig.home.read("err-first");
+    ensure!(told.contains("made again from memory: nothing is lost"), "{told}");
     rig.nothing_is_done_again(&["first"])
 }
 

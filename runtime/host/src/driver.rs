@@ -151,6 +151,10 @@ pub struct Driver {
     breaks: u64,
     /// Commits made again that were told of.
     rewound: u64,
+    /// Whether the store may lose what it had.
+    store_may_go_back: bool,
+    /// Only the store's word is waited for that it has everything.
+    ending: bool,
     failed: Option<DriverError>,
     progress: Arc<Shared>,
 }
@@ -162,6 +166,7 @@ impl Driver {
         let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
         let breaks = parts.store.breaks();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
+        let store_may_go_back = parts.settings.keep_bytes > 0;
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -185,6 +190,8 @@ impl Driver {
             told_at: None,
             breaks,
             rewound: 0,
+            store_may_go_back,
+            ending: false,
             failed: None,
             progress: parts.progress,
         };
@@ -194,7 +201,10 @@ impl Driver {
             driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
             if driver.is_over(once && parked.is_over(), draining) {
-                return driver.end().await;
+                driver.begin_end()?;
+                if driver.leaves_all_behind() {
+                    return driver.end().await;
+                }
             }
             if !draining && !driver.source_ended {
                 let no_more = once || driver.source_failed.is_some();
@@ -277,7 +287,11 @@ impl Driver {
         match answer {
             Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Saved(Ok(true)) => self.taken.saved(),
-            Answer::Saved(Ok(false)) => self.taken.not_saved(),
+            Answer::Saved(Ok(false)) => {
+                self.taken.not_saved();
+                // Another owner may be there, or none any more: the shards are asked.
+                self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+            }
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
             Answer::Page(read) => {
                 self.reading -= 1;
@@ -345,25 +359,25 @@ impl Driver {
         once && self.progress.ended() && self.sequencer.quiescent()
     }
 
-    async fn end(mut self) -> Result<Stats, DriverError> {
-        // The last checkpoint is not to be overtaken by the one before it.
-        while self.taken.is_saving()
-            && let Some(answer) = self.asked.next().await
-        {
-            self.take_answer(answer);
-            self.check()?;
+    /// Nothing more will come: asks the store whether it has everything. What it has lost meanwhile
+    /// can only be made again now.
+    fn begin_end(&mut self) -> Result<(), DriverError> {
+        if std::mem::replace(&mut self.ending, true) {
+            return Ok(());
         }
-        let saved = match self.checkpoint() {
-            Some(save) => save.await?,
-            None => !self.taken.is_unsaved(),
-        };
-        if !saved {
-            tracing::warn!(
-                stream = &*self.partition.stream,
-                "the last checkpoint is not written: the next start takes some events again, and \
-                 knows them"
-            );
+        if self.store_may_go_back {
+            self.input(Input::StoreMayHaveGoneBack);
         }
+        self.taken.save_soon();
+        self.perform_all()
+    }
+
+    /// Whether the store has everything, the last checkpoint too.
+    fn leaves_all_behind(&self) -> bool {
+        !self.sequencer.in_doubt() && !self.taken.is_saving() && !self.taken.is_unsaved()
+    }
+
+    async fn end(self) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)

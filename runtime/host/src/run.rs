@@ -107,7 +107,10 @@ pub async fn run(
         handlers = loading => handlers.map_err(RunError::Panic)??,
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     };
-    let store = open_store(loaded, None).await?;
+    let store = tokio::select! {
+        store = open_store(loaded, None) => store?,
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    };
     let durability = store.durability();
     if durability.is_at_risk {
         tracing::warn!("{}", durability.words);

@@ -276,9 +276,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Notes how far the source of a partition is done with, as lazily as [`Store::outbox_done`],
     /// unless another claim is there: it speaks of the commits of this one. Answers false where it
-    /// is to be made again later: where it is not answered at once, or the store was out of reach
-    /// more often than `breaks`. Then it may be at an earlier time, without what the checkpoint
-    /// speaks of.
+    /// is not written: where another claim or none is there, where the store does not answer at
+    /// once, or was out of reach more often than `breaks`. Then it may be at an earlier time,
+    /// without what the checkpoint speaks of.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

@@ -173,13 +173,12 @@ pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
     let put = async |claim, value: &'static str| {
         let mark = Mark { name: "source/s".into(), value: value.into() };
         let put = store.put_checkpoint(&owner.partition, claim, store.breaks(), &mark).await;
-        put.expect("an answer");
-        store.mark("source/s").await.expect("a mark")
+        (put.expect("an answer"), store.mark("source/s").await.expect("a mark"))
     };
-    assert_eq!(put(owner.claim, "1").await, Some("1".into()));
+    assert_eq!(put(owner.claim, "1").await, (true, Some("1".into())));
     let next = Owner::claim(store, "s", 0).await;
-    assert_eq!(put(owner.claim, "2").await, Some("1".into()));
-    assert_eq!(put(next.claim, "3").await, Some("3".into()));
+    assert_eq!(put(owner.claim, "2").await, (false, Some("1".into())));
+    assert_eq!(put(next.claim, "3").await, (true, Some("3".into())));
 }
 
 fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {

@@ -100,6 +100,12 @@ impl Taken {
         at.is_some_and(|at| self.unsaved >= CHECKPOINT_EVENTS / 2 || at <= Instant::now())
     }
 
+    /// The next checkpoint is to be written as soon as it may.
+    pub(super) fn save_soon(&mut self) {
+        let now = Instant::now();
+        self.saved_at = now.checked_sub(CHECKPOINT_EVERY).unwrap_or(now);
+    }
+
     /// The checkpoint of what is acknowledged, as it is kept. Until [`Self::saved`] it is being
     /// written.
     pub(super) fn begin_save(&mut self) -> Option<Mark> {

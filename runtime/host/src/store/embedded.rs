@@ -351,7 +351,8 @@ impl Store for Embedded {
         mark: &Mark,
     ) -> Result<bool, StoreError> {
         // In one write with nothing that is done of an outbox: that looks at the claim.
-        self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await.map(|()| true)
+        self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
+        Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
 
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {

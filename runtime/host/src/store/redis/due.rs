@@ -36,13 +36,24 @@ async fn of_shard(
 ) -> Result<Due, StoreError> {
     let script = &store.scripts.due;
     let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
-    let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
-    call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
-    match after {
-        None => call.arg("").arg(""),
-        Some((at, key)) => call.arg(at).arg(key.as_bytes()),
-    };
-    Due::read(store.run(script, call).await?)
+    let keys = [data, store.names.due(shard, partition)];
+    let mut after = after.cloned();
+    loop {
+        let mut call = store.call_of(script, &keys);
+        call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
+        match &after {
+            None => call.arg("").arg(""),
+            Some((at, key)) => call.arg(at).arg(key.as_bytes()),
+        };
+        let due = Due::read(store.run(script, call).await?, &keys[1])?;
+        // One call looks at so many only; there may be as many that cannot be read.
+        match due.next {
+            Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
+                after = Some(next);
+            }
+            _ => return Ok(due),
+        }
+    }
 }
 
 /// What one shard has in a partition's due index.
@@ -55,14 +66,18 @@ struct Due {
 }
 
 impl Due {
-    fn read(answer: Value) -> Result<Self, StoreError> {
+    fn read(answer: Value, index: &str) -> Result<Self, StoreError> {
         let what = "a read of the due index";
         let [now, entries, next] = parts(answer, what)?;
         let now = number(&now).ok_or_else(|| strange(what))?;
         let entry = |at: &Value, key: Value| -> Result<(u64, Key), StoreError> {
             let at = number(at).ok_or_else(|| strange(what))?;
             let key = bytes(key).ok_or_else(|| strange(what))?;
-            Ok((at, String::from_utf8_lossy(&key).into()))
+            let key = std::str::from_utf8(&key).map_err(|_| {
+                let key = String::from_utf8_lossy(&key);
+                StoreError::Corrupt(format!("{index} has {key:?}, which is no key: remove it"))
+            })?;
+            Ok((at, key.into()))
         };
         let mut read = Vec::new();
         let mut values = array(entries, what)?.into_iter();

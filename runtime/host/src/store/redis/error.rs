@@ -6,6 +6,7 @@ use redis::{ErrorKind, RedisError};
 
 use super::address::Address;
 use crate::store::StoreError;
+use crate::text::clean;
 
 /// Characters of what the server says that are shown.
 const LONGEST: usize = 400;
@@ -100,5 +101,10 @@ fn words(error: &RedisError) -> String {
     };
     // Where in which script, by its digest.
     let words = words.split(" script: ").next().unwrap_or_default();
-    words.chars().take(LONGEST).collect()
+    shown(words)
+}
+
+/// What a server says, as it is shown: not too long, and on one line.
+pub(super) fn shown(words: &str) -> String {
+    clean(&words.chars().take(LONGEST).collect::<String>()).into_owned()
 }

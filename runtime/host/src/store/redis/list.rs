@@ -15,7 +15,7 @@ pub(super) use self::keys::{key, keys};
 pub(super) use self::letters::{Bounds, Wanted, letter, letters, letters_of_shard};
 use super::Redis;
 use super::names::Kind;
-use super::value::{array, number, text};
+use super::value::{array, number, parts, strange, text};
 use crate::store::StoreError;
 
 /// Rows of a page, whatever is asked for.
@@ -37,9 +37,19 @@ pub(super) async fn streams(store: &Redis) -> Result<Vec<Arc<str>>, StoreError> 
 
 async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
-    let shards = (0..store.shards).map(|shard| {
-        store.run(script, store.call_of(script, &store.of_stream(shard, stream, [Kind::Data])))
+    let shards = (0..store.shards).map(async |shard| {
+        let (names, mut cursor) = (store.of_stream(shard, stream, [Kind::Data]), 0);
+        loop {
+            let mut call = store.call_of(script, &names);
+            call.arg(cursor);
+            let [found, next] = parts(store.run(script, call).await?, script.name)?;
+            cursor = number(&next).ok_or_else(|| strange(script.name))?;
+            let found = number(&found) == Some(1);
+            if found || cursor == 0 {
+                return Ok(found);
+            }
+        }
     });
-    let found = try_join_all(shards).await?;
-    Ok(found.iter().any(|found| number(found) == Some(1)))
+    let found: Vec<bool> = try_join_all(shards).await?;
+    Ok(found.contains(&true))
 }

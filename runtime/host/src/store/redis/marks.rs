@@ -1,7 +1,7 @@
 //! Marks: small values by name. They lie in shard 0.
 
 use bytes::Bytes;
-use redis::cmd;
+use redis::{Value, cmd};
 
 use super::error::{failed, has_code};
 use super::link::Link;
@@ -40,7 +40,7 @@ pub(super) async fn put_checkpoint(
     match store.named(answer, || Script::keys(&call)).await {
         Ok(answer) => {
             store.trouble.over(what);
-            Ok(answer.is_some())
+            Ok(answer == Some(Value::Int(1)))
         }
         Err(StoreError::Unavailable(reason) | StoreError::Corrupt(reason)) => {
             store.trouble.tell(what(), &reason);

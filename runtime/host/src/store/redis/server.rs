@@ -3,6 +3,7 @@
 
 use redis::cmd;
 
+use super::error::shown;
 use super::link::{Link, info_field};
 use super::value::{array, bytes, text};
 use crate::store::{Durability, StoreError};
@@ -49,8 +50,10 @@ fn check_version(version: &str) -> Result<(), StoreError> {
     match found {
         (Some(major), Some(minor)) if (major, minor) >= OLDEST => Ok(()),
         _ => Err(StoreError::Unusable(format!(
-            "the server is Redis {version}; {}.{} or later is needed",
-            OLDEST.0, OLDEST.1
+            "the server is Redis {}; {}.{} or later is needed",
+            shown(version),
+            OLDEST.0,
+            OLDEST.1
         ))),
     }
 }
@@ -59,7 +62,7 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     if info_field(info, "role") != Some("slave") {
         return Ok(());
     }
-    let of = |name| info_field(info, name).unwrap_or("?");
+    let of = |name| shown(info_field(info, name).unwrap_or("?"));
     Err(StoreError::Unusable(format!(
         "the server is a replica, which takes no writes: name its master, {}:{}, or the Sentinels \
          that know it",
@@ -72,9 +75,9 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     match policy {
         None | Some("noeviction") => Ok(()),
         Some(policy) => Err(StoreError::Unusable(format!(
-            "the server has maxmemory-policy {policy}: it would throw away jobs and events when its \
-             memory is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in \
-             redis.conf)"
+            "the server has maxmemory-policy {}: it would throw away jobs and events when its memory \
+             is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
+            shown(policy)
         ))),
     }
 }

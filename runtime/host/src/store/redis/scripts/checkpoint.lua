@@ -1,7 +1,8 @@
--- Puts a mark where the fence has this claim.
+-- Puts a mark where the fence has this claim, and answers whether it has.
 local data, marks, partition, claim = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local fence = read_fence(data, partition)
-if fence and claim_of(fence) == claim then
-  redis.call('HSET', marks, ARGV[4], ARGV[5])
+if not fence or claim_of(fence) ~= claim then
+  return 0
 end
+redis.call('HSET', marks, ARGV[4], ARGV[5])
 return 1

@@ -424,6 +424,7 @@ for _, done in ipairs(spilled_done) do
 end
 
 -- Some of what has expired, more than can come to be in one commit. Until then it is invisible.
+-- Answers how many fields beside a job's were removed.
 local function sweep_job(key)
   local record = redis.call('HGET', data, 'j' .. key)
   local expires = record and is_sound(record) and has(byte(record, 2), EXPIRES)
@@ -432,13 +433,13 @@ local function sweep_job(key)
     local at = sub(record, END, END + 7)
     redis.call('ZADD', expiry, unpack8('<I8', at), key)
     redis.call('HSET', data, 'j' .. key, sub(record, 1, ENTRY - 1) .. at .. sub(record, LENGTH))
-    return
+    return 0
   end
+  local blocks = {}
   if expires then
     -- What lies beside it first, so that nothing is left that nobody speaks of.
     drop_spilled(key)
     if has(byte(record, 2), IDS) then
-      local blocks = {}
       old_ids(key, record, nil, blocks)
       with_all('HDEL', ids, blocks)
     end
@@ -447,11 +448,16 @@ local function sweep_job(key)
   end
   -- What cannot be read stays, for people to look at.
   redis.call('ZREM', expiry, key)
+  return #blocks
 end
 
-local sweep = 16 + 2 * count
+local sweep, removed = 16 + 2 * count, 0
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
-  sweep_job(key)
+  removed = removed + sweep_job(key)
+  if removed >= MANY then
+    -- The next commit goes on.
+    break
+  end
 end
 local old_letters = {}
 for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', wall - dead_ttl, 'LIMIT', 0, sweep)) do

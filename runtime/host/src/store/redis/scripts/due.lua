@@ -72,7 +72,7 @@ local function read()
     end
     rank, looked = rank + 64, looked + 64
     if looked >= MANY then
-      -- Enough for one call. The next one finds fewer that say something else than their records.
+      -- Enough for one call. The next one begins here.
       return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
     end
   end

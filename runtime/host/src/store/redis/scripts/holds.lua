@@ -1,12 +1,14 @@
--- Whether there is anything but what partitions keep of themselves.
-local data, cursor = KEYS[1], '0'
+-- Whether there is anything but what partitions keep of themselves: 1, or from where on to look on, 0
+-- at the end.
+local data, cursor, looked = KEYS[1], ARGV[2], 0
 repeat
   local scanned = redis.call('HSCAN', data, cursor, 'COUNT', CHUNK)
   cursor = scanned[1]
   for i = 1, #scanned[2], 2 do
     if not string.find(scanned[2][i], '^[fbq]') then
-      return 1
+      return {1, '0'}
     end
   end
-until cursor == '0'
-return 0
+  looked = looked + CHUNK
+until cursor == '0' or looked >= MANY
+return {0, cursor}
