@@ -1,6 +1,6 @@
 //! Real servers for tests, each in a private folder on a private port, so that a test can kill,
-//! pause, restart and cut them off: Redis alone, as a Cluster and under a Sentinel, and a TCP
-//! proxy to stand before one.
+//! pause, restart and cut them off: Redis alone, as a Cluster and under a Sentinel, RabbitMQ, and a
+//! TCP proxy to stand before one.
 //!
 //! It never touches a server that it has not started, and never stands in for one: a server that
 //! is not installed is an error that says how to get it. Everything blocks the thread that calls.
@@ -10,14 +10,17 @@ mod cluster;
 mod port;
 mod process;
 mod proxy;
+mod rabbit;
 mod redis;
 mod resp;
+mod running;
 mod sentinel;
 mod tls;
 mod wait;
 
 pub use cluster::{Cluster, Migration};
 pub use proxy::{Counts, Mode, Proxy};
+pub use rabbit::{Rabbit, RabbitOptions};
 pub use redis::{Options, Redis, Snapshot};
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;

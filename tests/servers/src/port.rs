@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 /// Below what Linux hands out (32768 and up), above where services are installed.
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
+/// Below those: ports that are not reserved.
+const UNRESERVED: u16 = 5_000;
 /// Where ports are reserved: the same port of an address on which nothing is started.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -47,6 +49,19 @@ impl Port {
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
+}
+
+/// A port for a server that wants it on every address, so that it cannot be reserved: nobody listens
+/// there now.
+pub(crate) fn free_everywhere() -> Result<u16> {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let begin = (std::process::id() % u32::from(UNRESERVED)) as u16;
+    let mut tries = (0..UNRESERVED).map(|_| {
+        let offset = TAKEN.fetch_add(1, Ordering::Relaxed) % UNRESERVED;
+        FIRST - 1 - (begin.wrapping_mul(37) % UNRESERVED + offset) % UNRESERVED
+    });
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    tries.find(is_free).context("every port is taken")
 }
 
 #[test]

@@ -46,12 +46,19 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program in a folder of its own, with what it prints appended to `log`.
-    pub(crate) fn start(program: &Path, args: &[&str], folder: &Path, log: &Path) -> Result<Self> {
+    /// Starts a program in a folder of its own, with some more environment, and what it prints
+    /// appended to `log`.
+    pub(crate) fn start(
+        program: &Path,
+        args: &[&str],
+        env: &[(String, String)],
+        folder: &Path,
+        log: &Path,
+    ) -> Result<Self> {
         File::options().create(true).append(true).open(log)?;
         let mut shell = Command::new("sh");
         shell.args(["-c", SHELL, "sh"]).arg(folder).arg(log).arg(program).args(args);
-        shell.current_dir(folder);
+        shell.current_dir(folder).envs(env.iter().map(|(name, value)| (name, value)));
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = shell.spawn().context("cannot start `sh`")?;
         let hold = shell.stdin.take();

@@ -10,18 +10,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use life::Running;
 pub use options::Options;
 use options::{Kind, Ports};
 pub use snapshot::Snapshot;
 
 use crate::port::Port;
 use crate::resp::{Connection, Reply};
+use crate::running::Running;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
@@ -36,7 +35,7 @@ const TAIL: usize = 20;
 #[derive(Debug)]
 pub struct Redis {
     /// Before the folder, so that it ends first.
-    process: Mutex<Running>,
+    process: Running,
     port: Port,
     tls: Option<(Port, Certificates)>,
     /// Reserved for as long as the server may come back to it.
@@ -90,8 +89,7 @@ impl Redis {
         };
         let config = options.config(&ports, tls.as_ref().map(|(_, certificates)| certificates));
         fs::write(folder.path().join(CONFIG), config)?;
-        let process = Mutex::default();
-        Ok(Self { process, port, tls, bus, options, folder })
+        Ok(Self { process: Running::default(), port, tls, bus, options, folder })
     }
 
     /// Its port.

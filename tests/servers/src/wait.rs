@@ -16,14 +16,23 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result
 }
 
 /// Waits until there is something, and returns it.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    wait_within(DEADLINE, what, look)
+}
+
+/// The same with another limit.
+pub(crate) fn wait_within<T>(
+    limit: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     let started = Instant::now();
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        if started.elapsed() > DEADLINE {
-            bail!("not within {DEADLINE:?}: {what}");
+        if started.elapsed() > limit {
+            bail!("not within {limit:?}: {what}");
         }
         std::thread::sleep(LOOK);
     }

@@ -28,7 +28,7 @@ struct Server {
 }
 
 /// `redis-server --sentinel` is the Sentinel, so that nothing else is needed for one.
-const SERVERS: [Server; 2] = [
+const SERVERS: [Server; 3] = [
     Server {
         program: "redis-server",
         version: &["--version"],
@@ -36,6 +36,16 @@ const SERVERS: [Server; 2] = [
         apt: "redis-server",
         brew: "redis",
         service: Some("redis-server"),
+    },
+    // Its own script may want to be another user. What its package brings in is started by tests from
+    // where that lies, and tells its version by a file.
+    Server {
+        program: "rabbitmqctl",
+        version: &["version"],
+        least: [3, 10, 0],
+        apt: "rabbitmq-server",
+        brew: "rabbitmq",
+        service: Some("rabbitmq-server"),
     },
     // Makes the certificates of a server that speaks TLS.
     Server {
