@@ -1,5 +1,6 @@
 //! What the tests of the whole have in common.
 
+pub mod amqp;
 pub mod conformance;
 pub mod guests;
 pub mod host;

@@ -42,6 +42,13 @@ impl Service {
         Self::spawn(home, home.ordain(args)?)
     }
 
+    /// The same with some more environment.
+    pub fn start_with(home: &Home, args: &[&str], env: &[(&str, PathBuf)]) -> Result<Self> {
+        let mut command = home.ordain(args)?;
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        Self::spawn(home, command)
+    }
+
     /// The same where files may not grow beyond [`FILE_LIMIT`]: writes fail as on a full disk.
     pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
         // The signal that comes with the limit is ignored. A unit is 512 or 1,024 bytes.

@@ -185,7 +185,7 @@ impl Driver {
             asked: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             source_ended: false,
-            taken: Taken::new(parts.checkpoint, prefetch),
+            taken: Taken::new(parts.checkpoint, source.acknowledge.take(), prefetch),
             source_failed: None,
             told_at: None,
             breaks,
@@ -203,7 +203,7 @@ impl Driver {
             if driver.is_over(once && parked.is_over(), draining) {
                 driver.begin_end()?;
                 if driver.leaves_all_behind() {
-                    return driver.end().await;
+                    return driver.end(source).await;
                 }
             }
             if !draining && !driver.source_ended {
@@ -308,6 +308,10 @@ impl Driver {
     }
 
     fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
+        if self.taken.is_new(deliveries.generation) {
+            self.waiting.clear();
+            self.input(Input::SourceReset);
+        }
         self.waiting.extend(deliveries.items);
         self.taken.read(deliveries.print);
         self.source_ended = deliveries.end;
@@ -377,9 +381,15 @@ impl Driver {
         !self.sequencer.in_doubt() && !self.taken.is_saving() && !self.taken.is_unsaved()
     }
 
-    async fn end(self) -> Result<Stats, DriverError> {
+    async fn end(self, source: Source) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
+        // What it is told last is in there.
+        drop((self.taken, source.deliveries));
+        if let Some(ended) = source.ended {
+            // It has a limit of its own.
+            let _ = ended.await;
+        }
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 

@@ -1,6 +1,7 @@
 //! The host of Ordain: everything round the sequencer that touches the outside world.
 #![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
 
+pub mod broker;
 pub mod cli;
 pub mod cloudevents;
 pub mod config;

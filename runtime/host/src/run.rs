@@ -1,6 +1,7 @@
 //! `ordain run`: opens everything that the configuration names, drives every partition, and
 //! closes it all again. Read [`run`] from top to bottom.
 
+mod brokers;
 mod files;
 mod handlers;
 mod numbering;
@@ -16,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::broker::BrokerError;
 use crate::config::{ConfigError, Loaded, StoreConfig};
 use crate::driver::{Driver, DriverError, Shared, asked_to_stop};
 use crate::plugin::{EngineError, LoadError, Pool};
@@ -56,6 +58,9 @@ pub enum RunError {
         /// Why.
         source: DriverError,
     },
+    /// The broker refused something, or is out of reach.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
     /// Publishing stopped.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
@@ -72,12 +77,22 @@ pub enum RunError {
 impl RunError {
     /// Whether the configuration or a handler is to blame, not the running.
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Handler(_) | Self::Store(StoreError::Unusable(_)))
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Handler(_)
+                | Self::Store(StoreError::Unusable(_))
+                | Self::Broker(BrokerError::Refused(_))
+        )
     }
 
     /// Whether the same start may succeed later.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_)))
+        matches!(
+            self,
+            Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
+                | Self::Broker(BrokerError::Away(_))
+        )
     }
 }
 
@@ -135,13 +150,15 @@ async fn drive(
 ) -> Result<Report, RunError> {
     streams::check_left_overs(loaded, &**store).await?;
     numbering::check(loaded, &**store).await?;
-    let Files { sources, sinks } = Files::open(loaded, &**store).await?;
+    let broker = brokers::broker(loaded)?;
+    let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
+    brokers::prepare(loaded, &**store, broker.as_ref(), &mut outlets).await?;
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
     let mut starting =
-        streams::Starting { loaded, once, store, pool: &pool, sources, jobs, shutdown };
-    let publisher = Publisher::new(Arc::clone(store), sinks);
+        streams::Starting { loaded, once, store, pool: &pool, sources, broker, jobs, shutdown };
+    let publisher = Publisher::new(Arc::clone(store), outlets);
     let Some((partitions, publisher)) = starting.claim(publisher).await? else {
         return Ok(Report::default());
     };

@@ -1,13 +1,17 @@
 //! Where messages go. A sink appends what it is given, in that order; which messages those are,
 //! and when they are done, is the publisher's affair.
 
+mod error;
 mod file;
+mod outlets;
 mod publisher;
 
 use std::io;
 
+pub use error::PublisherError;
 pub use file::FileSink;
-pub use publisher::{Job, Publisher, PublisherError, Target};
+pub use outlets::Outlets;
+pub use publisher::{Job, Publisher, Target};
 
 use crate::store::Mark;
 

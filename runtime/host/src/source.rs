@@ -6,7 +6,8 @@ mod file;
 mod lines;
 
 use ordain_core::{DeadLetter, Event};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Print, read_again};
 pub use file::{FileOptions, start};
@@ -17,6 +18,9 @@ pub type Delivered = Result<Event, Box<DeadLetter>>;
 /// Deliveries with the position behind each.
 #[derive(Debug, Default)]
 pub struct Deliveries {
+    /// The connection that they came over. What came over an earlier one and is not acknowledged
+    /// comes again.
+    pub generation: u64,
     /// In order.
     pub items: Vec<(Delivered, Position)>,
     /// What was read of the file up to the last of them; `None` of standard input.
@@ -35,11 +39,20 @@ pub struct Position {
 }
 
 /// Batches of deliveries that are read ahead of the sequencer: one is taken while one is read.
-const READ_AHEAD: usize = 2;
+pub const READ_AHEAD: usize = 2;
 /// Deliveries in a batch.
 const BATCH_EVENTS: usize = 256;
 /// Bytes of lines in a batch, except that one line is always taken.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// How far a connection's deliveries are done with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Acknowledged {
+    /// The connection.
+    pub generation: u64,
+    /// So many of its deliveries, from its first on.
+    pub through: u64,
+}
 
 /// A running source.
 #[derive(Debug)]
@@ -47,5 +60,10 @@ pub struct Source {
     /// What it delivers. The channel closes when the source failed; `failure` then tells why.
     pub deliveries: mpsc::Receiver<Deliveries>,
     /// Why it ended before its end.
-    pub failure: tokio::sync::oneshot::Receiver<std::io::Error>,
+    pub failure: oneshot::Receiver<std::io::Error>,
+    /// Where it is told how far its deliveries are done with, if it keeps that itself. Dropped, it
+    /// ends.
+    pub acknowledge: Option<watch::Sender<Acknowledged>>,
+    /// Ends when it has said what it was last told.
+    pub ended: Option<JoinHandle<()>>,
 }

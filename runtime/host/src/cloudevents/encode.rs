@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::compact::compact;
 use super::envelope::Member;
-use super::id::{message_id, percent_encode};
+use super::id::{message_id, source_of};
 use super::{JSON, MORE_HEADERS, is_json};
 use crate::store::OutboxMessage;
 
@@ -21,11 +21,9 @@ use crate::store::OutboxMessage;
 /// names, stand together in one that [`Decoder`](super::Decoder) takes apart again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
-    let mut source = String::from("/ordain/");
-    percent_encode(stream, &mut source);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     member(out, "id", &message_id(stream, message));
-    member(out, "source", &source);
+    member(out, "source", &source_of(stream));
     member(out, "type", inner.kind());
     member(out, "subject", inner.key().unwrap_or(&message.key));
     if let Some(sequence) = sequence {

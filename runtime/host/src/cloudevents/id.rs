@@ -17,6 +17,13 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     id
 }
 
+/// The source of all messages and letters of a stream.
+pub fn source_of(stream: &str) -> String {
+    let mut source = String::from("/ordain/");
+    percent_encode(stream, &mut source);
+    source
+}
+
 /// Everything but the characters that RFC 3986 leaves unreserved is written as `%XX`.
 pub(super) fn percent_encode(text: &str, out: &mut String) {
     for byte in text.bytes() {

@@ -1,12 +1,13 @@
 //! From a dead letter to a line: the event as it came, with the reason in extension attributes.
 //! The same letter always gives the same bytes.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
 use super::encode::{data, headers, member};
-use super::id::percent_encode;
+use super::id::{percent_encode, source_of};
 
 /// The `type` where there is no event that has one.
 const NO_EVENT: &str = "ordain.dead-letter";
@@ -27,51 +28,77 @@ const ATTRIBUTES: [&str; 9] = [
     "deadend",
 ];
 
+/// What a dead letter says of itself and why, whatever form it is written in.
+pub struct LetterAttributes<'a> {
+    /// Its own id.
+    pub id: String,
+    /// The event's type, or one that says that there is no event with one.
+    pub kind: &'a str,
+    /// The media type of the data; empty where none is known.
+    pub content_type: &'a str,
+    /// What happened, by name. None of them is empty.
+    pub reason: Vec<(&'static str, Cow<'a, str>)>,
+}
+
+/// What a dead letter of `stream` says.
+pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttributes<'a> {
+    let event = match &letter.content {
+        LetterContent::Event(event) => Some(&**event),
+        LetterContent::Nothing | LetterContent::Raw(_) => None,
+    };
+    let kind = event.map(Event::kind).filter(|kind| !kind.is_empty());
+    let mut reason = Vec::new();
+    let mut given = |name, value: Option<Cow<'a, str>>| {
+        // An attribute must not be empty.
+        reason.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
+    };
+    given("deadcause", Some(letter.cause.name().into()));
+    given("deaderror", Some((&*letter.error).into()));
+    given("deadversion", letter.version.as_deref().map(Into::into));
+    given("deadorigin", letter.origin.as_deref().map(Into::into));
+    let first = event.and_then(Event::sequence) == Some(0);
+    let sequence = (letter.id.sequence > 0 || first).then(|| letter.id.sequence.to_string());
+    given("deadsequence", sequence.map(Into::into));
+    given("deadid", event.map(|event| event.id().into()));
+    given("deadsource", event.map(|event| event.source().into()));
+    given("deadtime", event.and_then(Event::time_ms).and_then(time).map(Into::into));
+    given("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
+    LetterAttributes {
+        id: letter_id(stream, &letter.id),
+        kind: kind.unwrap_or(NO_EVENT),
+        content_type: match &letter.content {
+            LetterContent::Nothing => "",
+            LetterContent::Raw(_) => BYTES,
+            LetterContent::Event(event) => event.content_type(),
+        },
+        reason,
+    }
+}
+
 /// Appends a dead letter of `stream` as a line, with its end.
 ///
 /// Type, content type, headers and data are the event's, so that whoever knows the event reads
 /// the letter. Bytes that are no event are the data, as base64; of an event that never came there
 /// is none. Id and source are the letter's own; those of the event are in `deadid`, `deadsource`.
 pub fn encode_letter(stream: &str, letter: &DeadLetter, out: &mut Vec<u8>) {
-    let event = match &letter.content {
-        LetterContent::Event(event) => Some(&**event),
-        LetterContent::Nothing | LetterContent::Raw(_) => None,
-    };
-    let mut source = String::from("/ordain/");
-    percent_encode(stream, &mut source);
+    let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
-    member(out, "id", &letter_id(stream, &letter.id));
-    member(out, "source", &source);
-    let kind = event.map(Event::kind).filter(|kind| !kind.is_empty());
-    member(out, "type", kind.unwrap_or(NO_EVENT));
-    // An attribute must not be empty.
-    let mut given = |name, value: Option<&str>| {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            member(out, name, value);
-        }
-    };
-    given("subject", Some(&letter.id.key));
-    given("deadcause", Some(letter.cause.name()));
-    given("deaderror", Some(&letter.error));
-    given("deadversion", letter.version.as_deref());
-    given("deadorigin", letter.origin.as_deref());
-    let first = event.and_then(Event::sequence) == Some(0);
-    let sequence = (letter.id.sequence > 0 || first).then(|| letter.id.sequence.to_string());
-    given("deadsequence", sequence.as_deref());
-    given("deadid", event.map(Event::id));
-    given("deadsource", event.map(Event::source));
-    given("deadtime", event.and_then(Event::time_ms).and_then(time).as_deref());
-    given("deadend", event.filter(|event| event.end()).map(|_| "true"));
+    member(out, "id", &id);
+    member(out, "source", &source_of(stream));
+    member(out, "type", kind);
+    if !letter.id.key.is_empty() {
+        member(out, "subject", &letter.id.key);
+    }
+    for (name, value) in &reason {
+        member(out, name, value);
+    }
+    if !content_type.is_empty() {
+        member(out, "datacontenttype", content_type);
+    }
     match &letter.content {
         LetterContent::Nothing => {}
-        LetterContent::Raw(bytes) => {
-            member(out, "datacontenttype", BYTES);
-            data(out, BYTES, bytes);
-        }
+        LetterContent::Raw(bytes) => data(out, BYTES, bytes),
         LetterContent::Event(event) => {
-            if !event.content_type().is_empty() {
-                member(out, "datacontenttype", event.content_type());
-            }
             headers(out, event.headers(), &ATTRIBUTES);
             data(out, event.content_type(), event.data());
         }

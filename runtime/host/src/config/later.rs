@@ -10,19 +10,12 @@ type NotYet = (&'static str, &'static [&'static str], fn(&Config, &Lines) -> Vec
 const NOT_YET: &[NotYet] = &[
     ("the operators' listener", &["admin"], |it, _| given(it.admin.is_some(), "admin")),
     ("events over HTTP", &["ingress"], |it, _| given(it.ingress.is_some(), "ingress")),
-    ("a broker", &["broker"], |it, _| given(it.broker.is_some(), "broker")),
     ("alerts", &["runtime.alerts"], |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a source of kind \"amqp\"", &["streams.source.amqp"], |it, _| {
-        sources(it, |it| matches!(it, Source::Amqp(_)))
-    }),
     ("a source of kind \"http\"", &["streams.source.http"], |it, _| {
         sources(it, |it| matches!(it, Source::Http(_)))
     }),
     ("a source of kind \"stream\"", &["streams.source.stream"], |it, _| {
         sources(it, |it| matches!(it, Source::Stream(_)))
-    }),
-    ("a sink of kind \"amqp\"", &["sinks.amqp"], |it, _| {
-        sinks(it, |it| matches!(it, Sink::Amqp(_)), "")
     }),
     ("a sink of kind \"stream\"", &["sinks.stream"], |it, _| {
         sinks(it, |it| matches!(it, Sink::Stream(_)), "")

@@ -18,6 +18,28 @@ impl Scalar for RoutingKey {
     }
 }
 
+impl RoutingKey {
+    /// The routing key of a message.
+    pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
+        if self.0 == "{key}" {
+            return key.to_owned();
+        }
+        let (mut filled, mut rest) = (String::with_capacity(self.0.len() + key.len()), &*self.0);
+        while let Some((before, after)) = rest.split_once('{') {
+            // `parse` took only what closes.
+            let (name, behind) = after.split_once('}').unwrap_or((after, ""));
+            filled.push_str(before);
+            filled.push_str(match name {
+                "stream" => stream,
+                "type" => kind,
+                _ => key,
+            });
+            rest = behind;
+        }
+        filled + rest
+    }
+}
+
 /// Who is asked for missing events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {

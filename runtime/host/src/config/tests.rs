@@ -87,8 +87,8 @@ fn everything_can_be_said() {
     let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
     assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
     for setting in [
-        "broker",
-        "sinks.next",
+        "admin",
+        "sinks.next.sequenced",
         "streams.orders.gap.replay",
         "streams.orders.retain",
         "runtime.alerts",

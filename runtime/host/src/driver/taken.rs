@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ordain_core::Delivery;
+use tokio::sync::watch;
 
 use crate::config::CHECKPOINT_EVENTS;
-use crate::source::{Checkpoint, Position, Print};
+use crate::source::{Acknowledged, Checkpoint, Position, Print};
 use crate::store::Mark;
 
 /// A checkpoint is written at least this often while there is something new.
@@ -16,8 +17,14 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 pub(super) struct Taken {
     /// The name of the checkpoint, if the source can resume.
     name: Option<String>,
+    /// Where a source that keeps that itself is told of what is acknowledged.
+    tell: Option<watch::Sender<Acknowledged>>,
+    /// The connection that deliveries come over, and how many came before.
+    generation: u64,
+    before: Delivery,
     delivered: Delivery,
-    /// Where each delivery ended.
+    through: Delivery,
+    /// Where each delivery ended, if there is a checkpoint of it.
     positions: VecDeque<(Delivery, Position)>,
     acknowledged: Option<Position>,
     /// What was read of the source with each batch that is not behind the last checkpoint.
@@ -35,10 +42,18 @@ pub(super) struct Taken {
 
 impl Taken {
     /// `prefetch` is how many are taken and not acknowledged at most.
-    pub(super) fn new(name: Option<String>, prefetch: usize) -> Self {
+    pub(super) fn new(
+        name: Option<String>,
+        tell: Option<watch::Sender<Acknowledged>>,
+        prefetch: usize,
+    ) -> Self {
         Self {
             name,
+            tell,
+            generation: 0,
+            before: 0,
             delivered: 0,
+            through: 0,
             positions: VecDeque::new(),
             acknowledged: None,
             prints: VecDeque::new(),
@@ -55,15 +70,34 @@ impl Taken {
         self.prints.extend(print);
     }
 
+    /// Whether what comes now comes over another connection than what came before, which then
+    /// comes again.
+    pub(super) fn is_new(&mut self, generation: u64) -> bool {
+        let is_new = generation != self.generation;
+        if is_new {
+            self.generation = generation;
+            (self.before, self.through) = (self.delivered, self.delivered);
+            self.positions.clear();
+        }
+        is_new
+    }
+
     /// The number of the next delivery, which ended there.
     pub(super) fn add(&mut self, position: Position) -> Delivery {
         self.delivered += 1;
-        self.positions.push_back((self.delivered, position));
+        if self.name.is_some() {
+            self.positions.push_back((self.delivered, position));
+        }
         self.delivered
     }
 
     /// Notes how far the source is acknowledged.
     pub(super) fn acknowledge(&mut self, through: Delivery) {
+        self.through = through;
+        if let Some(tell) = &self.tell {
+            let (generation, through) = (self.generation, through - self.before);
+            tell.send_replace(Acknowledged { generation, through });
+        }
         while let Some((_, position)) =
             self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
         {
@@ -80,7 +114,7 @@ impl Taken {
 
     /// Whether everything is acknowledged.
     pub(super) fn is_empty(&self) -> bool {
-        self.positions.is_empty()
+        self.through == self.delivered
     }
 
     /// Whether the last checkpoint is not the newest that there could be.
@@ -163,7 +197,7 @@ mod tests {
     #[test]
     fn a_checkpoint_within_a_batch_is_of_all_that_was_read_with_it() {
         let text = b"one\ntwo\nthree\nfour\n";
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         for ends in [&[4, 8, 14][..], &[19]] {
             let read = &text[..ends[ends.len() - 1]];
             taken.read(Some(Print::new(text, &Probe::new(read.len() as u64, read))));
@@ -186,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_more_is_taken_than_a_crash_may_bring_again() {
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         let take_all = |taken: &mut Taken| {
             let before = taken.delivered;
             while taken.has_room() {
@@ -209,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_may_be_lost_is_saved_again_though_nothing_is_new() {
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), 10);
+        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         taken.may_be_lost();
         assert!(taken.save_at().is_none(), "there is nothing yet");
         taken.read(Some(Print::new(b"", &Probe::new(10, b""))));
@@ -230,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_source_that_cannot_resume_is_never_held_back() {
-        let mut taken = Taken::new(None, 10);
+        let mut taken = Taken::new(None, None, 10);
         for line in 1..=10_000 {
             assert!(taken.has_room());
             taken.add(Position { offset: line, line });

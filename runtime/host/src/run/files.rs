@@ -9,26 +9,26 @@ use std::path::Path;
 
 use super::RunError;
 use crate::config::{ConfigError, Loaded, Place, Sink as SinkConfig, Source as SourceConfig};
-use crate::sink::{FileSink, Sink};
+use crate::sink::{FileSink, Outlets, Sink};
 use crate::store::Store;
 
 /// What makes a file the same under two names: device and inode.
 type Identity = (u64, u64);
 
-/// The open files of all sources and sinks, by the names of the streams and sinks.
+/// The open files of all sources, by stream, and of all sinks.
 pub(super) struct Files {
     pub(super) sources: BTreeMap<String, File>,
-    pub(super) sinks: BTreeMap<String, Sink>,
+    pub(super) outlets: Outlets,
 }
 
 impl Files {
     /// Opens them. What can be refused is, before any sink is made or cut.
     pub(super) async fn open(loaded: &Loaded, store: &dyn Store) -> Result<Self, RunError> {
         let Checked { sources, places, mut written } = check(loaded)?;
-        let mut files = Self { sources, sinks: BTreeMap::new() };
+        let mut files = Self { sources, outlets: Outlets::default() };
         for (name, place) in places {
             let Some(place) = place else {
-                files.sinks.insert(name, Sink::Standard);
+                files.outlets.add(&name, Sink::Standard);
                 continue;
             };
             let sink = place.open(store).await?;
@@ -36,7 +36,7 @@ impl Files {
             let metadata =
                 std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
             place.note(&metadata, &mut written)?;
-            files.sinks.insert(name, Sink::File(sink));
+            files.outlets.add(&name, Sink::File(sink));
         }
         store.flush().await?;
         Ok(files)
@@ -67,9 +67,7 @@ fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
         read.entry(identity).or_insert(setting);
     }
     for (name, sink) in &loaded.config.sinks {
-        let SinkConfig::File(file) = sink else {
-            unreachable!("`unsupported` refuses other sinks");
-        };
+        let SinkConfig::File(file) = sink else { continue };
         let place = match &file.path {
             Place::Standard => None,
             Place::File(path) => {
@@ -89,7 +87,7 @@ fn source_paths(loaded: &Loaded) -> impl Iterator<Item = (&str, &Path)> {
             Place::File(path) => Some((&**name, &**path)),
             Place::Standard => None,
         },
-        _ => unreachable!("`unsupported` refuses other sources"),
+        _ => None,
     })
 }
 

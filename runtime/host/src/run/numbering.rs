@@ -10,7 +10,7 @@ use crate::config::{Loaded, Stream};
 use crate::store::{Mark, Store, StoreError};
 
 /// The form of the mark.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What must not change, in the words of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ struct Numbering {
     ordering: String,
     /// Where keys begin; a `fifo` stream has no choice.
     first: Option<u64>,
+    /// Parts that share the keys.
+    partitions: u32,
 }
 
 impl Numbering {
@@ -28,7 +30,8 @@ impl Numbering {
             Ordering::Sequenced => ("sequenced", Some(stream.first)),
             Ordering::Fifo => ("fifo", None),
         };
-        Self { format: FORMAT, ordering: ordering.to_owned(), first }
+        let partitions = stream.source.partitions();
+        Self { format: FORMAT, ordering: ordering.to_owned(), first, partitions }
     }
 
     fn decode(name: &str, bytes: &[u8]) -> Result<Self, StoreError> {
@@ -42,6 +45,9 @@ impl Numbering {
     fn difference(&self, other: &Self) -> Option<(&'static str, String)> {
         if self.ordering != other.ordering {
             return Some(("ordering", format!("{:?}", self.ordering)));
+        }
+        if self.partitions != other.partitions {
+            return Some(("source.partitions", self.partitions.to_string()));
         }
         let first = self.first.filter(|_| self.first != other.first)?;
         Some(("first", first.to_string()))
@@ -75,4 +81,13 @@ pub(super) async fn check(loaded: &Loaded, store: &dyn Store) -> Result<(), RunE
         marks.push(Mark { name: mark, value: value.into() });
     }
     Ok(store.put_marks(&marks).await?)
+}
+
+/// The partitions of a stream that the store has data of, configured or not.
+pub(super) async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
+    let mark = format!("stream/{stream}");
+    match store.mark(&mark).await? {
+        Some(bytes) => Ok(Numbering::decode(&mark, &bytes)?.partitions),
+        None => Ok(1),
+    }
 }

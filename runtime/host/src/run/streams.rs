@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use ordain_core::Input;
+use ordain_core::{Input, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use super::{Handlers, RunError};
+use super::{Handlers, RunError, numbering};
+use crate::broker::{self, Broker, ConsumerOptions, Topology};
 use crate::cloudevents::Decoder;
 use crate::config::{Config, Loaded, Name, Place, Share, Source as SourceConfig, Stream};
 use crate::driver::{INBOX, Note, Parts, Shared};
@@ -26,6 +27,7 @@ pub(super) struct Starting<'a> {
     pub(super) pool: &'a Pool,
     /// The files of events, by stream, until their sources are started.
     pub(super) sources: BTreeMap<String, File>,
+    pub(super) broker: Option<Arc<Broker>>,
     pub(super) jobs: mpsc::Sender<Job>,
     pub(super) shutdown: watch::Receiver<bool>,
 }
@@ -70,11 +72,12 @@ pub(super) async fn check_left_overs(loaded: &Loaded, store: &dyn Store) -> Resu
         if loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }
-        // Streams of this build have one partition.
-        let partition = Partition { stream, number: 0 };
-        for shard in 0..store.shards() {
-            if !store.outbox(&partition, shard, 0, 1).await?.is_empty() {
-                return Err(PublisherError::UnknownStream(partition.stream).into());
+        for number in 0..numbering::partitions(store, &stream).await? {
+            let partition = Partition { stream: Arc::clone(&stream), number };
+            for shard in 0..store.shards() {
+                if !store.outbox(&partition, shard, 0, 1).await?.is_empty() {
+                    return Err(PublisherError::UnknownStream(partition.stream).into());
+                }
             }
         }
     }
@@ -110,17 +113,16 @@ impl<'a> Starting<'a> {
         stream: &Stream,
     ) -> Result<Publisher, RunError> {
         let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
-        let dead_letter = stream.dead_letter.as_ref().map(Name::shared);
-        let of = partition.clone();
+        let target = Arc::new(Target {
+            partition: partition.clone(),
+            claim,
+            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
+            // Nobody here has committed it.
+            done: Box::new(|_, _| {}),
+        });
         let publishing = tokio::task::spawn_blocking(move || {
             let stop = || *shutdown.borrow();
-            let left = publisher.publish_left_overs(
-                &of,
-                claim,
-                dead_letter.as_deref(),
-                &runtime,
-                &stop,
-            )?;
+            let left = publisher.publish_left_overs(&target, &runtime, &stop)?;
             Ok::<_, PublisherError>((publisher, left))
         });
         let (publisher, left) = publishing.await.map_err(RunError::Panic)??;
@@ -162,7 +164,7 @@ impl<'a> Starting<'a> {
                 drop(publish.blocking_send(Note::Input(Input::Published { shard, through })));
             }),
         };
-        let (source, checkpoint) = self.source(name, stream).await?;
+        let (source, checkpoint) = self.source(name, stream, partition.number).await?;
         let progress = Arc::new(Shared::default());
         let parts = Parts {
             settings: config.settings(stream, &share(config, stream, partition.number, version)),
@@ -187,14 +189,32 @@ impl<'a> Starting<'a> {
         &mut self,
         name: &Name,
         stream: &Stream,
+        partition: u32,
     ) -> Result<(source::Source, Option<String>), RunError> {
-        let SourceConfig::File(config) = &stream.source else {
-            unreachable!("`unsupported` refuses other sources");
+        let event_size = self.loaded.config.runtime.event_size.bytes();
+        let config = match &stream.source {
+            SourceConfig::File(config) => config,
+            SourceConfig::Amqp(config) => {
+                let broker =
+                    self.broker.as_ref().expect("a source of a broker is checked to have one");
+                let options = ConsumerOptions {
+                    broker: Arc::clone(broker),
+                    topology: Topology::of(config),
+                    partition,
+                    stream: name.shared(),
+                    prefetch: config.prefetch.try_into().unwrap_or(u16::MAX),
+                    decoder: broker::Decoder {
+                        ordering: stream.ordering,
+                        event_size,
+                        key: config.key.clone(),
+                    },
+                    must_be_there: stream.ordering == Ordering::Fifo,
+                };
+                return Ok((broker::start(options), None));
+            }
+            _ => unreachable!("`unsupported` refuses other sources"),
         };
-        let decoder = Decoder {
-            ordering: stream.ordering,
-            event_size: self.loaded.config.runtime.event_size.bytes(),
-        };
+        let decoder = Decoder { ordering: stream.ordering, event_size };
         let Place::File(path) = &config.path else {
             let (name, position) = ("standard input".into(), Position::default());
             let options = FileOptions { file: None, name, position, follow: false, decoder };

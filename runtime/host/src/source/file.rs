@@ -55,7 +55,7 @@ pub fn start(options: FileOptions) -> io::Result<Source> {
             let _ = fail.send(error);
         }
     })?;
-    Ok(Source { deliveries, failure })
+    Ok(Source { deliveries, failure, acknowledge: None, ended: None })
 }
 
 type Input = Lines<Box<dyn Read + Send>>;

@@ -1,0 +1,20 @@
+//! RabbitMQ: where events come from, and where messages go.
+//!
+//! `connect` opens connections and says what their errors mean, `topology` declares queues,
+//! `consumer` takes deliveries in and acknowledges them, `decode` makes events of them; `publish`
+//! sends messages that `encode` makes. Nothing here decides what becomes of an event: that a
+//! delivery is acknowledged, and which, is said by the sequencer.
+
+mod connect;
+mod consumer;
+mod decode;
+mod encode;
+mod publish;
+mod topology;
+mod value;
+
+pub use connect::{Broker, BrokerError};
+pub use consumer::{ConsumerOptions, start};
+pub use decode::Decoder;
+pub use publish::AmqpSink;
+pub use topology::Topology;

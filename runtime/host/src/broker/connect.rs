@@ -1,0 +1,100 @@
+//! Connections, and what their errors mean.
+
+use std::fmt;
+use std::time::Duration;
+
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ErrorKind, runtime};
+use tokio::time::timeout;
+
+use crate::text::{clean, cut};
+
+/// For a connection with its TLS and login: more than a few lost packets take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes of what the broker says that are shown.
+const LONGEST: usize = 400;
+
+/// Why a broker cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BrokerError {
+    /// What is asked for is refused, and asking again will not help.
+    #[error("{0}")]
+    Refused(String),
+    /// It is not there, or not able to; trying again may help.
+    #[error("{0}")]
+    Away(String),
+}
+
+/// Where the broker is, and how it is spoken to.
+#[derive(Clone)]
+pub struct Broker {
+    uri: AMQPUri,
+}
+
+impl Broker {
+    /// A broker by its URL; the error does not show the password.
+    pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
+        let mut uri: AMQPUri = url.parse()?;
+        let seconds = heartbeat.as_secs().max(1);
+        uri.query.heartbeat.get_or_insert(u16::try_from(seconds).unwrap_or(u16::MAX));
+        Ok(Self { uri })
+    }
+
+    /// Opens a connection, named so that people who look at the broker know it.
+    pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
+        if self.uri.scheme == AMQPScheme::AMQPS {
+            // Fails where one is installed already, which is as good.
+            drop(rustls::crypto::ring::default_provider().install_default());
+        }
+        let failed = |error| self.error(&error);
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let builder =
+            ConnectionBuilder::new_with_runtime(runtime::default_runtime().map_err(failed)?)
+                .with_uri(self.uri.clone())
+                .with_properties(properties);
+        match timeout(CONNECT, builder.connect()).await {
+            Ok(connection) => connection.map_err(failed),
+            Err(_) => Err(BrokerError::Away(format!("{self}: no answer within {CONNECT:?}"))),
+        }
+    }
+
+    /// What an error of the library means, with where.
+    pub(super) fn error(&self, error: &lapin::Error) -> BrokerError {
+        use AMQPHardError::{COMMANDINVALID, NOTALLOWED};
+        use AMQPSoftError::{ACCESSREFUSED, NOTFOUND, PRECONDITIONFAILED};
+
+        let words = match error.kind() {
+            ErrorKind::ProtocolError(error) => error.get_message().to_string(),
+            _ => error.to_string(),
+        };
+        let user = &self.uri.authority.userinfo.username;
+        let words = format!("{self} (user {user:?}): {}", clean(&cut(words, LONGEST)));
+        let refused = match error.kind() {
+            ErrorKind::ProtocolError(error) => matches!(
+                error.kind(),
+                AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
+                    | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
+            ),
+            ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
+            _ => false,
+        };
+        if refused { BrokerError::Refused(words) } else { BrokerError::Away(words) }
+    }
+}
+
+/// Where it is, as it is named in messages.
+impl fmt::Display for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AMQPUri { authority, vhost, .. } = &self.uri;
+        let tls = if self.uri.scheme == AMQPScheme::AMQPS { "s" } else { "" };
+        write!(f, "amqp{tls}://{}:{}", authority.host, authority.port)?;
+        if vhost == "/" { Ok(()) } else { write!(f, "/{vhost}") }
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Broker({self})")
+    }
+}

@@ -1,0 +1,289 @@
+//! The consumer of one partition's queue: takes deliveries in batches and acknowledges them
+//! cumulatively.
+//!
+//! Deliveries of a channel are numbered by the broker from 1 on. When the channel is lost, whatever
+//! ended it, all that was not acknowledged comes again on the next one. So each channel is a
+//! generation: its deliveries are told apart from those before, and an acknowledgement that belongs
+//! to an earlier one means nothing any more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection, Consumer};
+use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
+use rand::RngExt as _;
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::connect::{Broker, BrokerError};
+use super::decode::Decoder;
+use super::topology::Topology;
+use super::value::table;
+use crate::source::{Acknowledged, Deliveries, Position, READ_AHEAD, Source};
+
+/// Deliveries in a batch.
+const BATCH: usize = 256;
+/// Between two tries to come back, from and to; the next one comes after up to twice as long.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// For all that it takes to consume again.
+const SUBSCRIBE: Duration = Duration::from_secs(20);
+/// For the last acknowledgement and the end of the channel.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What to consume.
+#[derive(Debug)]
+pub struct ConsumerOptions {
+    /// Where the queue is.
+    pub broker: Arc<Broker>,
+    /// What the stream needs there.
+    pub topology: Topology,
+    /// The partition.
+    pub partition: u32,
+    /// The stream, as it is named in messages.
+    pub stream: Arc<str>,
+    /// Deliveries that are not acknowledged, at most.
+    pub prefetch: u16,
+    /// Makes events of them.
+    pub decoder: Decoder,
+    /// A queue that has gone may not be made again: its events had no numbers of their own.
+    pub must_be_there: bool,
+}
+
+/// Starts to consume. It goes on through whatever befalls the connection, until nobody takes its
+/// deliveries any more.
+pub fn start(options: ConsumerOptions) -> Source {
+    let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
+    let (fail, failure) = oneshot::channel();
+    let (acknowledge, acknowledged) = watch::channel(Acknowledged::default());
+    let ended = tokio::spawn(async move {
+        if let Err(error) = run(&options, &deliver, acknowledged).await {
+            // Nobody listens when the process is ending: then it does not matter.
+            let _ = fail.send(io::Error::other(error));
+        }
+    });
+    Source { deliveries, failure, acknowledge: Some(acknowledge), ended: Some(ended) }
+}
+
+async fn run(
+    options: &ConsumerOptions,
+    deliver: &mpsc::Sender<Deliveries>,
+    mut acknowledged: watch::Receiver<Acknowledged>,
+) -> Result<(), BrokerError> {
+    let queue = options.topology.queue(options.partition);
+    let (mut generation, mut wait) = (0, BACKOFF.0);
+    loop {
+        generation += 1;
+        let session = async {
+            let subscribed = subscribe(options, &queue, generation > 1);
+            let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
+            if generation > 1 {
+                tracing::info!(stream = &*options.stream, queue, "consuming again");
+            }
+            wait = BACKOFF.0;
+            let lost = consume(options, generation, &channel, consumer, deliver, &mut acknowledged);
+            let lost = lost.await;
+            farewell(&connection, &channel).await;
+            lost
+        };
+        let error = match session.await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if let BrokerError::Refused(_) = &error
+            && options.must_be_there
+        {
+            return Err(error);
+        }
+        if generation > 1 && wait > BACKOFF.0 {
+            tracing::debug!(queue, %error, "still not consuming");
+        } else {
+            tracing::warn!(
+                stream = &*options.stream, queue, %error,
+                "the queue is not consumed at the moment; it is tried again"
+            );
+        }
+        let jitter = rand::rng().random_range(0.5..1.0);
+        tokio::select! {
+            () = tokio::time::sleep(wait.mul_f64(jitter)) => {}
+            () = deliver.closed() => return Ok(()),
+        }
+        wait = (2 * wait).min(BACKOFF.1);
+    }
+}
+
+/// A queue without a leader, which a broker may have after a crash, answers nothing.
+async fn in_time<T>(
+    queue: &str,
+    work: impl Future<Output = Result<T, BrokerError>>,
+) -> Result<T, BrokerError> {
+    tokio::time::timeout(SUBSCRIBE, work).await.unwrap_or_else(|_| {
+        Err(BrokerError::Away(format!(
+            "the queue {queue:?} does not answer: if that lasts, start the broker again"
+        )))
+    })
+}
+
+/// A channel on which the queue is consumed.
+async fn subscribe(
+    options: &ConsumerOptions,
+    queue: &str,
+    again: bool,
+) -> Result<(Connection, Channel, Consumer), BrokerError> {
+    let ConsumerOptions { broker, topology, stream, partition, must_be_there, .. } = options;
+    let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
+    match channel(options, queue, &connection).await {
+        Ok((channel, consumer)) => Ok((connection, channel, consumer)),
+        // What is there is used as it is. What has gone is made again, with its bindings.
+        Err(BrokerError::Refused(_)) if again && !must_be_there => {
+            topology.prepare(broker, &connection, false).await?;
+            let (channel, consumer) = channel(options, queue, &connection).await?;
+            Ok((connection, channel, consumer))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn channel(
+    options: &ConsumerOptions,
+    queue: &str,
+    connection: &Connection,
+) -> Result<(Channel, Consumer), BrokerError> {
+    let failed = |error| options.broker.error(&error);
+    let channel = connection.create_channel().await.map_err(failed)?;
+    channel.basic_qos(options.prefetch, BasicQosOptions::default()).await.map_err(failed)?;
+    let consuming = BasicConsumeOptions::default();
+    let consumer = channel.basic_consume(queue.into(), "".into(), consuming, FieldTable::default());
+    Ok((channel.clone(), consumer.await.map_err(failed)?))
+}
+
+/// Hands over what comes and acknowledges what is done, until nobody takes it any more or the
+/// channel is lost.
+async fn consume(
+    options: &ConsumerOptions,
+    generation: u64,
+    channel: &Channel,
+    consumer: Consumer,
+    deliver: &mpsc::Sender<Deliveries>,
+    acknowledged: &mut watch::Receiver<Acknowledged>,
+) -> Result<(), BrokerError> {
+    let failed = |error| options.broker.error(&error);
+    let mut batches = consumer.ready_chunks(BATCH);
+    let (mut taken, mut done) = (0, 0);
+    let mut waiting: Option<Deliveries> = None;
+    loop {
+        tokio::select! {
+            biased;
+            changed = acknowledged.changed() => {
+                let through = through(&acknowledged.borrow_and_update(), generation);
+                if through > done {
+                    done = through;
+                    acknowledge(channel, through).await.map_err(failed)?;
+                }
+                if changed.is_err() {
+                    return Ok(());
+                }
+            }
+            room = deliver.reserve(), if waiting.is_some() => match (room, waiting.take()) {
+                (Ok(room), Some(batch)) => room.send(batch),
+                _ => return Ok(()),
+            },
+            batch = batches.next(), if waiting.is_none() => {
+                let Some(batch) = batch else {
+                    return Err(BrokerError::Away(
+                        "the broker has ended the subscription: was the queue removed?".to_owned(),
+                    ));
+                };
+                let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>().map_err(failed)?;
+                let mut items = Vec::with_capacity(batch.len());
+                for delivery in batch {
+                    taken += 1;
+                    if delivery.delivery_tag != taken {
+                        return Err(BrokerError::Away(format!(
+                            "the broker has numbered delivery {taken} as {}",
+                            delivery.delivery_tag
+                        )));
+                    }
+                    items.push((decode(options, &delivery), Position::default()));
+                }
+                waiting = Some(Deliveries { generation, items, ..Deliveries::default() });
+            }
+        }
+    }
+}
+
+fn through(acknowledged: &Acknowledged, generation: u64) -> u64 {
+    if acknowledged.generation == generation { acknowledged.through } else { 0 }
+}
+
+async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {
+    channel.basic_ack(through, BasicAckOptions { multiple: true }).await.map(drop)
+}
+
+/// Gives back what is not acknowledged, by ending the channel in order.
+async fn farewell(connection: &Connection, channel: &Channel) {
+    let ended = tokio::time::timeout(FAREWELL, async {
+        channel.close(200, "done".into()).await?;
+        connection.close(200, "done".into()).await
+    });
+    // Where it fails there is nobody to be told.
+    let _ = ended.await;
+}
+
+fn decode(options: &ConsumerOptions, delivery: &Delivery) -> Result<Event, Box<DeadLetter>> {
+    options.decoder.decode(delivery).map_err(|error| {
+        let raw: Bytes = whole(delivery).into();
+        Box::new(DeadLetter {
+            id: LetterId {
+                key: error.key.unwrap_or_default().into(),
+                sequence: error.sequence.unwrap_or_default(),
+                tag: digest(&raw),
+            },
+            cause: error.cause,
+            error: error.message,
+            origin: Some(format!("queue {}", options.topology.queue(options.partition))),
+            version: None,
+            content: LetterContent::Raw(raw),
+        })
+    })
+}
+
+/// A message with all that came with it, as JSON.
+fn whole(delivery: &Delivery) -> Vec<u8> {
+    let properties = &delivery.properties;
+    let text =
+        |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
+    let (body, coding) = match std::str::from_utf8(&delivery.data) {
+        Ok(text) => (text.to_owned(), "text"),
+        Err(_) => (STANDARD.encode(&delivery.data), "base64"),
+    };
+    let message = json!({
+        "exchange": delivery.exchange.as_str(),
+        "routing_key": delivery.routing_key.as_str(),
+        "properties": {
+            "content_type": text(properties.content_type()),
+            "content_encoding": text(properties.content_encoding()),
+            "delivery_mode": properties.delivery_mode(),
+            "priority": properties.priority(),
+            "correlation_id": text(properties.correlation_id()),
+            "reply_to": text(properties.reply_to()),
+            "expiration": text(properties.expiration()),
+            "message_id": text(properties.message_id()),
+            "timestamp": properties.timestamp(),
+            "type": text(properties.kind()),
+            "user_id": text(properties.user_id()),
+            "app_id": text(properties.app_id()),
+        },
+        "headers": properties.headers().as_ref().map(table),
+        "body": body,
+        "body_coding": coding,
+    });
+    message.to_string().into_bytes()
+}

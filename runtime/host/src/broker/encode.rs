@@ -1,0 +1,150 @@
+//! From a message or a dead letter to what AMQP publishes. The same one always gives the same:
+//! nothing here asks the clock.
+//!
+//! The body is the data. Properties are short texts in AMQP, up to 255 bytes: what is longer is a
+//! header, as CloudEvents name it, which the decoder understands as well.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use ordain_core::{DeadLetter, Event, LetterContent, Message};
+
+use super::decode::{END, SEQUENCE};
+use crate::cloudevents::{letter_attributes, message_id, source_of};
+use crate::config::RoutingKey;
+use crate::store::OutboxMessage;
+
+/// The key of a message, whatever its routing key is.
+const KEY: &str = "X-Key";
+/// Written to disk by queues that can.
+const PERSISTENT: u8 = 2;
+
+/// What is published.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) routing_key: String,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Body,
+}
+
+/// The data of what is published, shared with where it came from.
+#[derive(Debug)]
+pub(super) enum Body {
+    Message(Message),
+    Event(Arc<Event>),
+    Raw(Bytes),
+    Nothing,
+}
+
+impl Body {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Message(message) => message.data(),
+            Self::Event(event) => event.data(),
+            Self::Raw(bytes) => bytes,
+            Self::Nothing => &[],
+        }
+    }
+}
+
+/// A message of `stream`.
+pub(super) fn message(stream: &str, message: &OutboxMessage, template: &RoutingKey) -> Outgoing {
+    let inner = &message.emitted.message;
+    let key = inner.key().unwrap_or(&message.key);
+    let mut envelope = Envelope::new(stream, key, inner.headers());
+    envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
+    envelope.attribute("type", inner.kind(), BasicProperties::with_type);
+    envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
+    if inner.end() {
+        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+    }
+    Outgoing {
+        routing_key: template.fill(stream, key, inner.kind()),
+        properties: envelope.properties(),
+        body: Body::Message(inner.clone()),
+    }
+}
+
+/// A dead letter of `stream`: the event as it came, with the reason in headers.
+pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -> Outgoing {
+    let event: Option<&Event> = match &letter.content {
+        LetterContent::Event(event) => Some(event),
+        LetterContent::Nothing | LetterContent::Raw(_) => None,
+    };
+    let attributes = letter_attributes(stream, letter);
+    let headers = event.into_iter().flat_map(Event::headers);
+    let mut envelope = Envelope::new(stream, &letter.id.key, headers);
+    envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
+    envelope.attribute("type", attributes.kind, BasicProperties::with_type);
+    envelope.attribute(
+        "datacontenttype",
+        attributes.content_type,
+        BasicProperties::with_content_type,
+    );
+    for (name, value) in &attributes.reason {
+        envelope.headers.insert((*name).into(), text(value));
+    }
+    if let Some(sequence) = event.and_then(Event::sequence) {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
+    Outgoing {
+        routing_key: template.fill(stream, &letter.id.key, attributes.kind),
+        properties: envelope.properties(),
+        body: match &letter.content {
+            LetterContent::Nothing => Body::Nothing,
+            LetterContent::Raw(bytes) => Body::Raw(bytes.clone()),
+            LetterContent::Event(event) => Body::Event(Arc::clone(event)),
+        },
+    }
+}
+
+/// Properties and headers that are being put together.
+struct Envelope {
+    properties: BasicProperties,
+    headers: FieldTable,
+}
+
+impl Envelope {
+    fn new<'a>(stream: &str, key: &str, headers: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut envelope = Self {
+            properties: BasicProperties::default().with_delivery_mode(PERSISTENT),
+            headers: FieldTable::default(),
+        };
+        for (name, value) in headers {
+            // One that is longer cannot be a name in AMQP.
+            if let Ok(name) = ShortString::try_new(name) {
+                envelope.headers.insert(name, text(value));
+            }
+        }
+        envelope.headers.insert(KEY.into(), text(key));
+        envelope.headers.insert("cloudEvents:source".into(), text(&source_of(stream)));
+        envelope
+    }
+
+    fn attribute(
+        &mut self,
+        name: &str,
+        value: &str,
+        set: impl Fn(BasicProperties, ShortString) -> BasicProperties,
+    ) {
+        if value.is_empty() {
+            return;
+        }
+        if let Ok(value) = ShortString::try_new(value) {
+            self.properties = set(std::mem::take(&mut self.properties), value);
+        } else {
+            let name = ShortString::from(format!("cloudEvents:{name}"));
+            self.headers.insert(name, text(value));
+        }
+    }
+
+    fn properties(self) -> BasicProperties {
+        self.properties.with_headers(self.headers)
+    }
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}

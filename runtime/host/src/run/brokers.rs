@@ -1,0 +1,76 @@
+//! The broker of a configuration: what streams and sinks need there is made or looked for before
+//! anything else begins.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ordain_core::Ordering;
+
+use super::RunError;
+use crate::broker::{AmqpSink, Broker, BrokerError, Topology};
+use crate::config::{Loaded, Sink, Source};
+use crate::sink::Outlets;
+use crate::store::Store;
+
+/// How long a start waits for a broker that does not answer.
+const START: Duration = Duration::from_secs(30);
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(500);
+/// Between two warnings.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// The broker, if one is configured.
+pub(super) fn broker(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
+    let Some(config) = &loaded.config.broker else { return Ok(None) };
+    let heartbeat = config.heartbeat.map_or(loaded.config.runtime.lease.0 / 2, |it| it.0);
+    let broker = Broker::new(config.url.0.expose(), Duration::from_millis(heartbeat));
+    let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
+    Ok(Some(Arc::new(broker)))
+}
+
+/// Makes what streams need, and opens the sinks.
+pub(super) async fn prepare(
+    loaded: &Loaded,
+    store: &dyn Store,
+    broker: Option<&Arc<Broker>>,
+    outlets: &mut Outlets,
+) -> Result<(), RunError> {
+    let Some(broker) = broker else { return Ok(()) };
+    let with_data = store.streams().await?;
+    for (name, stream) in &loaded.config.streams {
+        let Source::Amqp(source) = &stream.source else { continue };
+        let topology = Topology::of(source);
+        // Numbers that were given to events that are lost would be given again.
+        let known = stream.ordering == Ordering::Fifo && with_data.iter().any(|it| **it == **name);
+        let prepare = async || {
+            let connection = broker.connect(&format!("ordain {name}")).await?;
+            topology.prepare(broker, &connection, known).await?;
+            // What was asked for is done, whatever becomes of the connection.
+            let _ = connection.close(200, "done".into()).await;
+            Ok(())
+        };
+        wait_for(prepare).await?;
+    }
+    for (name, sink) in &loaded.config.sinks {
+        let Sink::Amqp(config) = sink else { continue };
+        let opened = wait_for(async || AmqpSink::open(name, config, broker).await).await?;
+        outlets.add_exchange(name, opened);
+    }
+    Ok(())
+}
+
+/// Tries for half a minute what only a broker that is not there yet keeps from working.
+async fn wait_for<T>(work: impl AsyncFn() -> Result<T, BrokerError>) -> Result<T, BrokerError> {
+    let (started, mut told_at) = (Instant::now(), None);
+    loop {
+        let reason = match work().await {
+            Err(BrokerError::Away(reason)) if started.elapsed() < START => reason,
+            done => return done,
+        };
+        if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
+            told_at = Some(Instant::now());
+            tracing::warn!("the broker is not there yet, and is waited for: {reason}");
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}

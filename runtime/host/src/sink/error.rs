@@ -1,0 +1,70 @@
+//! Why publishing ends for good.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::store::StoreError;
+
+/// Why publishing ended for good.
+#[derive(Debug, thiserror::Error)]
+pub enum PublisherError {
+    /// The store failed.
+    #[error("the store failed while messages were marked as published")]
+    Store(#[from] StoreError),
+    /// A message was committed for a sink that the configuration no longer has.
+    #[error(
+        "stream {stream} has a committed message of key {key:?}, event {sequence}, for the sink \
+         {sink:?}, which is not configured: add the sink again until the message is published"
+    )]
+    UnknownSink {
+        /// The stream.
+        stream: String,
+        /// The key of the event that caused it.
+        key: String,
+        /// The event.
+        sequence: u64,
+        /// The sink.
+        sink: String,
+    },
+    /// A dead letter was committed to be forwarded, and the configuration no longer says where.
+    #[error(
+        "stream {stream} has a committed dead letter of key {key:?}, event {sequence}, to be \
+         forwarded, and no `dead_letter`: set it again until the letter is published"
+    )]
+    NoLetterSink {
+        /// The stream.
+        stream: String,
+        /// The letter's key.
+        key: String,
+        /// The letter's sequence.
+        sequence: u64,
+    },
+    /// Messages were committed for a stream that the configuration no longer has.
+    #[error(
+        "the store has committed messages of stream {0:?}, which is not configured: add the stream \
+         again until they are published"
+    )]
+    UnknownStream(Arc<str>),
+    /// Whoever read standard output has gone.
+    #[error(
+        "nobody reads standard output any more, to which the sink {0} writes; what is committed \
+         and was not written is published at the next start"
+    )]
+    NoReader(String),
+    /// The end was asked for while a sink could not be written.
+    #[error(
+        "the sink {sink} ({place}) could not be written until the end: {error}; what is committed \
+         for it is published at the next start"
+    )]
+    GivenUp {
+        /// The sink.
+        sink: String,
+        /// Where it writes.
+        place: String,
+        /// Why it could not be written.
+        error: io::Error,
+    },
+    /// The thread could not be started.
+    #[error("the publisher's thread cannot be started")]
+    Thread(#[from] io::Error),
+}

@@ -1,0 +1,201 @@
+//! A client of a broker, as those who use Ordain have one: publishes events, and takes messages.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::StreamExt as _;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// How long nothing may come before there is nothing more.
+const QUIET: Duration = Duration::from_mins(1);
+/// Messages published before their confirms are waited for.
+const OUTSTANDING: usize = 2_000;
+
+/// A connection with one channel. Every method blocks.
+pub struct Client {
+    runtime: Runtime,
+    connection: Connection,
+    channel: Channel,
+}
+
+/// One to be published.
+pub struct Outgoing {
+    /// Its routing key.
+    pub routing_key: String,
+    /// Its properties and headers.
+    pub properties: BasicProperties,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(url: &str) -> Result<Self> {
+        let runtime = Runtime::new()?;
+        let (connection, channel) = runtime.block_on(async {
+            let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            anyhow::Ok((connection, channel))
+        })?;
+        Ok(Self { runtime, connection, channel })
+    }
+
+    /// Declares a durable quorum queue.
+    pub fn queue(&self, name: &str) -> Result<()> {
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        self.queue_with(name, arguments)
+    }
+
+    /// Declares a durable queue with arguments.
+    pub fn queue_with(&self, name: &str, arguments: FieldTable) -> Result<()> {
+        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let declared = self.channel.queue_declare(name.into(), options, arguments);
+        self.runtime.block_on(declared)?;
+        Ok(())
+    }
+
+    /// Declares a durable exchange.
+    pub fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let declared =
+            self.channel.exchange_declare(name.into(), kind, options, FieldTable::default());
+        Ok(self.runtime.block_on(declared)?)
+    }
+
+    /// Binds a queue to an exchange.
+    pub fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
+        let (options, nothing) = (QueueBindOptions::default(), FieldTable::default());
+        let bound =
+            self.channel.queue_bind(queue.into(), exchange.into(), key.into(), options, nothing);
+        Ok(self.runtime.block_on(bound)?)
+    }
+
+    /// Publishes, and waits until the broker has each. What it refuses, as it does while a queue has
+    /// no leader, is published again.
+    pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
+        let started = Instant::now();
+        self.runtime.block_on(async {
+            let mut left: Vec<&Outgoing> = messages.iter().collect();
+            while !left.is_empty() {
+                ensure!(started.elapsed() < QUIET, "{} messages are refused", left.len());
+                let mut refused = Vec::new();
+                for part in left.chunks(OUTSTANDING) {
+                    refused.extend(self.publish_once(exchange, part).await?);
+                }
+                left = refused;
+            }
+            Ok(())
+        })
+    }
+
+    /// Those that were refused.
+    async fn publish_once<'a>(
+        &self,
+        exchange: &str,
+        messages: &[&'a Outgoing],
+    ) -> Result<Vec<&'a Outgoing>> {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let mut confirms = Vec::new();
+        for Outgoing { routing_key, properties, body } in messages {
+            let (exchange, key) = (exchange.into(), routing_key.as_str().into());
+            let sent = self.channel.basic_publish(exchange, key, options, body, properties.clone());
+            confirms.push(sent.await?);
+        }
+        let mut refused = Vec::new();
+        for (confirm, message) in confirms.into_iter().zip(messages) {
+            let confirm = confirm.await?;
+            if !confirm.is_ack() {
+                refused.push(*message);
+            }
+            ensure!(confirm.take_message().is_none(), "a message has no queue");
+        }
+        Ok(refused)
+    }
+
+    /// So many messages of a queue, which are acknowledged.
+    pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
+        self.runtime.block_on(async {
+            // What comes beyond them goes back with the end of the channel.
+            let channel = self.connection.create_channel().await?;
+            channel.basic_qos(OUTSTANDING as u16, BasicQosOptions::default()).await?;
+            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+            let mut consumer: Consumer =
+                channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+            let mut taken = Vec::new();
+            while taken.len() < count {
+                let next = timeout(QUIET, consumer.next()).await;
+                let Ok(Some(delivery)) = next else {
+                    bail!("{} messages came to {queue}, and {count} were to come", taken.len());
+                };
+                let delivery = delivery?;
+                delivery.ack(BasicAckOptions::default()).await?;
+                taken.push(delivery);
+            }
+            channel.close(200, "done".into()).await?;
+            Ok(taken)
+        })
+    }
+
+    /// Ends in order.
+    pub fn close(self) -> Result<()> {
+        Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
+    }
+}
+
+/// A line of a file of CloudEvents as a message: the key is the routing key, the body the data.
+pub fn from_line(line: &str) -> Result<Outgoing> {
+    #[derive(serde::Deserialize)]
+    struct Line<'a> {
+        id: String,
+        subject: String,
+        sequence: Option<Value>,
+        r#type: String,
+        #[serde(borrow)]
+        data: &'a RawValue,
+    }
+    let line: Line<'_> = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    let mut headers = FieldTable::default();
+    if let Some(sequence) = line.sequence {
+        let text = sequence.as_str().map_or_else(|| sequence.to_string(), str::to_owned);
+        headers.insert("X-Sequence-ID".into(), AMQPValue::LongString(text.into()));
+    }
+    Ok(Outgoing {
+        routing_key: line.subject,
+        properties: BasicProperties::default()
+            .with_message_id(line.id.into())
+            .with_type(line.r#type.into())
+            .with_content_type("application/json".into())
+            .with_delivery_mode(2)
+            .with_headers(headers),
+        body: line.data.get().as_bytes().to_vec(),
+    })
+}
+
+/// A message of a sink as a file sink would have written it, as far as checks look at it.
+pub fn to_line(delivery: &Delivery) -> Result<String> {
+    let properties = &delivery.properties;
+    let id = properties.message_id().as_ref().context("an id")?.to_string();
+    let data: Value = serde_json::from_slice(&delivery.data)?;
+    Ok(json!({ "id": id, "subject": header(delivery, "X-Key"), "data": data }).to_string())
+}
+
+/// A header of a message that is a text.
+pub fn header(delivery: &Delivery, name: &str) -> Option<String> {
+    let headers = delivery.properties.headers().as_ref()?;
+    match headers.inner().get(name)? {
+        AMQPValue::LongString(text) => Some(text.to_string()),
+        other => Some(format!("{other:?}")),
+    }
+}

@@ -1,0 +1,9 @@
+//! Events from a broker, messages to one: real brokers, that are killed, paused and changed.
+
+mod amqp {
+    mod basic;
+    mod lost;
+    mod messages;
+    mod refused;
+    mod support;
+}

@@ -1,0 +1,96 @@
+//! From a queue through a handler into an exchange.
+
+use anyhow::{Result, ensure};
+use ordain_servers::{Rabbit, RabbitOptions, Redis};
+use ordain_tests::log::{disturb, in_turn};
+use ordain_tests::service::Service;
+
+use super::support::Rig;
+
+fn runs(rig: &Rig) -> Result<()> {
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(40, 50);
+    rig.publish(&disturb(&lines, 100, 20, 7))?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+#[test]
+fn events_from_a_queue_take_effect_once_and_in_order() -> Result<()> {
+    runs(&Rig::new()?)
+}
+
+#[test]
+fn the_store_may_be_in_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
+    runs(&Rig::with(&store, "", "prefetch = 500")?)
+}
+
+/// A backlog on four partitions, and a broker that is started again: no key changes its queue.
+#[test]
+fn keys_stay_in_their_partitions() -> Result<()> {
+    let mut rig = Rig::with("", "", "partitions = 4")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(60, 30);
+    let (first, rest) = lines.split_at(lines.len() / 3);
+    let (second, third) = rest.split_at(rest.len() / 2);
+    rig.publish(first)?;
+    rig.check(first)?;
+    let partitions = |rig: &Rig| -> Result<Vec<(String, u64)>> {
+        let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+        let row = |row: &serde_json::Value| {
+            (row["key"].to_string(), row["partition"].as_u64().unwrap_or(9))
+        };
+        let mut keys: Vec<_> = rows.iter().map(row).collect();
+        keys.sort();
+        Ok(keys)
+    };
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let before = partitions(&rig)?;
+    ensure!((0..4).all(|it| before.iter().any(|(_, partition)| *partition == it)), "{before:?}");
+
+    rig.publish(second)?;
+    rig.rabbit.restart()?;
+    rig.reconnect()?;
+    rig.publish(third)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut all: Vec<String> = Vec::new();
+    for delivery in rig.client.take("out", rest.len())? {
+        all.push(ordain_tests::amqp::to_line(&delivery)?);
+    }
+    ensure!(all.len() == rest.len(), "each once");
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    ensure!(partitions(&rig)? == before, "{:?} after {before:?}", partitions(&rig)?);
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(rows.iter().all(|row| row["next"] == 31), "{rows:?}");
+    Ok(())
+}
+
+#[test]
+fn tls_with_a_certificate_of_ones_own() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new().tls())?;
+    let authority = rabbit.certificates().map(ordain_servers::Certificates::authority);
+    let rig = Rig::on(rabbit, "", "", "prefetch = 500")?;
+    let mut refused = rig.home.ordain(&["run"])?;
+    let refused = refused.output()?;
+    let told = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && told.contains("ertificate"), "{told}");
+    let trusts = [("SSL_CERT_FILE", authority.unwrap_or_default())];
+    let mut service = Service::start_with(&rig.home, &["run"], &trusts)?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 20);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Messages that are no events, and messages that nobody takes.
+
+use anyhow::{Result, ensure};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use ordain_tests::amqp::{Outgoing, header};
+use ordain_tests::log::in_turn;
+use ordain_tests::service::Service;
+
+use super::support::Rig;
+
+fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
+    let mut headers = FieldTable::default();
+    headers.insert("X-Sequence-ID".into(), sequence);
+    headers.insert("tenant".into(), AMQPValue::LongString("blue".into()));
+    let properties = BasicProperties::default().with_headers(headers).with_type("t".into());
+    Outgoing { routing_key: key.to_owned(), properties, body: body.to_vec() }
+}
+
+#[test]
+fn what_is_no_event_is_kept_whole() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    rig.client.publish(
+        "cases",
+        &[
+            outgoing("a", text("many"), b"\xff\xfe"),
+            outgoing("", text("1"), b"no key"),
+            outgoing("b", AMQPValue::Boolean(true), b"{}"),
+            outgoing("c", AMQPValue::LongInt(1), b"{\"n\":1}"),
+        ],
+    )?;
+    let taken = rig.client.take("out", 1)?;
+    ensure!(header(&taken[0], "X-Key").as_deref() == Some("c"), "{taken:?}");
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    let mut causes: Vec<_> = letters.iter().map(|it| it["cause"].as_str().unwrap_or("")).collect();
+    causes.sort_unstable();
+    ensure!(causes == ["no-key", "no-sequence", "no-sequence"], "{letters:?}");
+    let whole = letters.iter().map(ToString::to_string).collect::<String>();
+    for part in
+        ["\"tenant\":\"blue\"", "//4=", "many", "no key", "\"exchange\":\"cases\"", "queue cases"]
+    {
+        ensure!(whole.contains(part), "no {part} in {whole}");
+    }
+    Ok(())
+}
+
+/// Messages wait for a queue, over a crash too, and others go on meanwhile.
+#[test]
+fn what_no_queue_takes_is_kept() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(4, 50);
+    let (first, rest) = lines.split_at(100);
+    rig.publish(first)?;
+    rig.check(first)?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.publish(rest)?;
+    service.until("an alarm", || {
+        std::fs::read_to_string(rig.home.path("stderr"))
+            .is_ok_and(|log| log.contains("no queue takes messages of the exchange \"out\""))
+    })?;
+    rig.until_empty()?;
+    service.signal("KILL")?;
+    service.wait()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    service.until("an alarm", || {
+        std::fs::read_to_string(rig.home.path("stderr"))
+            .is_ok_and(|log| log.contains("no queue takes"))
+    })?;
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    let taken = rig.client.take("out", rest.len())?;
+    let mut ids: Vec<_> = taken.iter().map(|it| it.properties.message_id().clone()).collect();
+    ids.sort();
+    ids.dedup();
+    ensure!(ids.len() == rest.len(), "each is published once: {}", ids.len());
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}

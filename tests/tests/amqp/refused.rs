@@ -1,0 +1,75 @@
+//! What cannot be used ends a start in words, with the exit code that says whose affair it is.
+
+use anyhow::{Result, ensure};
+use lapin::types::FieldTable;
+use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::amqp::Client;
+use ordain_tests::host::Home;
+
+use super::support::{Rig, config};
+
+/// What a start says that is refused.
+fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<()> {
+    let output = home.output(&["run"])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(code), "{:?}: {told}", output.status);
+    for part in parts {
+        ensure!(told.contains(part), "no {part:?} in {told}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_missing_plugin() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new().without_plugins())?;
+    let rig = Rig::on(rabbit, "", "", "partitions = 4")?;
+    refused(&rig.home, 78, &["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""])
+}
+
+#[test]
+fn what_is_there_in_another_form_or_not_at_all() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
+
+    let url = rig.rabbit.url();
+    rig.home.write("ordain.toml", config(&url, "", "", "declare = false, partitions = 2"))?;
+    refused(&rig.home, 78, &["queue \"cases.0\"", "no queue"])?;
+
+    let other =
+        config(&url, "", "", "partitions = 1").replace("queue = \"cases\"", "queue = \"q\"");
+    rig.home.write("ordain.toml", other.replace("exchange = \"out\"", "exchange = \"none\""))?;
+    refused(&rig.home, 78, &["exchange \"none\"", "sink tally", "no exchange"])
+}
+
+#[test]
+fn a_wrong_login_and_a_broker_that_is_away() -> Result<()> {
+    let rig = Rig::new()?;
+    let wrong = rig.rabbit.url().replace("guest:guest", "guest:secret");
+    rig.home.write("ordain.toml", config(&wrong, "", "", ""))?;
+    refused(&rig.home, 78, &["user \"guest\"", "ACCESS_REFUSED"])?;
+    let output = rig.home.output(&["run"])?;
+    ensure!(!String::from_utf8_lossy(&output.stderr).contains("secret"), "a password is shown");
+
+    let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
+    rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;
+    refused(&rig.home, 75, &["the broker is not there yet", "127.0.0.1:1"])
+}
+
+/// A queue of numbered events must not be made again behind their backs.
+#[test]
+fn a_fifo_stream_whose_queue_has_gone() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 500")?;
+    let mut service = ordain_tests::service::Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&ordain_tests::log::in_turn(3, 10))?;
+    rig.client.take("out", 30)?;
+    rig.until_empty()?;
+    rig.rabbit.ctl(&["delete_queue", "cases"])?;
+    let status = service.wait()?;
+    ensure!(status.code() == Some(1), "{status}: {}", service.stderr());
+    ensure!(service.stderr().contains("\"cases\"") || service.stderr().contains("'cases'"));
+    refused(&rig.home, 78, &["queue \"cases\"", "no queue"])?;
+    let client = Client::connect(&rig.rabbit.url())?;
+    client.close()
+}
