@@ -29,15 +29,6 @@ fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
 }
 
 #[test]
-fn stopped_in_order_and_started_again() -> Result<()> {
-    goes_on(|rig| {
-        rig.rabbit.stop()?;
-        sleep(Duration::from_secs(2));
-        rig.rabbit.restart()
-    })
-}
-
-#[test]
 fn connections_that_are_closed() -> Result<()> {
     goes_on(|rig| {
         for _ in 0..5 {
@@ -45,15 +36,6 @@ fn connections_that_are_closed() -> Result<()> {
             sleep(Duration::from_millis(300));
         }
         Ok(())
-    })
-}
-
-#[test]
-fn a_broker_that_stands_still() -> Result<()> {
-    goes_on(|rig| {
-        rig.rabbit.pause()?;
-        sleep(Duration::from_secs(12));
-        rig.rabbit.resume()
     })
 }
 
