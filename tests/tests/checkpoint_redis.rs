@@ -163,6 +163,23 @@ fn an_orderly_end_makes_again_what_memory_has() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
+/// The end is asked for while the server is away, and it comes back without what it had.
+#[test]
+fn an_end_waits_for_a_server_that_is_away() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut run = rig.start("first", &[])?;
+    rig.printed("first", 10_000)?;
+    let early = rig.redis.snapshot()?;
+    rig.printed("first", EVENTS)?;
+    rig.redis.kill()?;
+    signal(&run, "TERM")?;
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    ensure!(run.try_wait()?.is_none(), "it has ended without its store");
+    rig.redis.go_back(&early)?;
+    ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
+    rig.nothing_is_done_again(&["first"])
+}
+
 /// Puts something else in the place of a key, and the key back. Nobody sees it missing.
 const OVERWRITE: &str =
     "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end

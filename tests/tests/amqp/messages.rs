@@ -85,3 +85,46 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     ensure!(service.wait()?.success(), "{}", service.stderr());
     Ok(())
 }
+
+/// Messages of an exchange and dead letters of a file are of the same commits. While messages wait
+/// for a queue the file is written, and what it is cut back to is not: after a kill it has each
+/// letter once all the same.
+#[test]
+fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
+    let rig = Rig::with("", "dead_letter = \"dead\"", "prefetch = 500")?;
+    let config = rig.home.read("ordain.toml");
+    let file = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
+    rig.home.write("ordain.toml", config + file)?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(4, 50);
+    let bad = |number: usize| {
+        let text = AMQPValue::LongString("none".into());
+        outgoing(&format!("bad-{number}"), text, number.to_string().as_bytes())
+    };
+    for (part, lines) in lines.chunks(50).enumerate() {
+        rig.publish(lines)?;
+        let bad: Vec<_> = (0..10).map(|number| bad(10 * part + number)).collect();
+        rig.client.publish("cases", &bad)?;
+    }
+    service.until("the letters of the file", || rig.home.lines("dead.ndjson") == 40)?;
+    rig.until_empty()?;
+    for _ in 0..2 {
+        service.signal("KILL")?;
+        service.wait()?;
+        service = Service::start(&rig.home, &["run"])?;
+        service.until("the letters again", || rig.home.lines("dead.ndjson") == 40)?;
+    }
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    rig.check(&lines)?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let mut letters: Vec<String> =
+        rig.home.read("dead.ndjson").lines().map(str::to_owned).collect();
+    letters.sort();
+    letters.dedup();
+    assert_eq!((rig.home.lines("dead.ndjson"), letters.len()), (40, 40));
+    Ok(())
+}
