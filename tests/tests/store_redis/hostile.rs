@@ -268,35 +268,33 @@ async fn a_clock_that_was_ahead() {
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
 
-/// One call looks at so many entries that say something else than their records, and no more.
-#[tokio::test]
-async fn a_due_index_full_of_what_is_no_longer_true() {
+/// A store with a key `a` that is due, and with 50,000 entries before it: more than one call looks at.
+async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     let own = Own::start().await;
-    let store = &own.store;
-    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut owner = Owner::claim(&own.store, "s", 0).await;
     let mut write = step("a", 1);
     write.due_in = Some(0);
-    owner.write(store, write).await;
-    let due = own.name(owner.shard("a"), "due:0:s");
-    own.lua("for i = 1, 50000 do redis.call('ZADD', name, i, 'gone-' .. i) end", &due, b"");
-    assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));
+    owner.write(&own.store, write).await;
+    let [due, data] = ["due:0:s", "data:s"].map(|rest| own.name(owner.shard("a"), rest));
+    own.lua(&format!("for i = 1, 50000 do redis.call('ZADD', name, i, {entries}) end"), &due, b"");
+    own.lua(&format!("for i = 1, 50000 do {job} end"), &data, b"");
+    (own, owner, due)
+}
+
+/// Entries that say something else than their records are removed.
+#[tokio::test]
+async fn a_due_index_full_of_what_is_no_longer_true() {
+    let (own, owner, due) = due_behind("'gone-' .. i", "").await;
+    assert_eq!(owner.due(&own.store, 10).await, (vec!["a".to_owned()], None));
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(1));
 }
 
 /// Damaged jobs that are due stay where they are, and hide no other.
 #[tokio::test]
 async fn a_due_index_full_of_damaged_jobs() {
-    let own = Own::start().await;
-    let store = &own.store;
-    let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = step("a", 1);
-    write.due_in = Some(0);
-    owner.write(store, write).await;
-    let shard = owner.shard("a");
-    let [due, data] = ["due:0:s", "data:s"].map(|rest| own.name(shard, rest));
-    own.lua("for i = 1, 50000 do redis.call('ZADD', name, i, 'bad-' .. i) end", &due, b"");
-    own.lua("for i = 1, 50000 do redis.call('HSET', name, 'jbad-' .. i, 'x') end", &data, b"");
-    assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));
+    let damage = "redis.call('HSET', name, 'jbad-' .. i, 'x')";
+    let (own, owner, due) = due_behind("'bad-' .. i", damage).await;
+    assert_eq!(owner.due(&own.store, 10).await, (vec!["a".to_owned()], None));
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(50_001));
 }
 
