@@ -148,6 +148,22 @@ impl Client {
         })
     }
 
+    /// Becomes the consumer of a queue, takes one message when there is one, and keeps it.
+    pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
+        self.runtime.block_on(async {
+            let channel = self.connection.create_channel().await?;
+            channel.basic_qos(1, BasicQosOptions::default()).await?;
+            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+            Ok((channel, consumer))
+        })
+    }
+
+    /// Gives back what [`Self::hold`] has.
+    pub fn release(&self, (channel, _): (Channel, Consumer)) -> Result<()> {
+        Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
+    }
+
     /// Ends in order.
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)

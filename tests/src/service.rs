@@ -106,6 +106,14 @@ impl Service {
         })
     }
 
+    /// Waits until its log has these words.
+    pub fn until_says(&mut self, words: &str) -> Result<()> {
+        let log = self.stderr.clone();
+        self.until(&format!("{words:?} in its log"), || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains(words))
+        })
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let mut ended = None;

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::log::in_turn;
 use ordain_tests::service::Service;
 
@@ -20,12 +20,28 @@ fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     disturb(&mut rig)?;
     ensure!(service.is_running()?, "{}", service.stderr());
     rig.reconnect()?;
-    rig.publish(second)?;
-    rig.check(&lines)?;
-    rig.until_empty()?;
+    let ended =
+        rig.publish(second).and_then(|()| rig.check(&lines)).and_then(|()| rig.until_empty());
+    ended.with_context(|| {
+        format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
+    })?;
     service.signal("TERM")?;
     ensure!(service.wait()?.success(), "{}", service.stderr());
     Ok(())
+}
+
+#[test]
+fn stopped_in_order_and_started_again() -> Result<()> {
+    goes_on(|rig| {
+        rig.rabbit.stop()?;
+        sleep(Duration::from_secs(2));
+        rig.rabbit.restart()
+    })
+}
+
+#[test]
+fn killed_and_started_again() -> Result<()> {
+    goes_on(|rig| rig.rabbit.restart())
 }
 
 #[test]
@@ -36,6 +52,15 @@ fn connections_that_are_closed() -> Result<()> {
             sleep(Duration::from_millis(300));
         }
         Ok(())
+    })
+}
+
+#[test]
+fn a_broker_that_stands_still() -> Result<()> {
+    goes_on(|rig| {
+        rig.rabbit.pause()?;
+        sleep(Duration::from_secs(12));
+        rig.rabbit.resume()
     })
 }
 
@@ -64,6 +89,28 @@ fn a_queue_that_is_removed() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     ensure!(service.is_running()?, "{}", service.stderr());
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A queue that has messages and delivers none is told of, and its events are taken as soon as they
+/// come.
+#[test]
+fn a_queue_that_somebody_else_holds() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+
+    let held = rig.client.hold("cases")?;
+    let lines = in_turn(5, 20);
+    rig.publish(&lines)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    service.until_says("delivers none")?;
+    rig.client.release(held)?;
+    rig.check(&lines)?;
     service.signal("TERM")?;
     ensure!(service.wait()?.success(), "{}", service.stderr());
     Ok(())

@@ -62,18 +62,12 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     rig.check(first)?;
     rig.rabbit.ctl(&["delete_queue", "out"])?;
     rig.publish(rest)?;
-    service.until("an alarm", || {
-        std::fs::read_to_string(rig.home.path("stderr"))
-            .is_ok_and(|log| log.contains("no queue takes messages of the exchange \"out\""))
-    })?;
+    service.until_says("no queue takes messages of the exchange \"out\"")?;
     rig.until_empty()?;
     service.signal("KILL")?;
     service.wait()?;
     let mut service = Service::start(&rig.home, &["run"])?;
-    service.until("an alarm", || {
-        std::fs::read_to_string(rig.home.path("stderr"))
-            .is_ok_and(|log| log.contains("no queue takes"))
-    })?;
+    service.until_says("no queue takes")?;
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
     let taken = rig.client.take("out", rest.len())?;

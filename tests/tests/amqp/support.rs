@@ -44,12 +44,16 @@ impl Rig {
         Ok(Self { rabbit, client, home })
     }
 
-    /// Waits until the host has declared its queues.
+    /// Waits until the host has declared its queues, with what leads to them, and the broker has
+    /// that on its disk.
     pub(crate) fn until_declared(&self) -> Result<()> {
         wait_until("the queue", || {
-            let queues = self.rabbit.queues()?;
-            Ok(queues.keys().any(|it| it == "cases" || it == "cases.3"))
-        })
+            let bindings =
+                self.rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
+            let mut bindings = bindings.lines().filter_map(|it| it.split_once('\t'));
+            Ok(bindings.any(|it| it == ("cases", "cases") || it == ("cases", "cases.3")))
+        })?;
+        self.rabbit.sync()
     }
 
     /// A new client, after the old one was cut off.

@@ -15,6 +15,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of what the broker says that are shown.
 const LONGEST: usize = 400;
 
+/// What a broker says of a queue that it knows and has not got yet, as of one that is not there.
+const NOT_YET_THERE: &str = "down or inaccessible";
+
 /// Why a broker cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
@@ -71,11 +74,13 @@ impl Broker {
         let user = &self.uri.authority.userinfo.username;
         let words = format!("{self} (user {user:?}): {}", clean(&cut(words, LONGEST)));
         let refused = match error.kind() {
-            ErrorKind::ProtocolError(error) => matches!(
-                error.kind(),
-                AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
-                    | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
-            ),
+            ErrorKind::ProtocolError(error) => {
+                matches!(
+                    error.kind(),
+                    AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
+                        | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
+                ) && !words.contains(NOT_YET_THERE)
+            }
             ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
             _ => false,
         };

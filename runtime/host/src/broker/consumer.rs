@@ -21,12 +21,14 @@ use lapin::{Channel, Connection, Consumer};
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
 use rand::RngExt as _;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch as latest;
+use tokio::sync::{mpsc, oneshot};
 
 use super::connect::{Broker, BrokerError};
 use super::decode::Decoder;
 use super::topology::Topology;
 use super::value::table;
+use super::watch::{Flow, watch};
 use crate::source::{Acknowledged, Deliveries, Position, READ_AHEAD, Source};
 
 /// Deliveries in a batch.
@@ -62,7 +64,7 @@ pub struct ConsumerOptions {
 pub fn start(options: ConsumerOptions) -> Source {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
-    let (acknowledge, acknowledged) = watch::channel(Acknowledged::default());
+    let (acknowledge, acknowledged) = latest::channel(Acknowledged::default());
     let ended = tokio::spawn(async move {
         if let Err(error) = run(&options, &deliver, acknowledged).await {
             // Nobody listens when the process is ending: then it does not matter.
@@ -75,7 +77,7 @@ pub fn start(options: ConsumerOptions) -> Source {
 async fn run(
     options: &ConsumerOptions,
     deliver: &mpsc::Sender<Deliveries>,
-    mut acknowledged: watch::Receiver<Acknowledged>,
+    mut acknowledged: latest::Receiver<Acknowledged>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
     let (mut generation, mut wait) = (0, BACKOFF.0);
@@ -88,8 +90,12 @@ async fn run(
                 tracing::info!(stream = &*options.stream, queue, "consuming again");
             }
             wait = BACKOFF.0;
-            let lost = consume(options, generation, &channel, consumer, deliver, &mut acknowledged);
-            let lost = lost.await;
+            let flow = Flow::default();
+            let subscription = Subscription { options, generation, channel: &channel, flow: &flow };
+            let lost = tokio::select! {
+                lost = subscription.run(consumer, deliver, &mut acknowledged) => lost,
+                error = watch(&options.broker, &connection, &queue, &flow) => Err(error),
+            };
             farewell(&connection, &channel).await;
             lost
         };
@@ -164,58 +170,75 @@ async fn channel(
     Ok((channel.clone(), consumer.await.map_err(failed)?))
 }
 
-/// Hands over what comes and acknowledges what is done, until nobody takes it any more or the
-/// channel is lost.
-async fn consume(
-    options: &ConsumerOptions,
+/// A channel on which a queue is consumed.
+struct Subscription<'a> {
+    options: &'a ConsumerOptions,
     generation: u64,
-    channel: &Channel,
-    consumer: Consumer,
-    deliver: &mpsc::Sender<Deliveries>,
-    acknowledged: &mut watch::Receiver<Acknowledged>,
-) -> Result<(), BrokerError> {
-    let failed = |error| options.broker.error(&error);
-    let mut batches = consumer.ready_chunks(BATCH);
-    let (mut taken, mut done) = (0, 0);
-    let mut waiting: Option<Deliveries> = None;
-    loop {
-        tokio::select! {
-            biased;
-            changed = acknowledged.changed() => {
-                let through = through(&acknowledged.borrow_and_update(), generation);
-                if through > done {
-                    done = through;
-                    acknowledge(channel, through).await.map_err(failed)?;
-                }
-                if changed.is_err() {
-                    return Ok(());
-                }
-            }
-            room = deliver.reserve(), if waiting.is_some() => match (room, waiting.take()) {
-                (Ok(room), Some(batch)) => room.send(batch),
-                _ => return Ok(()),
-            },
-            batch = batches.next(), if waiting.is_none() => {
-                let Some(batch) = batch else {
-                    return Err(BrokerError::Away(
-                        "the broker has ended the subscription: was the queue removed?".to_owned(),
-                    ));
-                };
-                let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-                let mut items = Vec::with_capacity(batch.len());
-                for delivery in batch {
-                    taken += 1;
-                    if delivery.delivery_tag != taken {
-                        return Err(BrokerError::Away(format!(
-                            "the broker has numbered delivery {taken} as {}",
-                            delivery.delivery_tag
-                        )));
+    channel: &'a Channel,
+    flow: &'a Flow,
+}
+
+impl Subscription<'_> {
+    /// Hands over what comes and acknowledges what is done, until nobody takes it any more or the
+    /// channel is lost.
+    async fn run(
+        &self,
+        consumer: Consumer,
+        deliver: &mpsc::Sender<Deliveries>,
+        acknowledged: &mut latest::Receiver<Acknowledged>,
+    ) -> Result<(), BrokerError> {
+        let failed = |error| self.options.broker.error(&error);
+        let mut batches = consumer.ready_chunks(BATCH);
+        let (mut taken, mut done) = (0, 0);
+        let mut waiting: Option<Deliveries> = None;
+        loop {
+            let has_room = waiting.is_none() && taken - done < u64::from(self.options.prefetch);
+            self.flow.set(taken, has_room);
+            tokio::select! {
+                biased;
+                changed = acknowledged.changed() => {
+                    let through = through(&acknowledged.borrow_and_update(), self.generation);
+                    if through > done {
+                        done = through;
+                        acknowledge(self.channel, through).await.map_err(failed)?;
                     }
-                    items.push((decode(options, &delivery), Position::default()));
+                    if changed.is_err() {
+                        return Ok(());
+                    }
                 }
-                waiting = Some(Deliveries { generation, items, ..Deliveries::default() });
+                room = deliver.reserve(), if waiting.is_some() => match (room, waiting.take()) {
+                    (Ok(room), Some(batch)) => room.send(batch),
+                    _ => return Ok(()),
+                },
+                batch = batches.next(), if waiting.is_none() => {
+                    let Some(batch) = batch else {
+                        return Err(BrokerError::Away(
+                            "the broker has ended the subscription: was the queue removed?"
+                                .to_owned(),
+                        ));
+                    };
+                    let batch: Vec<Delivery> =
+                        batch.into_iter().collect::<Result<_, _>>().map_err(failed)?;
+                    waiting = Some(self.decode(&batch, taken)?);
+                    taken += batch.len() as u64;
+                }
             }
         }
+    }
+
+    /// The deliveries behind those that were taken before.
+    fn decode(&self, batch: &[Delivery], taken: u64) -> Result<Deliveries, BrokerError> {
+        let mut items = Vec::with_capacity(batch.len());
+        for (delivery, number) in batch.iter().zip(taken + 1..) {
+            if delivery.delivery_tag != number {
+                return Err(BrokerError::Away(format!(
+                    "the broker has numbered delivery {number} as {}",
+                    delivery.delivery_tag
+                )));
+            }
+            items.push((decode(self.options, delivery), Position::default()));
+        }
+        Ok(Deliveries { generation: self.generation, items, ..Deliveries::default() })
     }
 }
 
