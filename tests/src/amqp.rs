@@ -18,6 +18,8 @@ use tokio::time::timeout;
 
 /// How long nothing may come before there is nothing more.
 const QUIET: Duration = Duration::from_mins(1);
+/// How long nothing may come before what has come is looked at.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Messages published before their confirms are waited for.
 const OUTSTANDING: usize = 2_000;
 
@@ -148,6 +150,26 @@ impl Client {
         })
     }
 
+    /// The messages of a queue, until none comes for a while, acknowledged.
+    pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
+        self.runtime.block_on(async {
+            let channel = self.connection.create_channel().await?;
+            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+            let mut consumer =
+                channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+            let mut taken = Vec::new();
+            while let Ok(Some(delivery)) = timeout(PAUSE, consumer.next()).await {
+                let delivery: Delivery = delivery?;
+                taken.push(delivery);
+            }
+            if let Some(last) = taken.last() {
+                last.ack(BasicAckOptions { multiple: true }).await?;
+            }
+            channel.close(200, "done".into()).await?;
+            Ok(taken)
+        })
+    }
+
     /// Becomes the consumer of a queue, takes one message when there is one, and keeps it.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
         self.runtime.block_on(async {
@@ -177,6 +199,8 @@ pub fn from_line(line: &str) -> Result<Outgoing> {
         id: String,
         subject: String,
         sequence: Option<Value>,
+        #[serde(default)]
+        endofsequence: bool,
         r#type: String,
         #[serde(borrow)]
         data: &'a RawValue,
@@ -186,6 +210,9 @@ pub fn from_line(line: &str) -> Result<Outgoing> {
     if let Some(sequence) = line.sequence {
         let text = sequence.as_str().map_or_else(|| sequence.to_string(), str::to_owned);
         headers.insert("X-Sequence-ID".into(), AMQPValue::LongString(text.into()));
+    }
+    if line.endofsequence {
+        headers.insert("X-End-Of-Sequence".into(), AMQPValue::Boolean(true));
     }
     Ok(Outgoing {
         routing_key: line.subject,

@@ -1,0 +1,122 @@
+//! Whether all that was sent took effect once and in order, or is held, or is dead: from what came
+//! out of the host and what its store has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_servers::wait_until;
+use ordain_tests::amqp::to_line;
+use ordain_tests::log::by_key;
+use ordain_tests::tally;
+use serde_json::Value;
+
+use super::plan::Plan;
+use super::world::World;
+
+/// For all to come out after the last disturbance.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// For the gaps to end: longer than their rounds take.
+const GAPS: Duration = Duration::from_secs(5);
+
+/// Waits until nothing more happens, and counts.
+pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
+    // Up to the event that was never sent.
+    let mut expected = by_key(&plan.lines)?;
+    for (name, key) in &plan.keys {
+        if let Some(events) = expected.get_mut(name) {
+            events.retain(|sequence, _| *sequence < key.next());
+        }
+    }
+    expected.retain(|_, events| !events.is_empty());
+    let settled: usize = expected.values().map(BTreeMap::len).sum();
+
+    let (mut out, mut repeats) = (BTreeMap::new(), 0);
+    let started = Instant::now();
+    while out.len() < settled {
+        world.look_after_host()?;
+        repeats += take(world, &mut out)?;
+        ensure!(started.elapsed() < PATIENCE, "{} of {settled} messages came out", out.len());
+    }
+    sleep(GAPS);
+    wait_until("the queues are empty", || {
+        let queues = world.rabbit().queues()?;
+        Ok(queues.values().all(|left| *left == (0, 0)))
+    })?;
+    world.stop_host()?;
+    repeats += take(world, &mut out)?;
+    // Refused ones may have been published again behind later ones: what counts is that each was
+    // made behind the one before, which the hash in it shows.
+    let mut lines: Vec<(u64, &String)> =
+        out.values().map(|(sequence, line)| (*sequence, line)).collect();
+    lines.sort();
+    let lines: Vec<&str> = lines.into_iter().map(|(_, line)| line.as_str()).collect();
+    tally::check(&expected, &lines.join("\n"))?;
+
+    keys(world, plan)?;
+    letters(world, plan)?;
+    world.go_on()?;
+    let lost = plan.keys.values().filter(|key| key.lost.is_some()).count();
+    Ok(format!(
+        "{} keys, {settled} events with effect, {lost} keys held, {} dead letters, {repeats} \
+         messages came again",
+        plan.keys.len(),
+        plan.broken.len(),
+    ))
+}
+
+/// Takes what has come out, by id; how many came again.
+fn take(world: &World, out: &mut BTreeMap<String, (u64, String)>) -> Result<usize> {
+    let mut repeats = 0;
+    for delivery in world.take()? {
+        let line = to_line(&delivery)?;
+        let message: Value = serde_json::from_str(&line)?;
+        let id = message["id"].as_str().context("an id")?.to_owned();
+        let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
+        if let Some((_, before)) = out.insert(id.clone(), (sequence, line.clone())) {
+            ensure!(before == line, "two messages with the id {id}: {before} and {line}");
+            repeats += 1;
+        }
+    }
+    Ok(repeats)
+}
+
+/// Each key of the round has ended, or stands where it must, with what came beyond held.
+fn keys(world: &World, plan: &Plan) -> Result<()> {
+    let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
+    let rows = world.home().rows(&listed)?;
+    let rows: BTreeMap<&str, &Value> =
+        rows.iter().filter_map(|row| Some((row["key"].as_str()?, row))).collect();
+    for (name, key) in &plan.keys {
+        let Some(row) = rows.get(name.as_str()) else {
+            ensure!(key.events == 1 && key.lost.is_some(), "the store has no key {name}");
+            continue;
+        };
+        let (status, held) = match (key.lost, key.is_ended) {
+            // What came beyond, if anything did.
+            (Some(lost), _) if lost < key.events => ("parked", key.events - lost),
+            (Some(_), _) | (None, false) => ("active", 0),
+            (None, true) => ("completed", 0),
+        };
+        let right = row["next"] == key.next()
+            && row["status"] == status
+            && row["held"]["count"].as_u64().unwrap_or(0) == held;
+        ensure!(right, "key {name} must be {status} at {} with {held} held: {row}", key.next());
+    }
+    Ok(())
+}
+
+/// Each message that was no event is a dead letter once, and nothing else is.
+fn letters(world: &World, plan: &Plan) -> Result<()> {
+    let listed = ["dead", "list", "cases", "--json", "--limit", "1000000"];
+    let mut bodies = BTreeSet::new();
+    for row in world.home().rows(&listed)? {
+        let body = row["event"]["data"].to_string();
+        ensure!(body.contains("broken"), "a dead letter of an event: {row}");
+        ensure!(bodies.insert(body), "two dead letters of one message: {row}");
+    }
+    let missing: Vec<_> = plan.broken.iter().filter(|body| !bodies.contains(*body)).collect();
+    ensure!(missing.is_empty(), "no dead letters of {missing:?}");
+    Ok(())
+}

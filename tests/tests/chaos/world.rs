@@ -1,0 +1,235 @@
+//! The broker, the store, the host, and what befalls them.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lapin::message::Delivery;
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, ExchangeKind};
+use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_tests::amqp::{Client, Outgoing, from_line};
+use ordain_tests::host::Home;
+use ordain_tests::service::Service;
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+
+use super::plan::Plan;
+
+/// How the host says that something it needs was not there in time: whoever runs it starts it
+/// again.
+const TEMPFAIL: i32 = 75;
+/// For the broker to come back and to take what is sent.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+pub(crate) struct World {
+    rabbit: Rabbit,
+    redis: Option<Redis>,
+    home: Home,
+    host: Service,
+    /// How often what has happened.
+    told: BTreeMap<&'static str, u32>,
+}
+
+impl World {
+    pub(crate) fn new(with_redis: bool, random: &mut ChaCha8Rng) -> Result<Self> {
+        let rabbit = Rabbit::start()?;
+        let redis = if with_redis { Some(Redis::start(&[])?) } else { None };
+        let client = Client::connect(&rabbit.url())?;
+        client.exchange("out", ExchangeKind::Topic)?;
+        client.queue("out")?;
+        client.bind("out", "out", "#")?;
+        let store = redis.as_ref().map_or(String::new(), |redis| {
+            format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
+        });
+        let partitions = [1, 4][random.random_range(0..2)];
+        let prefetch = random.random_range(50..1_000);
+        let active = random.random_range(50..1_000);
+        let buffer = random.random_range(2..64);
+        println!(
+            "{partitions} partitions, prefetch {prefetch}, {active} active keys, lanes of {buffer}"
+        );
+        let home = Home::new(
+            &["tally"],
+            &format!(
+                "{store}[broker]\nurl = \"{}\"\n\
+                 [runtime]\nmax_active_keys = {active}\n\
+                 [streams.cases]\nhandler = \"tally\"\n\
+                 lane_buffer = {buffer}\nspill_after = \"1s\"\n\
+                 gap = {{ timeout = \"500ms\", attempts = 2, backoff = \"100ms..500ms\" }}\n\
+                 source = {{ kind = \"amqp\", exchange = \"cases\", queue = \"cases\", \
+                 partitions = {partitions}, prefetch = {prefetch} }}\n\
+                 [sinks.tally]\nkind = \"amqp\"\nexchange = \"out\"\n",
+                rabbit.url()
+            ),
+        )?;
+        let host = Service::start(&home, &["run"])?;
+        wait_until("the exchange", || {
+            let bindings = rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
+            Ok(bindings.lines().filter(|it| it.starts_with("cases\t")).count() == partitions)
+        })?;
+        rabbit.sync()?;
+        Ok(Self { rabbit, redis, home, host, told: BTreeMap::new() })
+    }
+
+    /// Sends what is planned, and disturbs all as long as something is to be sent, and a while
+    /// beyond.
+    pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
+        self.told.clear();
+        let url = self.rabbit.url();
+        let sent = std::thread::scope(|scope| {
+            let producer = scope.spawn(|| produce(&url, plan));
+            let mut disturb = || -> Result<()> {
+                while !producer.is_finished() {
+                    self.disturb(random)?;
+                }
+                for _ in 0..random.random_range(0..3) {
+                    self.disturb(random)?;
+                }
+                Ok(())
+            };
+            let disturbed = disturb();
+            let sent = producer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            disturbed.and(sent)
+        })?;
+        self.count("publications tried again", sent);
+        Ok(())
+    }
+
+    fn count(&mut self, what: &'static str, times: u32) {
+        *self.told.entry(what).or_default() += times;
+    }
+
+    /// Waits for a moment and kills something, or two things.
+    fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        sleep(Duration::from_millis(random.random_range(0..1_500)));
+        self.look_after_host()?;
+        let whom = random.random_range(0..100);
+        if whom < 15 {
+            self.count("kills of the broker", 1);
+            self.rabbit.kill()?;
+            if random.random() {
+                self.kill_host(random)?;
+            }
+            if random.random() {
+                self.kill_store(random)?;
+            }
+            self.rabbit.restart()?;
+        } else if whom < 40 {
+            self.kill_store(random)?;
+        } else {
+            self.kill_host(random)?;
+        }
+        Ok(())
+    }
+
+    fn kill_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        self.count("kills of the host", 1);
+        self.host.signal("KILL")?;
+        self.host.wait()?;
+        sleep(Duration::from_millis(random.random_range(0..300)));
+        self.start_host()
+    }
+
+    fn kill_store(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let Some(redis) = &self.redis else { return Ok(()) };
+        redis.kill()?;
+        sleep(Duration::from_millis(random.random_range(0..1_000)));
+        redis.restart()?;
+        self.count("kills of Redis", 1);
+        Ok(())
+    }
+
+    fn start_host(&mut self) -> Result<()> {
+        self.host = Service::start(&self.home, &["run"])?;
+        Ok(())
+    }
+
+    /// Starts the host again where it gave up because the broker was away for too long.
+    pub(crate) fn look_after_host(&mut self) -> Result<()> {
+        if self.host.is_running()? {
+            return Ok(());
+        }
+        let status = self.host.wait()?;
+        ensure!(status.code() == Some(TEMPFAIL), "the host ended ({status})");
+        self.count("ends for want of a server", 1);
+        self.start_host()
+    }
+
+    /// Ends the host in order.
+    pub(crate) fn stop_host(&mut self) -> Result<()> {
+        self.host.signal("TERM")?;
+        let status = self.host.wait()?;
+        ensure!(status.success(), "the host ended ({status})");
+        Ok(())
+    }
+
+    /// Goes on behind [`Self::stop_host`].
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        self.start_host()
+    }
+
+    /// The messages that have come to the queue behind the sink, until none comes for a while.
+    pub(crate) fn take(&self) -> Result<Vec<Delivery>> {
+        let client = Client::connect(&self.rabbit.url())?;
+        let taken = client.take_all("out")?;
+        client.close()?;
+        Ok(taken)
+    }
+
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
+    pub(crate) fn rabbit(&self) -> &Rabbit {
+        &self.rabbit
+    }
+
+    pub(crate) fn told(&self) -> String {
+        let told: Vec<_> =
+            self.told.iter().map(|(what, times)| format!("{times} {what}")).collect();
+        told.join(", ")
+    }
+
+    /// What the host and the broker said last.
+    pub(crate) fn logs(&self) -> String {
+        let host = self.host.stderr();
+        let lines: Vec<&str> = host.lines().collect();
+        let tail = lines[lines.len().saturating_sub(60)..].join("\n");
+        format!("{:?}\n{tail}\n{}", self.rabbit.queues(), self.rabbit.log_tail())
+    }
+}
+
+/// Publishes all bursts, each until it is confirmed; how often that took another try.
+fn produce(url: &str, plan: &Plan) -> Result<u32> {
+    let (mut client, mut again) = (Client::connect(url), 0);
+    for (pause, burst) in &plan.bursts {
+        sleep(*pause);
+        let messages: Vec<Outgoing> =
+            burst.iter().map(|it| message(plan, it)).collect::<Result<_>>()?;
+        let started = Instant::now();
+        loop {
+            let published = client.as_ref().ok().map(|it| it.publish("cases", &messages));
+            if let Some(Ok(())) = published {
+                break;
+            }
+            ensure!(started.elapsed() < PATIENCE, "nothing can be published: {published:?}");
+            again += 1;
+            sleep(Duration::from_millis(200));
+            client = Client::connect(url);
+        }
+    }
+    Ok(again)
+}
+
+fn message(plan: &Plan, line: &str) -> Result<Outgoing> {
+    if !plan.broken.contains(line) {
+        return from_line(line);
+    }
+    Ok(Outgoing {
+        routing_key: "broken".to_owned(),
+        properties: BasicProperties::default().with_headers(FieldTable::default()),
+        body: line.as_bytes().to_vec(),
+    })
+}
