@@ -6,6 +6,7 @@ pub mod guests;
 pub mod host;
 pub mod log;
 pub mod plugins;
+pub mod raw_amqp;
 pub mod service;
 pub mod tally;
 pub mod workers;

@@ -10,7 +10,7 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, Ordering, SEQUENCE_END};
 
-use super::value::{as_bool, as_integer, as_text, json};
+use super::value::{as_bool, as_integer, as_text, json, not_utf8};
 use crate::cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use crate::config::KeyFrom;
 use crate::store::KEY_SIZE_LIMIT;
@@ -172,7 +172,7 @@ impl Decoder {
                     format!("the key has {size} bytes; {KEY_SIZE_LIMIT} are allowed"),
                 )
             }
-            Some(key) if !key.is_empty() => Ok(key),
+            Some(key) if !key.is_empty() => utf8(&place, key),
             _ => refuse(Cause::NoKey, format!("there is no key: {place} must name it")),
         }
     }
@@ -202,6 +202,11 @@ impl Decoder {
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
+            if let Some(bytes) = not_utf8(name) {
+                let message =
+                    format!("the name of a header must be UTF-8, found the bytes {bytes}");
+                return refuse(Cause::Unreadable, message);
+            }
             size += name.len() + value.len();
             others.push((*name, value));
         }
@@ -252,7 +257,17 @@ fn attribute<'a>(
             format!("the {name} has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"),
         );
     }
-    Ok((!text.is_empty()).then_some(text))
+    Ok((!text.is_empty()).then_some(utf8(name, text)?))
+}
+
+/// Only texts that are UTF-8 are told apart by what they show.
+fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
+    match not_utf8(&text) {
+        None => Ok(text),
+        Some(bytes) => {
+            refuse(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
+        }
+    }
 }
 
 /// When it happened, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.

@@ -9,6 +9,14 @@ use serde_json::Value;
 
 use crate::text::cut;
 
+/// What a short text that is not UTF-8 begins with, before its bytes in hexadecimal digits.
+const NOT_UTF8: char = '\u{fffd}';
+
+/// The bytes of a short text that was not UTF-8.
+pub(super) fn not_utf8(text: &str) -> Option<&str> {
+    text.strip_prefix(NOT_UTF8)
+}
+
 /// A text; a number that stands for one is its digits. `None` for anything else.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {

@@ -1,0 +1,136 @@
+//! A producer that sends what no library would: AMQP 0-9-1 frames made by hand.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use anyhow::{Result, ensure};
+
+/// A method's class and number, as the specification has them.
+type Method = (u16, u16);
+
+const START_OK: Method = (10, 11);
+const TUNE: Method = (10, 30);
+const TUNE_OK: Method = (10, 31);
+const OPEN: Method = (10, 40);
+const OPEN_OK: Method = (10, 41);
+const CHANNEL_OPEN: Method = (20, 10);
+const CHANNEL_OPEN_OK: Method = (20, 11);
+const CONFIRM: Method = (85, 10);
+const CONFIRM_OK: Method = (85, 11);
+const PUBLISH: Method = (60, 40);
+const ACK: Method = (60, 80);
+/// A content header has a property `headers`.
+const HAS_HEADERS: u16 = 1 << 13;
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+const BODY: u8 = 3;
+
+/// A connection with a channel that confirms.
+pub struct RawProducer {
+    stream: TcpStream,
+}
+
+impl RawProducer {
+    /// Connects to a broker on this machine.
+    pub fn connect(port: u16) -> Result<Self> {
+        let mut raw = Self { stream: TcpStream::connect(("127.0.0.1", port))? };
+        raw.stream.write_all(b"AMQP\0\0\x09\x01")?;
+        let login = [&table(&[])[..], &short(b"PLAIN"), &long(b"\0guest\0guest"), &short(b"C")];
+        raw.call(0, START_OK, &login.concat(), TUNE)?;
+        // One channel, frames of 128 KiB, no heartbeat.
+        raw.send(0, TUNE_OK, &[0, 1, 0, 2, 0, 0, 0, 0])?;
+        raw.call(0, OPEN, &[&short(b"/")[..], &short(b""), &[0]].concat(), OPEN_OK)?;
+        raw.call(1, CHANNEL_OPEN, &short(b""), CHANNEL_OPEN_OK)?;
+        raw.call(1, CONFIRM, &[0], CONFIRM_OK)?;
+        Ok(raw)
+    }
+
+    /// Publishes a message with bytes for a routing key and a whole table of headers, and waits for
+    /// the confirmation.
+    pub fn publish(
+        &mut self,
+        exchange: &str,
+        key: &[u8],
+        headers: &[u8],
+        body: &[u8],
+    ) -> Result<()> {
+        let to = [&[0, 0][..], &short(exchange.as_bytes()), &short(key), &[0]].concat();
+        self.send(1, PUBLISH, &to)?;
+        let properties = [
+            &60_u16.to_be_bytes()[..],
+            &[0, 0],
+            &(body.len() as u64).to_be_bytes(),
+            &HAS_HEADERS.to_be_bytes(),
+            headers,
+        ];
+        self.frame(HEADER, 1, &properties.concat())?;
+        self.frame(BODY, 1, body)?;
+        self.until(ACK)
+    }
+
+    fn call(&mut self, channel: u16, method: Method, args: &[u8], answer: Method) -> Result<()> {
+        self.send(channel, method, args)?;
+        self.until(answer)
+    }
+
+    fn send(&mut self, channel: u16, (class, number): Method, args: &[u8]) -> Result<()> {
+        let method = [&class.to_be_bytes()[..], &number.to_be_bytes(), args].concat();
+        self.frame(METHOD, channel, &method)
+    }
+
+    fn frame(&mut self, kind: u8, channel: u16, payload: &[u8]) -> Result<()> {
+        let size = (payload.len() as u32).to_be_bytes();
+        let frame = [&[kind][..], &channel.to_be_bytes(), &size, payload, b"\xce"].concat();
+        Ok(self.stream.write_all(&frame)?)
+    }
+
+    /// Reads frames until that method comes.
+    fn until(&mut self, (class, number): Method) -> Result<()> {
+        loop {
+            let mut head = [0; 7];
+            self.stream.read_exact(&mut head)?;
+            let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]);
+            let mut payload = vec![0; size as usize + 1];
+            self.stream.read_exact(&mut payload)?;
+            if head[0] != METHOD {
+                continue;
+            }
+            let got = (
+                u16::from_be_bytes([payload[0], payload[1]]),
+                u16::from_be_bytes([payload[2], payload[3]]),
+            );
+            if got == (class, number) {
+                return Ok(());
+            }
+            let text = String::from_utf8_lossy(&payload);
+            ensure!(got.1 != 50 && got != (20, 40), "the broker refuses that: {text}");
+        }
+    }
+}
+
+/// A short string: up to 255 bytes.
+pub fn short(bytes: &[u8]) -> Vec<u8> {
+    [&[bytes.len() as u8][..], bytes].concat()
+}
+
+/// A long string, or whatever else has its length before it.
+pub fn long(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
+}
+
+/// A table of names and values with their types.
+pub fn table(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let fields: Vec<u8> =
+        fields.iter().flat_map(|(name, value)| [&short(name)[..], value].concat()).collect();
+    long(&fields)
+}
+
+/// A text as a value of a table.
+pub fn text(text: &[u8]) -> Vec<u8> {
+    [b"S", &long(text)[..]].concat()
+}
+
+/// Arrays within arrays, so many deep, as a value of a table.
+pub fn nested(depth: u32) -> Vec<u8> {
+    (0..depth).fold(b"V".to_vec(), |inner, _| [b"A", &long(&inner)[..]].concat())
+}

@@ -1,0 +1,47 @@
+//! Messages that are made to break whoever reads them.
+
+use anyhow::{Result, ensure};
+use ordain_tests::log::in_turn;
+use ordain_tests::raw_amqp::{RawProducer, nested, table, text};
+use ordain_tests::service::Service;
+
+use super::support::Rig;
+
+#[test]
+fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(4, 40);
+    let (first, rest) = lines.split_at(80);
+    rig.publish(first)?;
+
+    let mut raw = RawProducer::connect(rig.rabbit.port())?;
+    let one = text(b"1");
+    let numbered: &[(&[u8], &[u8])] = &[(b"X-Sequence-ID", &one)];
+    raw.publish("cases", b"\xff\xfe\0a", &table(numbered), b"{\"n\":1}")?;
+    raw.publish("cases", &[0x80; 255], &table(numbered), b"{\"n\":2}")?;
+    let name = [numbered, &[(b"\xc3", &one)]].concat();
+    raw.publish("cases", b"name", &table(&name), b"{\"n\":3}")?;
+    let no_text = text(b"\xff");
+    let id = [numbered, &[(b"cloudEvents:id", &no_text)]].concat();
+    raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
+    let deep = nested(20_000);
+    let deep = [numbered, &[(b"deep", &deep)]].concat();
+    // Kept as bytes within the thirty-second array, and too large for an event.
+    raw.publish("cases", b"deep", &table(&deep), b"{\"n\":5}")?;
+
+    rig.publish(rest)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    let all = letters.iter().map(ToString::to_string).collect::<String>();
+    ensure!(letters.len() == 5, "{all}");
+    ensure!(letters.iter().all(|it| it["cause"] == "unreadable"), "{all}");
+    for part in ["fffe0061", &"80".repeat(255), "c3", "\\\"n\\\":4", "headers with"] {
+        ensure!(all.contains(part), "no {part} in {all}");
+    }
+    Ok(())
+}
