@@ -42,8 +42,13 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// Writes a file.
+    /// Writes a file. A configuration that says nothing of a listener gets one at a free port: the
+    /// default port is one for all hosts on a machine.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let mut text = text.as_ref().to_vec();
+        if name.ends_with(".toml") && !String::from_utf8_lossy(&text).contains("[admin]") {
+            text.extend_from_slice(b"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
+        }
         Ok(fs::write(self.path(name), text)?)
     }
 

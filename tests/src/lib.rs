@@ -4,6 +4,7 @@ pub mod amqp;
 pub mod conformance;
 pub mod guests;
 pub mod host;
+pub mod http;
 pub mod log;
 pub mod plugins;
 pub mod raw_amqp;

@@ -80,6 +80,11 @@ impl Service {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
+    /// The file of its log.
+    pub fn stderr_path(&self) -> PathBuf {
+        self.stderr.clone()
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())

@@ -34,5 +34,5 @@ pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use packed::{Headers, Malformed};
 pub use sequencer::Sequencer;
 pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
-pub use stats::{LaneState, Stats};
+pub use stats::{LaneState, Recovery, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};

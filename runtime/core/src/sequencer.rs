@@ -105,6 +105,8 @@ pub struct Sequencer {
     draining: bool,
     stopped: bool,
     stats: Stats,
+    /// See [`Sequencer::settled_times`].
+    settled_times: Vec<Option<u64>>,
     #[cfg(feature = "faults")]
     fault: Option<crate::fault::Fault>,
 }
@@ -147,6 +149,7 @@ impl Sequencer {
             draining: false,
             stopped: false,
             stats: Stats::default(),
+            settled_times: Vec::new(),
             settings,
             #[cfg(feature = "faults")]
             fault: None,
@@ -193,6 +196,11 @@ impl Sequencer {
     /// [`Input::Drain`] this is the end.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.written()
+    }
+
+    /// The times that their producers gave the events which the last applied commit settled.
+    pub fn settled_times(&self) -> &[Option<u64>] {
+        &self.settled_times
     }
 
     /// The key that stops the intake for good, and the event that it stopped at: it may spill no

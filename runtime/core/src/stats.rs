@@ -1,6 +1,7 @@
 //! What a sequencer counts, for status lines, metrics and tests.
 
 use crate::letter::Cause;
+use crate::turn::FailureKind;
 
 /// Counters since the start, and gauges of this moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,8 +18,14 @@ pub struct Stats {
     pub reordered: u64,
     /// Failed tries.
     pub failures: u64,
+    /// Failed tries by [`FailureKind`], in the order of [`FailureKind::ALL`].
+    pub failures_by_kind: [u64; FailureKind::ALL.len()],
     /// Replay rounds.
     pub gap_rounds: u64,
+    /// Questions to a replay source that found an event, and those that found none.
+    pub replays: [u64; 2],
+    /// How long events were missing that came after all.
+    pub recovery: Recovery,
     /// Events found by replay.
     pub replayed: u64,
     /// Events written to the spill area.
@@ -67,7 +74,14 @@ impl Stats {
             sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         };
         add(&mut self.lanes_by_state, &other.lanes_by_state);
-        self.dead.iter_mut().zip(other.dead).for_each(|(sum, more)| *sum += more);
+        let count = |sum: &mut [u64], more: &[u64]| {
+            sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        };
+        count(&mut self.dead, &other.dead);
+        count(&mut self.failures_by_kind, &other.failures_by_kind);
+        count(&mut self.replays, &other.replays);
+        count(&mut self.recovery.counts, &other.recovery.counts);
+        self.recovery.sum_ms += other.recovery.sum_ms;
         self.delivered += other.delivered;
         self.settled += other.settled;
         self.duplicates += other.duplicates;
@@ -100,6 +114,28 @@ impl Stats {
     /// All letters.
     pub fn dead_total(&self) -> u64 {
         self.dead.iter().sum()
+    }
+}
+
+/// Times from the arrival of a later event until the missing one came, counted by length.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// By the bounds of [`Recovery::BOUNDS_MS`]; the last are those beyond all of them.
+    pub counts: [u64; Self::BOUNDS_MS.len() + 1],
+    /// All of them together, in ms.
+    pub sum_ms: u64,
+}
+
+impl Recovery {
+    /// The longest time that each count has, in ms: from a swap on the way to an hour's outage.
+    pub const BOUNDS_MS: [u64; 15] = [
+        1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
+        3_600_000,
+    ];
+
+    pub(crate) fn add(&mut self, ms: u64) {
+        self.counts[Self::BOUNDS_MS.partition_point(|bound| *bound < ms)] += 1;
+        self.sum_ms = self.sum_ms.saturating_add(ms);
     }
 }
 

@@ -98,6 +98,9 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Retry, Self::Timeout, Self::Trap, Self::Limit, Self::Error];
+
     /// Whether waiting may help.
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Retry | Self::Timeout)

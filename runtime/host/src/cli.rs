@@ -19,7 +19,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
-use crate::run::{RunError, open_store};
+use crate::run::{RunError, known_streams, open_store};
 use crate::store::{Store, StoreError};
 use crate::text::say;
 
@@ -100,13 +100,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
     let store = open_store(loaded, Some(PATIENCE)).await?;
-    let mut known: Vec<String> = loaded.config.streams.keys().map(ToString::to_string).collect();
-    known.extend(store.streams().await?.iter().map(ToString::to_string));
+    let known = known_streams(loaded, &*store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(store);
     }
-    known.sort();
-    known.dedup();
     Err(Failure::Failed(anyhow::anyhow!(
         "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
         loaded.file.display(),

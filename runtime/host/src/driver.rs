@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
+use ordain_core::{CommitReply, Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::{Results, Turns};
@@ -23,7 +23,7 @@ use parked::Parked;
 use perform::{Answer, Asked, Page};
 use taken::Taken;
 
-pub use progress::Shared;
+pub use progress::{Shared, Times};
 
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
@@ -286,6 +286,14 @@ impl Driver {
         }
         match answer {
             Answer::One(input) => self.sequencer.handle(now, input),
+            Answer::Committed(input, took) => {
+                let applied =
+                    matches!(&input, Input::Committed { reply: CommitReply::Applied(_), .. });
+                self.sequencer.handle(now, input);
+                if applied {
+                    self.progress.committed(took, self.sequencer.settled_times());
+                }
+            }
             Answer::Saved(Ok(true)) => self.taken.saved(),
             Answer::Saved(Ok(false)) => {
                 self.taken.not_saved();

@@ -1,12 +1,14 @@
 //! The host of Ordain: everything round the sequencer that touches the outside world.
 #![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
 
+pub mod admin;
 pub mod broker;
 pub mod cli;
 pub mod cloudevents;
 pub mod config;
 pub mod driver;
 pub mod generate;
+pub mod histogram;
 pub mod plugin;
 pub mod probe;
 pub mod run;
@@ -14,3 +16,4 @@ pub mod sink;
 pub mod source;
 pub mod store;
 pub mod text;
+pub mod view;

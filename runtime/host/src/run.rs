@@ -2,6 +2,7 @@
 //! closes it all again. Read [`run`] from top to bottom.
 
 mod brokers;
+mod figures;
 mod files;
 mod handlers;
 mod numbering;
@@ -17,9 +18,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::admin::Admin;
 use crate::broker::BrokerError;
 use crate::config::{ConfigError, Loaded, StoreConfig};
-use crate::driver::{Driver, DriverError, Shared, asked_to_stop};
+use crate::driver::{Driver, DriverError, asked_to_stop};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
 use crate::store::embedded::{self, Embedded};
@@ -28,6 +30,7 @@ use crate::store::{Store, StoreError};
 
 use files::Files;
 
+pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
@@ -47,6 +50,9 @@ pub enum RunError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// An address to listen at is another process's; the message says which setting to change.
+    #[error(transparent)]
+    AddressInUse(ConfigError),
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
@@ -91,18 +97,10 @@ impl RunError {
         matches!(
             self,
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
+                | Self::AddressInUse(_)
                 | Self::Broker(BrokerError::Away(_))
         )
     }
-}
-
-/// The figures of all partitions of a run, for whoever shows them.
-pub type Figures = Arc<std::sync::Mutex<Vec<Arc<Shared>>>>;
-
-/// Adds up the figures of all partitions.
-pub fn sum(figures: &Figures) -> Stats {
-    let partitions = figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
 }
 
 /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every
@@ -111,17 +109,33 @@ pub fn sum(figures: &Figures) -> Stats {
 pub async fn run(
     loaded: &Loaded,
     once: bool,
+    shutdown: watch::Receiver<bool>,
+    figures: &Arc<Figures>,
+) -> Result<Report, RunError> {
+    loaded.unsupported()?;
+    let admin = Admin::listen(loaded, once, figures, &shutdown).await?;
+    let report = start(loaded, once, shutdown, figures).await;
+    if let Some(admin) = admin {
+        admin.end().await;
+    }
+    report
+}
+
+/// Opens what is needed, and drives.
+async fn start(
+    loaded: &Loaded,
+    once: bool,
     mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
-    loaded.unsupported()?;
     // Compiling takes a while, and whoever asks for the end does not wait for it.
     let loading = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || handlers(&loading));
     let handlers = tokio::select! {
-        handlers = loading => handlers.map_err(RunError::Panic)??,
+        handlers = loading => Arc::new(handlers.map_err(RunError::Panic)??),
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     };
+    figures.loaded(&handlers);
     let store = tokio::select! {
         store = open_store(loaded, None) => store?,
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
@@ -132,11 +146,14 @@ pub async fn run(
     } else {
         tracing::info!("{}", durability.words);
     }
-    tokio::select! {
+    figures.opened(&store);
+    let report = tokio::select! {
         biased;
         error = store.failed() => Err(error.into()),
         report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
-    }
+    };
+    figures.closes();
+    report
 }
 
 /// Drives all partitions to their end.
@@ -166,12 +183,13 @@ async fn drive(
     let mut drivers = JoinSet::new();
     for partition in partitions {
         let (parts, shared) = starting.parts(partition, handlers).await?;
-        figures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(shared);
+        figures.drives(shared);
         let stream = Arc::clone(&parts.partition.stream);
         drivers.spawn(async move {
             Driver::run(parts).await.map_err(|source| RunError::Driver { stream, source })
         });
     }
+    figures.drives_all();
     // The publisher ends when the last driver has let go of it.
     drop(starting);
 
@@ -194,6 +212,15 @@ async fn drive(
     store.flush().await?;
     let held = if once { Some(Held::count(&**store).await?) } else { None };
     Ok(Report { stats, held })
+}
+
+/// The streams that are configured or that the store has data of, in order.
+pub async fn known_streams(loaded: &Loaded, store: &dyn Store) -> Result<Vec<String>, StoreError> {
+    let mut known: Vec<String> = loaded.config.streams.keys().map(ToString::to_string).collect();
+    known.extend(store.streams().await?.iter().map(ToString::to_string));
+    known.sort();
+    known.dedup();
+    Ok(known)
 }
 
 /// Opens the store of a configuration. What is asked of one that is out of reach is asked again for

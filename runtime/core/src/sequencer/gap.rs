@@ -25,6 +25,8 @@ pub(super) struct Gap {
     again: bool,
     /// Asked because the key has been silent, not because a later event is there.
     tail: bool,
+    /// When it was first known that the event is missing.
+    since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +92,8 @@ impl Sequencer {
                 }
             };
             if lane.rare.gap.as_ref().is_some_and(over) {
-                let rare = lane.rare.make();
+                self.note_recovery(index);
+                let rare = self.lanes[index].rare.make();
                 (rare.gap, rare.replay) = (None, None);
             }
             return;
@@ -106,6 +109,8 @@ impl Sequencer {
                 lane.front += 1;
                 return;
             }
+            self.note_recovery(index);
+            let lane = &mut self.lanes[index];
             let later = lane.held.iter().filter(|held| held.sequence > front);
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
@@ -119,7 +124,7 @@ impl Sequencer {
             };
             let stage = Stage::Clock(until.max(now));
             rare.replay = None;
-            rare.gap = Some(Gap { at: front, stage, round, again: false, tail: false });
+            rare.gap = Some(Gap { at: front, stage, round, again: false, tail: false, since });
             if ended || until <= now {
                 self.gap_round(index);
             }
@@ -128,6 +133,15 @@ impl Sequencer {
             self.gap_round(index);
         }
         self.act_on_exhausted(index);
+    }
+
+    /// Counts the lane's gap as recovered if what was missing has come.
+    fn note_recovery(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        let came = |gap: &&Gap| !gap.tail && gap.at < lane.front;
+        if let Some(gap) = lane.rare.gap.as_ref().filter(came) {
+            self.stats.recovery.add(self.now.saturating_sub(gap.since));
+        }
     }
 
     /// The clock has run out.
@@ -263,13 +277,16 @@ impl Sequencer {
             lane.rare.make().gap = None;
         }
         let sequenced = self.settings.ordering == Ordering::Sequenced;
+        let mut none = true;
         for (sequence, event) in found {
             let fits = event.key() == &*self.lanes[index].key && event.sequence() == Some(sequence);
             if sequenced && fits && self.lanes[index].live() {
+                none = false;
                 self.stats.replayed += 1;
                 self.take(index, 0, event);
             }
         }
+        self.stats.replays[usize::from(none)] += 1;
         self.lanes[index].advance_front();
         let lane = &self.lanes[index];
         let open =
@@ -362,7 +379,8 @@ impl Sequencer {
         }
         let at = lane.done;
         let stage = Stage::Asking(0);
-        lane.rare.make().gap = Some(Gap { at, stage, round: 0, again: false, tail: true });
+        let since = self.now;
+        lane.rare.make().gap = Some(Gap { at, stage, round: 0, again: false, tail: true, since });
         self.ask_source(index, 0);
     }
 

@@ -14,6 +14,7 @@ impl Sequencer {
     /// The event at `done` failed.
     pub(super) fn failed(&mut self, index: u32, failure: Failure, version: Version) {
         self.stats.failures += 1;
+        self.stats.failures_by_kind[failure.kind as usize] += 1;
         let never_enough = fault!(self, RetryForEver);
         let settings = &self.settings.retry;
         let lane = &mut self.lanes[index];

@@ -7,6 +7,7 @@ use clap::Args;
 use super::{Failure, FileArg};
 use crate::config::{StoreConfig, explain};
 use crate::run::{check_files, handlers};
+use crate::view::stream;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -30,27 +31,22 @@ impl CheckArgs {
         loaded.unsupported()?;
         check_files(&loaded)?;
         let handlers = handlers(&loaded)?;
-        let streams = loaded.config.streams.iter().map(|(name, stream)| {
-            let handler = &handlers.active[&*stream.handler];
-            (name.to_string(), handler.version().to_string(), handler.digest().to_string())
-        });
+        let streams = loaded.config.streams.iter();
+        let streams = streams.map(|(name, it)| (name, it, &*handlers.active[&*it.handler]));
         let store = match &loaded.config.store {
             StoreConfig::Embedded(_) => None,
             StoreConfig::Redis(redis) => Some(redis.url.to_string()),
         };
         if self.json {
-            let streams: Vec<_> = streams
-                .map(|(stream, handler, digest)| {
-                    serde_json::json!({ "stream": stream, "handler": handler, "digest": digest })
-                })
-                .collect();
+            let streams: Vec<_> =
+                streams.map(|(name, it, handler)| stream(name, Some((it, handler)))).collect();
             super::show::json(
                 &serde_json::json!({ "streams": streams, "not_asked": store }),
                 true,
             )?;
         } else {
-            for (stream, handler, _) in streams {
-                super::show::text(&format!("stream {stream}: handler {handler}\n"))?;
+            for (stream, _, handler) in streams {
+                super::show::text(&format!("stream {stream}: handler {}\n", handler.version()))?;
             }
             super::show::text(&format!("{} can be run\n", loaded.file.display()))?;
             if let Some(store) = store {

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::{ConfigArg, EXIT_FAILED, Failure, show};
 use crate::store::StoredLetter;
 use crate::text::{clean, say};
+use crate::view;
 
 /// Rows that are read at a time.
 const PAGE: usize = 200;
@@ -77,7 +78,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(&show::letter(row)) } else { line(row) };
+            text += &if args.json { show::json_line(&view::letter(row)) } else { line(row) };
         }
         show::text(&text)?;
         cursor = page.cursor;
@@ -97,7 +98,7 @@ fn line(row: &StoredLetter) -> String {
     format!(
         "{:<24} {:<24} {:<12} {}{}\n",
         clean(&letter.id.key),
-        show::letter_id(&letter.id),
+        view::letter_id(&letter.id),
         letter.cause.name(),
         clean(&letter.error),
         origin.unwrap_or_default()
@@ -106,12 +107,8 @@ fn line(row: &StoredLetter) -> String {
 
 async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
     let store = args.config.open(&args.stream).await?;
-    let Some(id) = show::parse_letter_id(&args.key, &args.id) else {
-        say(&format!(
-            "{:?} is no id of a dead letter: they look like 3-b05cb4f9ec0b9b83, see `ordain dead \
-             list`",
-            args.id
-        ));
+    let Some(id) = view::parse_letter_id(&args.key, &args.id) else {
+        say(&view::no_letter_id(&args.id));
         return Ok(ExitCode::from(2));
     };
     let Some(letter) = store.letter(&args.stream, &id).await? else {
@@ -122,6 +119,6 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
-    show::json(&show::letter(&letter), args.json)?;
+    show::json(&view::letter(&letter), args.json)?;
     Ok(ExitCode::SUCCESS)
 }

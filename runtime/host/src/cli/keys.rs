@@ -10,6 +10,7 @@ use ordain_core::Status;
 use super::{ConfigArg, EXIT_FAILED, Failure, open, show};
 use crate::store::{KeyFilter, KeyRow};
 use crate::text::{clean, say};
+use crate::view;
 
 /// Rows that are read at a time.
 const PAGE: usize = 500;
@@ -39,7 +40,7 @@ pub(super) struct ListArgs {
     /// The stream.
     stream: String,
     /// Only keys with this status.
-    #[arg(long, value_parser = parse_status)]
+    #[arg(long, value_parser = view::parse_status)]
     status: Option<Status>,
     /// Only keys that begin so.
     #[arg(long, default_value = "")]
@@ -63,14 +64,6 @@ pub(super) struct KeyArgs {
     /// As JSON.
     #[arg(long)]
     json: bool,
-}
-
-fn parse_status(text: &str) -> Result<Status, String> {
-    let all =
-        [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
-    all.into_iter()
-        .find(|status| show::status(*status) == text)
-        .ok_or_else(|| format!("one of {}", all.map(show::status).join(", ")))
 }
 
 impl KeysCommand {
@@ -105,7 +98,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(&show::key(row, None)) } else { line(row) };
+            text += &if args.json { show::json_line(&view::key(row, None)) } else { line(row) };
         }
         show::text(&text)?;
         filter.cursor = page.cursor;
@@ -132,7 +125,7 @@ fn line(row: &KeyRow) -> String {
                 .map(|trouble| format!("{}: {}", trouble.cause, clean(&trouble.error)));
             format!(
                 "{key:<32} {:<9} {:>12} {:>9}  {}\n",
-                show::status(job.status),
+                view::status(job.status),
                 job.next,
                 job.spilled.count,
                 why.unwrap_or_default()
@@ -146,13 +139,11 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
     let store = open(&loaded, &args.stream).await?;
     let KeyArgs { stream, key, .. } = &args;
     let Some((row, state)) = store.key(stream, key).await? else {
-        say(&format!(
-            "key {key:?} of stream {stream} has never been committed or held, or is forgotten"
-        ));
+        say(&view::no_key(stream, key));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
     if args.json || !why {
-        show::json(&show::key(&row, state.as_ref()), args.json)?;
+        show::json(&view::key(&row, state.as_ref()), args.json)?;
     } else {
         show::text(&why::explain(&row, &*store, stream, &loaded).await?)?;
     }

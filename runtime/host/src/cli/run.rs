@@ -68,7 +68,7 @@ impl RunArgs {
 
     /// Runs until it ends by itself or by signals; `None` if the grace ran out.
     async fn until_the_end(&self, loaded: &Loaded) -> Result<Option<Report>, Failure> {
-        let figures = Figures::default();
+        let figures = Arc::<Figures>::default();
         let (stop, shutdown) = watch::channel(false);
         let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
         let (mut terminate, mut interrupt) =

@@ -7,7 +7,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use ordain_core::{LaneState, Stats};
 
 use super::logs;
-use crate::run::{Figures, sum};
+use crate::run::Figures;
 
 /// How often it is drawn: often enough to seem alive, rarely enough to be read.
 const EVERY: Duration = Duration::from_millis(250);
@@ -22,10 +22,10 @@ pub(super) async fn show(figures: &Figures) -> std::convert::Infallible {
         line.set_style(style);
     }
     logs::step_round(line.clone());
-    let (mut before, mut at) = (sum(figures), Instant::now());
+    let (mut before, mut at) = (figures.sum(), Instant::now());
     loop {
         tokio::time::sleep(EVERY).await;
-        let now = sum(figures);
+        let now = figures.sum();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());
         line.set_message(text(&now, rate as u64));

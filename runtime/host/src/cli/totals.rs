@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ordain_core::{LaneState, Stats};
 
-use crate::run::{Figures, sum};
+use crate::run::Figures;
 
 /// Often enough for a graph, rarely enough for a log that is kept.
 const EVERY: Duration = Duration::from_mins(1);
@@ -15,7 +15,7 @@ pub(super) async fn tell(figures: &Figures) -> std::convert::Infallible {
     let mut told = Stats::default();
     loop {
         tokio::time::sleep(EVERY).await;
-        let now = sum(figures);
+        let now = figures.sum();
         if differs(&now, &told) {
             log("so far", &now);
             told = now;

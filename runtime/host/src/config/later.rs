@@ -8,7 +8,6 @@ use super::{Config, Replay, Sink, Source, Stream};
 type NotYet = (&'static str, &'static [&'static str], fn(&Config, &Lines) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("the operators' listener", &["admin"], |it, _| given(it.admin.is_some(), "admin")),
     ("events over HTTP", &["ingress"], |it, _| given(it.ingress.is_some(), "ingress")),
     ("alerts", &["runtime.alerts"], |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
     ("a source of kind \"http\"", &["streams.source.http"], |it, _| {

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
 use tokio::sync::mpsc::error::TrySendError;
@@ -32,6 +33,8 @@ pub(super) type Saved = Result<bool, StoreError>;
 pub(super) enum Answer {
     /// To one question.
     One(Input),
+    /// To a commit, and how long it took.
+    Committed(Input, Duration),
     /// To a load of several jobs, and those that had no room in it.
     Loads(Vec<Input>, Vec<(Token, Key)>),
     /// To a read of spilled events.
@@ -88,7 +91,8 @@ impl Driver {
             (Arc::clone(&self.store), self.partition.clone(), self.claim);
         let (shard, number) = (batch.shard, batch.number);
         let telling = alarms::of(&batch);
-        self.answer(async move {
+        let asked_at = Instant::now();
+        self.ask(async move {
             let reply = store.commit(&partition, claim, batch).await;
             match (telling, &reply) {
                 (Some(batch), CommitReply::Applied(applied)) => {
@@ -103,7 +107,7 @@ impl Driver {
                 ),
                 _ => {}
             }
-            Input::Committed { shard, number, reply }
+            Answer::Committed(Input::Committed { shard, number, reply }, asked_at.elapsed())
         });
     }
 

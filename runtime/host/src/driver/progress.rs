@@ -1,25 +1,113 @@
 //! The figures of a running partition, for whoever shows them.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ordain_core::Stats;
 
+use crate::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
+use crate::store::Partition;
+
+/// The lag of which nothing is known.
+const UNKNOWN: u64 = u64::MAX;
+
 /// Figures that a driver puts and others read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shared {
+    partition: Partition,
     stats: Mutex<Stats>,
+    times: Mutex<Times>,
+    lag: AtomicU64,
     ended: AtomicBool,
 }
 
+/// What a driver measures of its commits.
+#[derive(Debug, Clone)]
+pub struct Times {
+    /// How long commits took, in seconds.
+    pub commit: Histogram,
+    /// Events that commits settled.
+    pub batch: Histogram,
+    /// How long after their producers' time events were committed, in seconds.
+    pub publish_to_commit: Histogram,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            commit: Histogram::new(&COMMIT_SECONDS),
+            batch: Histogram::new(&BATCH_EVENTS),
+            publish_to_commit: Histogram::new(&PUBLISH_TO_COMMIT_SECONDS),
+        }
+    }
+}
+
+impl Times {
+    /// Adds what another driver has measured.
+    pub fn merge(&mut self, other: &Self) {
+        self.commit.merge(&other.commit);
+        self.batch.merge(&other.batch);
+        self.publish_to_commit.merge(&other.publish_to_commit);
+    }
+}
+
 impl Shared {
+    /// Of a partition that is about to be driven.
+    pub fn new(partition: Partition) -> Self {
+        Self {
+            partition,
+            stats: Mutex::default(),
+            times: Mutex::default(),
+            lag: AtomicU64::new(UNKNOWN),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Which partition it is.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
     pub(super) fn put(&self, stats: &Stats) {
-        *self.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = *stats;
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = *stats;
     }
 
     /// The last figures.
     pub fn get(&self) -> Stats {
-        *self.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a commit that was applied: how long it took, and the producers' times of the events
+    /// that it settled.
+    pub(super) fn committed(&self, took: Duration, settled: &[Option<u64>]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut times = self.lock_times();
+        times.commit.add(took.as_secs_f64(), 1);
+        times.batch.add(settled.len() as f64, 1);
+        for at in settled.iter().flatten() {
+            let since = now.saturating_sub(Duration::from_millis(*at));
+            times.publish_to_commit.add(since.as_secs_f64(), 1);
+        }
+    }
+
+    /// What was measured of the commits so far.
+    pub fn times(&self) -> Times {
+        self.lock_times().clone()
+    }
+
+    fn lock_times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Events that wait in the broker and were not delivered; `None` where nobody knows.
+    pub fn lag(&self) -> Option<u64> {
+        Some(self.lag.load(Ordering::Relaxed)).filter(|lag| *lag != UNKNOWN)
+    }
+
+    /// Notes how many events wait in the broker.
+    pub fn set_lag(&self, events: Option<u64>) {
+        self.lag.store(events.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
     /// Whether the sequencer has been told that the source is at its end.

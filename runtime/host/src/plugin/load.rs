@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ordain_core::Version;
 use sha2::Digest as _;
@@ -18,6 +18,7 @@ use super::folder::HandlerFile;
 use super::guest::{Guest, LOGGING};
 use super::instance::{Instance, block_on};
 use super::wire;
+use crate::histogram::{HANDLER_SECONDS, Histogram};
 
 /// The interface by which the host calls a handler.
 const HANDLER: &str = "ordain:handler/handler@0.1.0";
@@ -50,6 +51,7 @@ pub struct Handler {
     migrates: bool,
     pre: InstancePre<Guest>,
     handle: ComponentExportIndex,
+    times: Mutex<Histogram>,
 }
 
 /// SHA-256 of a handler's file.
@@ -94,6 +96,17 @@ impl Handler {
     /// Whether it can take over the state of an older version.
     pub fn migrates(&self) -> bool {
         self.migrates
+    }
+
+    /// How long it took for an event, in seconds: for each the average of its turn.
+    pub fn times(&self) -> Histogram {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds what a worker has measured, which then begins anew.
+    pub(super) fn note_times(&self, measured: &mut Histogram) {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
+        measured.clear();
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -146,6 +159,7 @@ impl Engine {
             migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
             pre,
             handle,
+            times: Mutex::new(Histogram::new(&HANDLER_SECONDS)),
         });
         let _running = self.running();
         block_on(Instance::trial(self, &handler))

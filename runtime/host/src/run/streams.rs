@@ -165,7 +165,7 @@ impl<'a> Starting<'a> {
             }),
         };
         let (source, checkpoint) = self.source(name, stream, partition.number).await?;
-        let progress = Arc::new(Shared::default());
+        let progress = Arc::new(Shared::new(partition.clone()));
         let parts = Parts {
             settings: config.settings(stream, &share(config, stream, partition.number, version)),
             partition,

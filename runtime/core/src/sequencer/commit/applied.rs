@@ -11,6 +11,7 @@ const ID_SLACK: usize = 256;
 
 impl Sequencer {
     pub(super) fn applied(&mut self, flight: InFlight, mut applied: Applied) {
+        self.settled_times.clear();
         let InFlight { batch, lanes, letters, bytes, .. } = flight;
         self.keep(&batch, &applied);
         self.stats.commits += 1;
@@ -117,6 +118,7 @@ impl Sequencer {
     fn forget_settled(&mut self, index: u32, next: u64) {
         while let Some(held) = self.lanes[index].held.pop_below(next) {
             self.memory -= held.event.memory();
+            self.settled_times.push(held.event.time_ms());
             self.window.finish(held.delivery);
             self.finish_repeats(index, held.sequence);
         }

@@ -2,10 +2,11 @@
 
 use ordain_core::{Cause, Job, Status, Trouble};
 
-use super::super::{Failure, show};
+use super::super::Failure;
 use crate::config::{Loaded, reference};
 use crate::store::{KeyRow, Store};
 use crate::text::{clean, count, quoted};
+use crate::view;
 
 /// Dead letters of a key that are counted.
 const LETTERS: usize = 500;
@@ -33,7 +34,7 @@ pub(super) async fn explain(
     let mut text = format!("key {key}: {}\n", standing(job));
     if let Some(trouble) = &job.trouble {
         text += &format!("why: {} ({})", clean(&trouble.error), trouble.cause);
-        text += &format!(", since {}", show::time(trouble.since));
+        text += &format!(", since {}", view::time(trouble.since));
         if let Some(version) = &trouble.version {
             text += &format!(", under {version}");
         }
@@ -41,7 +42,7 @@ pub(super) async fn explain(
     }
     text += &held(job);
     if let Some(at) = row.due_at {
-        text += &format!("looked at again: {}\n", show::time(at));
+        text += &format!("looked at again: {}\n", view::time(at));
     }
     let letters = store.letters(stream, Some(&row.key), None, LETTERS).await?;
     if !letters.rows.is_empty() {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ordain_core::{Turn, TurnDone};
 
@@ -19,6 +19,7 @@ use super::super::turn::{self, Ended, Setting};
 use super::Results;
 use super::instances::Instances;
 use super::queue::{Attachment, Bunch, Queues, Woken};
+use crate::histogram::{HANDLER_SECONDS, Histogram};
 
 /// Bytes of results that are handed back together: whoever submits counts the memory that they
 /// take, and is to know soon.
@@ -30,6 +31,8 @@ pub(super) struct Worker {
     instances: Instances,
     slow: VecDeque<Slow>,
     retired: u64,
+    /// What was measured of the handler at work, until it is told.
+    times: Histogram,
 }
 
 /// A turn that was interrupted.
@@ -37,6 +40,8 @@ struct Slow {
     attachment: Arc<Attachment>,
     handler: Arc<Handler>,
     turn: Running,
+    /// How long it has run.
+    ran: Duration,
 }
 
 type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
@@ -44,7 +49,8 @@ type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
 impl Worker {
     pub(super) fn new(queues: Arc<Queues>, engine: Arc<Engine>) -> Self {
         let instances = Instances::new(engine.idle_instances());
-        Self { queues, engine, instances, slow: VecDeque::new(), retired: 0 }
+        let times = Histogram::new(&HANDLER_SECONDS);
+        Self { queues, engine, instances, slow: VecDeque::new(), retired: 0, times }
     }
 
     /// Works until the pool ends.
@@ -97,6 +103,7 @@ impl Worker {
         });
         let mut ended = Vec::with_capacity(turns.len());
         let mut bytes = 0;
+        let mut began = Instant::now();
         while self.has_room(&attachment.stream)
             && !attachment.is_paused()
             && !attachment.is_detached()
@@ -104,12 +111,17 @@ impl Worker {
             && let Some(turn) = turns.pop_front()
         {
             let mut turn = self.start(&setting, turn);
-            match poll(&mut turn) {
+            let polled = poll(&mut turn);
+            let now = Instant::now();
+            let ran = now - std::mem::replace(&mut began, now);
+            match polled {
                 Poll::Ready(turn) => {
                     bytes += turn.bytes;
+                    self.measure(&turn.done, ran);
                     ended.push(self.end(&handler, turn));
                     if bytes > RESULT_BYTES {
                         self.hand_back(&attachment, &mut ended, &mut bytes);
+                        began = Instant::now();
                     }
                 }
                 Poll::Pending => {
@@ -119,13 +131,22 @@ impl Worker {
                         attachment: Arc::clone(&attachment),
                         handler: Arc::clone(&handler),
                         turn,
+                        ran,
                     };
                     self.slow.push_back(slow);
+                    began = Instant::now();
                 }
             }
         }
+        handler.note_times(&mut self.times);
         self.hand_back(&attachment, &mut ended, &mut bytes);
         self.queues.give_back(&attachment, turns);
+    }
+
+    /// Counts the events of a turn, each with the same share of its time.
+    fn measure(&mut self, done: &TurnDone, ran: Duration) {
+        let events = done.verdicts.len() + usize::from(done.failure.is_some());
+        self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);
     }
 
     fn hand_back(&self, to: &Arc<Attachment>, ended: &mut Vec<TurnDone>, bytes: &mut usize) {
@@ -160,8 +181,13 @@ impl Worker {
         if slow.attachment.is_detached() {
             return;
         }
-        match poll(&mut slow.turn) {
+        let began = Instant::now();
+        let polled = poll(&mut slow.turn);
+        slow.ran += began.elapsed();
+        match polled {
             Poll::Ready(ended) => {
+                self.measure(&ended.done, slow.ran);
+                slow.handler.note_times(&mut self.times);
                 let mut bytes = ended.bytes;
                 let done = self.end(&slow.handler, ended);
                 self.hand_back(&slow.attachment, &mut vec![done], &mut bytes);

@@ -1,0 +1,149 @@
+//! The operators' listener: metrics, health, and a look at streams, keys, dead letters and handlers
+//! while they run. It changes nothing, and whatever its callers do must hold up no driver: its
+//! connections, its questions to the store and the time of each are bounded.
+
+mod connection;
+mod guard;
+mod health;
+mod look;
+mod metrics;
+mod parked;
+mod problem;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::config::{Admin as Settings, Loaded, Secret};
+use crate::driver::asked_to_stop;
+use crate::run::{Figures, RunError};
+use health::Health;
+use parked::ParkedKeys;
+use problem::Problem;
+
+/// Where it listens if the configuration does not say.
+const DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
+
+/// Questions to the store under way at one time: each may bring a page of some MiB.
+const QUESTIONS: usize = 8;
+
+/// From the end of everything else until connections are cut.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A listener. Dropping it ends it at once.
+pub struct Admin {
+    end: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+}
+
+/// What every request may need.
+struct App {
+    loaded: Loaded,
+    figures: Arc<Figures>,
+    shutdown: watch::Receiver<bool>,
+    health: Health,
+    parked: ParkedKeys,
+    questions: Arc<Semaphore>,
+    /// Looks at the folder of handlers, one at a time: each may compile one.
+    folder: Arc<Semaphore>,
+}
+
+impl Admin {
+    /// Listens where the configuration says; without `[admin]` at its default, unless the run ends
+    /// by itself (`once`).
+    pub async fn listen(
+        loaded: &Loaded,
+        once: bool,
+        figures: &Arc<Figures>,
+        shutdown: &watch::Receiver<bool>,
+    ) -> Result<Option<Self>, RunError> {
+        let (address, token) = match &loaded.config.admin {
+            Some(Settings { listen, token }) => (*listen, token.clone()),
+            None if once => return Ok(None),
+            None => (DEFAULT, None),
+        };
+        let bound = async {
+            let listener = TcpListener::bind(address).await?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (bound_to, listener) = bound.await.map_err(|error| refused(loaded, address, &error))?;
+        tracing::info!("admin listening on http://{bound_to}");
+        let app = Arc::new(App {
+            loaded: loaded.clone(),
+            figures: Arc::clone(figures),
+            shutdown: shutdown.clone(),
+            health: Health::default(),
+            parked: ParkedKeys::default(),
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
+            folder: Arc::new(Semaphore::new(1)),
+        });
+        let (end, mut ended) = watch::channel(false);
+        let router = router(&app, token);
+        let serving = tokio::spawn(async move {
+            let connections = connection::serve(listener, router, ended.clone());
+            tokio::pin!(connections);
+            tokio::select! {
+                () = &mut connections => return,
+                () = asked_to_stop(&mut ended) => {}
+                () = health::watch(&app) => {}
+                () = parked::count(&app) => {}
+            }
+            connections.await;
+        });
+        Ok(Some(Self { end, serving }))
+    }
+
+    /// Answers what is being asked, for a moment at most, and ends.
+    pub async fn end(mut self) {
+        self.end.send_replace(true);
+        // Whatever it could not finish is cut when it is dropped.
+        let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Why an address cannot be listened at, and what to change.
+fn refused(loaded: &Loaded, address: SocketAddr, error: &io::Error) -> RunError {
+    let taken = error.kind() == io::ErrorKind::AddrInUse;
+    let why = if taken { "another process listens there".to_owned() } else { error.to_string() };
+    let refused = loaded.error(
+        "admin.listen",
+        format!(
+            "cannot listen at {address}: {why}. Give `listen` of [admin] another address; port 0 \
+             takes a free one: [admin] listen = \"127.0.0.1:0\""
+        ),
+    );
+    if taken { RunError::AddressInUse(refused) } else { refused.into() }
+}
+
+fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/streams", get(look::streams))
+        .route("/v1/streams/{stream}/keys", get(look::keys))
+        .route("/v1/streams/{stream}/keys/{key}", get(look::key))
+        .route("/v1/dead", get(look::dead))
+        .route("/v1/plugins", get(look::plugins))
+        .fallback(async || Problem::no_route())
+        .method_not_allowed_fallback(async || Problem::no_method())
+        .layer(axum::middleware::from_fn_with_state(Arc::new(token), guard::guard))
+        // Whoever watches over the process has no token.
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(health::ready))
+        .method_not_allowed_fallback(async || Problem::no_method())
+        .layer(axum::middleware::from_fn(guard::in_time))
+        .with_state(Arc::clone(app))
+}

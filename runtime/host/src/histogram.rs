@@ -1,0 +1,100 @@
+//! Values counted by size, for metrics: a plain struct that one thread fills, or that a lock guards.
+
+use std::sync::LazyLock;
+
+/// Upper bounds of the buckets, ascending. What is above all of them is counted as well.
+pub type Bounds = LazyLock<Vec<f64>>;
+
+/// Of a turn of a handler, in seconds.
+pub static HANDLER_SECONDS: Bounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
+/// Of a commit, in seconds.
+pub static COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
+/// Of an event from its producer to its commit, in seconds: fine enough to read percentiles from.
+pub static PUBLISH_TO_COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
+/// Events in a commit.
+pub static BATCH_EVENTS: Bounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
+
+/// From `first` by `factor` until `last` is covered, to the millionth.
+fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
+    let mut bounds = vec![first];
+    let mut bound = first;
+    while bound < last {
+        bound *= factor;
+        bounds.push((bound * 1e6).round() / 1e6);
+    }
+    bounds
+}
+
+/// Values counted by size.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    /// One without values.
+    pub fn new(bounds: &'static Bounds) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    /// Counts a value so many times.
+    pub fn add(&mut self, value: f64, times: u64) {
+        self.counts[self.bounds.partition_point(|bound| *bound < value)] += times;
+        self.sum += value * times as f64;
+    }
+
+    /// Adds what another one with the same bounds has counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, more)| *sum += more);
+        self.sum += other.sum;
+    }
+
+    /// Forgets all values.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        self.sum = 0.0;
+    }
+
+    /// The sum of all values.
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// How many values lie between each bound and the one before, the last bound being infinity.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(self.counts.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_counted_below_its_bound() {
+        let mut histogram = Histogram::new(&BATCH_EVENTS);
+        for (value, times) in [(0.0, 1), (1.0, 1), (1.5, 3), (1e9, 2)] {
+            histogram.add(value, times);
+        }
+        let buckets = histogram.buckets();
+        assert_eq!(buckets[..3], [(1.0, 2), (2.0, 3), (4.0, 0)]);
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, 2)));
+        let mut both = histogram.clone();
+        both.merge(&histogram);
+        assert_eq!((both.buckets()[0].1, both.sum()), (4, 2.0 * histogram.sum()));
+    }
+
+    #[test]
+    fn bounds_ascend_finely_enough() {
+        assert!(
+            PUBLISH_TO_COMMIT_SECONDS
+                .windows(2)
+                .all(|two| (1.29..1.31).contains(&(two[1] / two[0])))
+        );
+        assert!(PUBLISH_TO_COMMIT_SECONDS.last().is_some_and(|last| *last >= 60.0));
+        assert!(HANDLER_SECONDS.is_sorted_by(|one, next| one < next));
+    }
+}

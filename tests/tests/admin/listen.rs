@@ -1,0 +1,136 @@
+//! Where it listens, who may ask, and when it says that it is ready.
+
+use std::net::TcpListener;
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::http::{admin, get, get_with, ready};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+
+const TOKEN: &str = "0123456789abcdef-secret";
+const PAGES: [&str; 6] = [
+    "/metrics",
+    "/v1/streams",
+    "/v1/streams/cases/keys",
+    "/v1/streams/cases/keys/k0",
+    "/v1/dead?stream=cases",
+    "/v1/plugins",
+];
+
+fn home(admin: &str) -> Result<Home> {
+    let home = Home::new(&["tally"], &format!("{}{admin}", tally::CONFIG))?;
+    home.write("events.ndjson", "")?;
+    Ok(home)
+}
+
+#[test]
+fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
+    let home = home("")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = admin(&mut service)?;
+    assert_eq!(get(address, "/healthz")?.status, 200, "before it is ready");
+    let early = get(address, "/readyz")?;
+    ensure!(early.status == 200 || early.problem()?.starts_with("not ready: it is "), "{early:?}");
+    assert_eq!(ready(&mut service)?, address);
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    ensure!(get(address, "/healthz").is_err(), "nobody listens there any more");
+    Ok(())
+}
+
+#[test]
+fn a_run_that_ends_by_itself_listens_where_it_is_told_to() -> Result<()> {
+    let home = home("")?;
+    let told = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let listens = told(home.output(&["run", "--once"])?);
+    ensure!(listens.contains("admin listening on http://127.0.0.1:"), "{listens}");
+    std::fs::write(home.path("ordain.toml"), tally::CONFIG)?;
+    let silent = told(home.output(&["run", "--once"])?);
+    ensure!(!silent.contains("admin listening"), "{silent}");
+    Ok(())
+}
+
+#[test]
+fn a_token_is_asked_for_but_not_for_health() -> Result<()> {
+    let home = home(&format!("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{TOKEN}\"\n"))?;
+    let mut service = Service::start(&home, &["--log", "debug", "run"])?;
+    let address = ready(&mut service)?;
+    assert_eq!(get(address, "/healthz")?.status, 200);
+    let right = format!("Authorization: Bearer {TOKEN}");
+    for page in PAGES.into_iter().chain(["/v1/nothing"]) {
+        let longer = format!("{right}0");
+        let basic = right.replace("Bearer", "Basic");
+        for wrong in [&[][..], &[&right[..right.len() - 1]], &[&longer], &[&basic]] {
+            let refused = get_with(address, page, wrong)?;
+            ensure!(refused.status == 401, "{page} {wrong:?}: {refused:?}");
+            ensure!(refused.head.contains("www-authenticate: bearer"), "{refused:?}");
+            ensure!(refused.problem()?.contains("Authorization: Bearer"), "{refused:?}");
+        }
+        let answer = get_with(address, page, &[&right])?;
+        ensure!(answer.status != 401, "{page}: {answer:?}");
+    }
+    assert_eq!(get_with(address, "/metrics", &[&right])?.status, 200);
+    service.signal("TERM")?;
+    service.wait()?;
+    ensure!(!service.stderr().contains(TOKEN), "the token is in the log: {}", service.stderr());
+    Ok(())
+}
+
+#[test]
+fn without_a_token_only_this_machine_may_be_named() -> Result<()> {
+    let home = home("")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    for page in PAGES {
+        let request =
+            format!("GET {page} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+        let refused = ordain_tests::http::send(address, request.as_bytes())?;
+        assert_eq!(refused.status, 403, "{page}: {refused:?}");
+        ensure!(refused.problem()?.contains("localhost"), "{refused:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn beyond_this_machine_a_token_is_needed() -> Result<()> {
+    let right = "ordain.toml:10: admin.listen: 0.0.0.0:0 is reached from other machines";
+    let home = home("[admin]\nlisten = \"0.0.0.0:0\"\n")?;
+    for args in [&["check"][..], &["run"], &["run", "--once"]] {
+        let output = home.output(args)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(78) && told.contains(right), "{args:?}: {told}");
+        ensure!(told.contains("[admin] needs a `token`"), "{told}");
+    }
+    home.write(
+        "ordain.toml",
+        format!("{}[admin]\nlisten = \"0.0.0.0:0\"\ntoken = \"{TOKEN}\"\n", tally::CONFIG),
+    )?;
+    let once = home.output(&["run", "--once"])?;
+    ensure!(once.status.success(), "{}", String::from_utf8_lossy(&once.stderr));
+    Ok(())
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_with_what_to_change() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?;
+    let home = home(&format!("[admin]\nlisten = \"{address}\"\n"))?;
+    for args in [&["run"][..], &["run", "--once"]] {
+        let output = home.output(args)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(75), "{args:?}: {}: {told}", output.status);
+        let right = format!("ordain.toml:10: admin.listen: cannot listen at {address}: another");
+        ensure!(told.contains(&right) && told.contains("[admin] listen = "), "{told}");
+    }
+    ensure!(!home.path("ordain-data").exists(), "nothing has been begun");
+    let elsewhere = home.read("ordain.toml").replace(&address.to_string(), "192.0.2.1:7070");
+    home.write(
+        "ordain.toml",
+        elsewhere.replace("[admin]", &format!("[admin]\ntoken = \"{TOKEN}\"")),
+    )?;
+    let output = home.output(&["run"])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(78) && told.contains("admin.listen: cannot"), "{told}");
+    Ok(())
+}

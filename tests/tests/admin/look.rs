@@ -1,0 +1,106 @@
+//! Streams, keys, dead letters and handlers: the same as from the command line.
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::http::{Answer, get, ready};
+use ordain_tests::service::Service;
+use serde_json::{Value, json};
+
+use crate::support::{GOOD, ODD, at_rest, home};
+
+/// The odd key in a path.
+fn odd() -> String {
+    ODD.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// All rows of a listing, a few on each page.
+fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {
+    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let from = cursor.map(|cursor| format!("&cursor={}", encoded(&cursor))).unwrap_or_default();
+        let page = get(&format!("{path}&limit=3{from}"))?.json()?;
+        let found = page[list].as_array().with_context(|| page.to_string())?;
+        ensure!(found.len() <= 3, "a page of {}", found.len());
+        rows.extend(found.iter().cloned());
+        cursor = page["cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            return Ok(rows);
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[test]
+fn it_is_what_the_command_line_shows() -> Result<()> {
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let ask = |path: &str| get(address, path);
+    let keys = pages("/v1/streams/cases/keys?prefix=", "keys", ask)?;
+    let parked = pages("/v1/streams/cases/keys?status=parked", "keys", ask)?;
+    let prefixed = pages("/v1/streams/cases/keys?prefix=k1", "keys", ask)?;
+    let dead = pages("/v1/dead?stream=cases", "dead", ask)?;
+    let one = ask(&format!("/v1/streams/cases/keys/{}", odd()))?.json()?;
+    let of_key = ask("/v1/dead?stream=cases&key=rejected")?.json()?;
+    let id = of_key["dead"][0]["id"].as_str().context("an id")?.to_owned();
+    let letter = ask(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;
+    let streams = ask("/v1/streams")?.json()?;
+    let plugins = ask("/v1/plugins")?.json()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+
+    assert_eq!(keys.len(), GOOD + 4);
+    assert_eq!(keys, home.rows(&["keys", "list", "cases", "--json"])?);
+    assert_eq!(parked, home.rows(&["keys", "list", "cases", "--status", "parked", "--json"])?);
+    assert_eq!(prefixed, home.rows(&["keys", "list", "cases", "--prefix", "k1", "--json"])?);
+    assert_eq!(dead, home.rows(&["dead", "list", "cases", "--json"])?);
+    assert_eq!(vec![one.clone()], home.rows(&["keys", "show", "cases", ODD, "--json"])?);
+    assert_eq!((&one["key"], &one["state_size"]), (&ODD.into(), &100.into()));
+    let shown = home.rows(&["dead", "show", "cases", &id, "--key", "rejected", "--json"])?;
+    assert_eq!(letter, json!({ "dead": shown, "cursor": null }));
+    assert_eq!(of_key, letter);
+    assert_eq!(streams["streams"], home.rows(&["check", "--json"])?[0]["streams"]);
+    assert_eq!(vec![plugins], home.rows(&["plugins", "list", "--json"])?);
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_would_be_right() -> Result<()> {
+    let home = home()?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    for (path, status, words) in [
+        ("/", 404, "There are: /metrics"),
+        ("/v1/instances", 404, "there is no such page"),
+        ("/v1/streams/odd/keys", 404, "there is no stream \"odd\"; there are: cases"),
+        ("/v1/streams/odd/keys/k", 404, "there is no stream \"odd\""),
+        ("/v1/dead?stream=odd", 404, "there is no stream \"odd\""),
+        ("/v1/streams/cases/keys/absent", 404, "key \"absent\" of stream cases has never"),
+        ("/v1/streams/cases/keys/%ff", 400, "the path cannot be read"),
+        ("/v1/streams/cases/keys?status=odd", 400, "one of active, waiting, retrying, parked"),
+        ("/v1/streams/cases/keys?limit=0", 400, "from 1 to 1000"),
+        ("/v1/streams/cases/keys?limit=1001", 400, "from 1 to 1000"),
+        ("/v1/streams/cases/keys?limit=-1", 400, "limit"),
+        ("/v1/streams/cases/keys?limit=x", 400, "limit"),
+        ("/v1/streams/cases/keys?cursor=odd", 400, "not a cursor of this listing: \"odd\""),
+        ("/v1/streams/cases/keys?cursor=k1:x&prefix=y", 400, "not a cursor"),
+        ("/v1/streams/cases/keys?odd=1", 400, "unknown field `odd`"),
+        ("/v1/dead", 400, "missing field `stream`"),
+        ("/v1/dead?stream=cases&cursor=odd", 400, "not a cursor"),
+        ("/v1/dead?stream=cases&id=odd", 400, "they look like 3-b05cb4f9ec0b9b83"),
+    ] {
+        let answer = get(address, path)?;
+        let problem = answer.problem()?;
+        ensure!(answer.status == status && problem.contains(words), "{path}: {answer:?}");
+    }
+    let none = get(address, "/v1/dead?stream=cases&id=1-1")?.json()?;
+    assert_eq!(none, json!({ "dead": [], "cursor": null }));
+    for request in ["POST /v1/streams", "DELETE /v1/streams/cases/keys/k", "PUT /healthz"] {
+        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = ordain_tests::http::send(address, request.as_bytes())?;
+        ensure!(answer.status == 405 && answer.problem()?.contains("use GET"), "{answer:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! `GET /metrics`: the figures of a run, in a form that Prometheus reads.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::http::{get, get_with};
+
+use crate::support::{EVENTS, GOOD, at_rest, home};
+
+/// Every metric and its kind.
+const ALL: [(&str, &str); 15] = [
+    ("events_total", "counter"),
+    ("partition_lag_events", "gauge"),
+    ("lanes", "gauge"),
+    ("gap_rounds_total", "counter"),
+    ("recovery_seconds", "histogram"),
+    ("handler_seconds", "histogram"),
+    ("commit_seconds", "histogram"),
+    ("commit_batch_events", "histogram"),
+    ("publish_to_commit_seconds", "histogram"),
+    ("dead_letters_total", "counter"),
+    ("parked_keys", "gauge"),
+    ("outbox_pending", "gauge"),
+    ("handler_failures_total", "counter"),
+    ("ready_keys", "gauge"),
+    ("blocked_keys", "gauge"),
+];
+
+/// The samples, by name and labels. Every line must be one, a `HELP`, or the `TYPE` behind it.
+fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
+    let (mut samples, mut kinds, mut help) = (BTreeMap::new(), BTreeMap::new(), "");
+    for line in text.lines() {
+        if let Some(head) = line.strip_prefix("# HELP ") {
+            help = head.split_once(' ').context("a help text")?.0;
+        } else if let Some(head) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = head.split_once(' ').context("a kind")?;
+            ensure!(name == help, "{line}: behind the help of {help}");
+            ensure!(kinds.insert(name, kind).is_none(), "{line}: twice");
+        } else {
+            let (sample, value) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
+            let name = sample.split('{').next().unwrap_or_default();
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+            let known = kinds.contains_key(name)
+                || base.is_some_and(|base| kinds.get(base) == Some(&"histogram"));
+            ensure!(known, "{line}: without a kind");
+            let value = value.parse().with_context(|| line.to_owned())?;
+            ensure!(samples.insert(sample.to_owned(), value).is_none(), "{line}: twice");
+        }
+    }
+    for (name, kind) in ALL {
+        let found = kinds.get(&*format!("ordain_{name}"));
+        ensure!(found == Some(&kind), "{name} is a {kind}, found {found:?}");
+    }
+    assert_eq!(kinds.len(), ALL.len());
+    Ok(samples)
+}
+
+/// The buckets of a histogram without labels, which must ascend to its count.
+fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
+    let prefix = format!("ordain_{name}_bucket{{le=\"");
+    let of = samples.iter().filter_map(|(sample, count)| {
+        let bound = sample.strip_prefix(&prefix)?.strip_suffix("\"}")?;
+        Some((bound.parse::<f64>().ok()?, *count))
+    });
+    let mut buckets: Vec<(f64, f64)> = of.collect();
+    buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
+    ensure!(buckets.is_sorted_by(|one, next| one.1 <= next.1), "{name}: {buckets:?}");
+    let last = buckets.last().context("buckets")?;
+    assert_eq!(*last, (f64::INFINITY, samples[&format!("ordain_{name}_count")]), "{name}");
+    Ok(buckets)
+}
+
+#[test]
+fn a_run_is_counted() -> Result<()> {
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let mut now = BTreeMap::new();
+    // What is told of a partition is put after each look of its driver.
+    service.until("the figures of all events", || {
+        let text = get(address, "/metrics").map(|it| it.body).unwrap_or_default();
+        now = samples(&text).unwrap_or_default();
+        now.get(r#"ordain_lanes{state="parked",stream="cases",partition="0"}"#) == Some(&2.0)
+    })?;
+    let good = (GOOD as u64 * EVENTS) as f64;
+    let sample = |name: &str| now.get(&format!("ordain_{name}")).copied();
+    for (name, right) in [
+        (r#"events_total{stream="cases",outcome="effect"}"#, good + 1.0),
+        (r#"events_total{stream="cases",outcome="duplicate"}"#, 0.0),
+        (r#"events_total{stream="cases",outcome="dead"}"#, 2.0),
+        (r#"dead_letters_total{cause="rejected"}"#, 1.0),
+        (r#"dead_letters_total{cause="unreadable"}"#, 1.0),
+        (r#"dead_letters_total{cause="conflict"}"#, 0.0),
+        (r#"handler_failures_total{kind="trap"}"#, 2.0),
+        (r#"handler_failures_total{kind="timeout"}"#, 0.0),
+        (r#"gap_rounds_total{source="store",result="missing"}"#, 1.0),
+        (r#"gap_rounds_total{source="store",result="found"}"#, 0.0),
+        (r#"blocked_keys{cause="parked",stream="cases",partition="0"}"#, 2.0),
+        (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
+        (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
+        (r#"outbox_pending{stream="cases",partition="0"}"#, 0.0),
+        (r#"parked_keys{stream="cases"}"#, 2.0),
+        // A rejected event is settled as well.
+        ("commit_batch_events_sum", good + 2.0),
+        // Events without a time are not counted.
+        ("publish_to_commit_seconds_count", 0.0),
+    ] {
+        ensure!(sample(name) == Some(right), "{name} is {:?}, not {right}", sample(name));
+    }
+    ensure!(!now.keys().any(|it| it.starts_with("ordain_partition_lag_events")), "a file's lag");
+    for name in
+        ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]
+    {
+        buckets(&now, name)?;
+    }
+    let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
+    let (name, events) = took.context("the handler's time")?;
+    ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
+    // The trap is tried twice.
+    assert_eq!(*events, good + 4.0);
+    Ok(())
+}
+
+#[test]
+fn time_from_the_producer_to_the_commit() -> Result<()> {
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let event = |key: &str, sequence: u64| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let ms = now.map_or(0, |now| now.as_millis() as i64);
+        let time = jiff::Timestamp::from_millisecond(ms).map(|it| it.to_string());
+        let mut event = serde_json::json!({
+            "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/tests",
+            "type": "test", "subject": key, "sequence": sequence, "data": { "do": "ok" },
+        });
+        event["time"] = time.unwrap_or_default().into();
+        format!("{event}\n")
+    };
+    // The second event comes first, and is missing one for a while.
+    home.append("events.ndjson", format!("\n{}", event("new", 1)))?;
+    let measured = |name: &str| -> Result<(f64, f64)> {
+        let now = samples(&get(address, "/metrics")?.body)?;
+        Ok((now[&format!("ordain_{name}_count")], now[&format!("ordain_{name}_sum")]))
+    };
+    service.until("its commit", || {
+        measured("publish_to_commit_seconds").is_ok_and(|(count, _)| count == 1.0)
+    })?;
+    let (_, seconds) = measured("publish_to_commit_seconds")?;
+    ensure!((0.0..3_600.0).contains(&seconds), "{seconds}");
+    let fine = samples(&get(address, "/metrics")?.body)?;
+    let bounds: Vec<f64> =
+        buckets(&fine, "publish_to_commit_seconds")?.iter().map(|it| it.0).collect();
+    ensure!(bounds[0] <= 0.000_5 && bounds[bounds.len() - 2] >= 60.0, "{bounds:?}");
+    let steps = bounds[..bounds.len() - 1].windows(2).map(|two| two[1] / two[0]);
+    ensure!(steps.clone().all(|step| step < 1.31), "{bounds:?}");
+
+    // Longer than the gap's clock may take: the original ends it even when it is parked.
+    home.append("events.ndjson", event("new", 3) + &event("new", 2))?;
+    service.until("the late one", || {
+        measured("publish_to_commit_seconds").is_ok_and(|(count, _)| count == 3.0)
+    })?;
+    ensure!(measured("recovery_seconds")?.0 <= 1.0, "one gap");
+    Ok(())
+}
+
+#[test]
+fn both_forms_are_spoken() -> Result<()> {
+    let home = home()?;
+    let (_service, address) = at_rest(&home)?;
+    let classic = get(address, "/metrics")?;
+    ensure!(classic.head.contains("content-type: text/plain; version=0.0.4"), "{}", classic.head);
+    let open = get_with(address, "/metrics", &["Accept: application/openmetrics-text"])?;
+    let form = "content-type: application/openmetrics-text; version=1.0.0";
+    ensure!(open.head.contains(form) && open.body.ends_with("# EOF\n"), "{open:?}");
+    ensure!(open.body.contains("# TYPE ordain_events counter\n"), "{open:?}");
+    ensure!(!classic.body.contains("# EOF"), "{classic:?}");
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! A stream with keys in every state.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{line, text};
+use ordain_tests::service::Service;
+use serde_json::json;
+
+pub(crate) const CONFIG: &str = r#"
+[streams.cases]
+handler = "faulty"
+source = { kind = "file", path = "events.ndjson" }
+gap = { timeout = "1ms", attempts = 1 }
+
+[sinks.faulty]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Keys that have only been told to emit.
+pub(crate) const GOOD: usize = 20;
+/// Events of each.
+pub(crate) const EVENTS: u64 = 10;
+/// A key that no path or query can have as it is.
+pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";
+
+/// Good keys, an odd one, one that is parked for a gap and one for a trap, a rejected event and
+/// what is no event.
+pub(crate) fn home() -> Result<Home> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    home.write("events.ndjson", text(&events()))?;
+    Ok(home)
+}
+
+fn events() -> Vec<String> {
+    let emit = json!({ "do": "emit" });
+    let good = (1..=EVENTS).flat_map(|event| (0..GOOD).map(move |key| (format!("k{key}"), event)));
+    let mut events: Vec<String> = good.map(|(key, event)| line(&key, event, &emit)).collect();
+    events.extend([
+        line(ODD, 1, &json!({ "do": "put", "bytes": 100 })),
+        line("gap", 2, &emit),
+        line("trap", 1, &json!({ "do": "trap" })),
+        line("trap", 2, &emit),
+        line("rejected", 1, &json!({ "do": "reject", "reason": "no \u{7} good" })),
+        "no event".to_owned(),
+    ]);
+    events
+}
+
+/// Starts a host on it, and waits until everything has come to rest.
+pub(crate) fn at_rest(home: &Home) -> Result<(Service, SocketAddr)> {
+    let mut service = Service::start(home, &["run"])?;
+    let address = http::ready(&mut service)?;
+    service.until("rest", || {
+        let rows = |path: &str, list: &str| {
+            let page = http::get(address, path).and_then(|it| it.json());
+            page.is_ok_and(|page| page[list].as_array().is_some_and(|rows| rows.len() == 2))
+        };
+        let messages = home.lines("out.ndjson") as u64 == GOOD as u64 * EVENTS;
+        messages
+            && rows("/v1/streams/cases/keys?status=parked", "keys")
+            && rows("/v1/dead?stream=cases", "dead")
+    })?;
+    Ok((service, address))
+}
