@@ -12,3 +12,5 @@ mod listen;
 mod look;
 #[path = "admin/metrics.rs"]
 mod metrics;
+#[path = "admin/remote.rs"]
+mod remote;

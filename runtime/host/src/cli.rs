@@ -4,7 +4,9 @@ mod check;
 mod dead;
 mod keys;
 mod logs;
+mod look;
 mod plugins;
+mod remote;
 mod run;
 mod show;
 mod status;
@@ -69,11 +71,6 @@ impl ConfigArg {
     fn load(&self) -> Result<Loaded, Failure> {
         Ok(Loaded::load(&self.config)?)
     }
-
-    /// The store, for a look at a stream that is configured or that the store still has.
-    async fn open(&self, stream: &str) -> Result<Arc<dyn Store>, Failure> {
-        open(&self.load()?, stream).await
-    }
 }
 
 /// The configuration that is run or checked: named, or as other commands have it.
@@ -96,10 +93,15 @@ impl FileArg {
 /// How long a command asks a store that is out of reach: somebody waits before a screen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See [`ConfigArg::open`].
+/// The store, for a look at a stream that is configured or that the store still has.
 async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
-    let store = open_store(loaded, Some(PATIENCE)).await?;
+    let store = open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
+        RunError::Store(StoreError::InUse(words)) => Failure::Unavailable(anyhow::anyhow!(
+            "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
+        )),
+        error => error.into(),
+    })?;
     let known = known_streams(loaded, &*store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(store);

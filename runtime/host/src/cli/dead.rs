@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-use super::{ConfigArg, EXIT_FAILED, Failure, show};
-use crate::store::StoredLetter;
+use super::look::LookArgs;
+use super::{EXIT_FAILED, Failure, show};
 use crate::text::{clean, say};
 use crate::view;
 
@@ -23,7 +24,7 @@ pub(super) enum DeadCommand {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    config: ConfigArg,
+    look: LookArgs,
     /// The stream.
     stream: String,
     /// Only those of this key.
@@ -40,7 +41,7 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     #[command(flatten)]
-    config: ConfigArg,
+    look: LookArgs,
     /// The stream.
     stream: String,
     /// The id, as listed.
@@ -66,7 +67,7 @@ impl DeadCommand {
 }
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
-    let store = args.config.open(&args.stream).await?;
+    let look = args.look.begin(&args.stream).await?;
     if !args.json {
         show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
     }
@@ -74,11 +75,11 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     while left > 0 {
         let key = args.key.as_deref();
         let limit = PAGE.min(left);
-        let page = store.letters(&args.stream, key, cursor.as_deref(), limit).await?;
+        let page = look.letters(&args.stream, key, cursor.as_deref(), limit).await?;
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(&view::letter(row)) } else { line(row) };
+            text += &if args.json { show::json_line(row) } else { line(row) };
         }
         show::text(&text)?;
         cursor = page.cursor;
@@ -92,26 +93,26 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(row: &StoredLetter) -> String {
-    let letter = &row.letter;
-    let origin = letter.origin.as_ref().map(|origin| format!(" ({})", clean(origin)));
+fn line(row: &Value) -> String {
+    let text = |field: &str| clean(row[field].as_str().unwrap_or_default());
+    let origin = row["origin"].as_str().map(|origin| format!(" ({})", clean(origin)));
     format!(
         "{:<24} {:<24} {:<12} {}{}\n",
-        clean(&letter.id.key),
-        view::letter_id(&letter.id),
-        letter.cause.name(),
-        clean(&letter.error),
+        text("key"),
+        text("id"),
+        text("cause"),
+        text("error"),
         origin.unwrap_or_default()
     )
 }
 
 async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
-    let store = args.config.open(&args.stream).await?;
-    let Some(id) = view::parse_letter_id(&args.key, &args.id) else {
+    let look = args.look.begin(&args.stream).await?;
+    if view::parse_letter_id(&args.key, &args.id).is_none() {
         say(&view::no_letter_id(&args.id));
         return Ok(ExitCode::from(2));
-    };
-    let Some(letter) = store.letter(&args.stream, &id).await? else {
+    }
+    let Some(letter) = look.letter(&args.stream, &args.key, &args.id).await? else {
         say(&format!(
             "stream {} has no dead letter {} of key {:?}: see `ordain dead list {}`, and give \
              --key",
@@ -119,6 +120,6 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
-    show::json(&view::letter(&letter), args.json)?;
+    show::json(&letter, args.json)?;
     Ok(ExitCode::SUCCESS)
 }

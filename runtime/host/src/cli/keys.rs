@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use ordain_core::Status;
+use serde_json::Value;
 
-use super::{ConfigArg, EXIT_FAILED, Failure, open, show};
-use crate::store::{KeyFilter, KeyRow};
-use crate::text::{clean, say};
+use super::look::LookArgs;
+use super::{Failure, show};
+use crate::store::KeyFilter;
+use crate::text::clean;
 use crate::view;
 
 /// Rows that are read at a time.
@@ -36,7 +38,7 @@ pub(super) enum KeysCommand {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    config: ConfigArg,
+    look: LookArgs,
     /// The stream.
     stream: String,
     /// Only keys with this status.
@@ -56,7 +58,7 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct KeyArgs {
     #[command(flatten)]
-    config: ConfigArg,
+    look: LookArgs,
     /// The stream.
     stream: String,
     /// The key.
@@ -80,7 +82,7 @@ impl KeysCommand {
 }
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
-    let store = args.config.open(&args.stream).await?;
+    let look = args.look.begin(&args.stream).await?;
     let mut filter = KeyFilter {
         status: args.status,
         prefix: args.prefix,
@@ -94,11 +96,11 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     }
     let mut left = args.limit;
     while left > 0 {
-        let page = store.keys(&args.stream, &filter).await?;
+        let page = look.keys(&args.stream, &filter).await?;
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(&view::key(row, None)) } else { line(row) };
+            text += &if args.json { show::json_line(row) } else { line(row) };
         }
         show::text(&text)?;
         filter.cursor = page.cursor;
@@ -112,40 +114,32 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(row: &KeyRow) -> String {
-    let key = clean(&row.key);
-    match &row.job {
-        Err(error) => {
-            format!("{key:<32} {:<9} {:>12} {:>9}  {}\n", "corrupt", "", "", clean(error))
-        }
-        Ok(job) => {
-            let why = job
-                .trouble
-                .as_ref()
-                .map(|trouble| format!("{}: {}", trouble.cause, clean(&trouble.error)));
-            format!(
-                "{key:<32} {:<9} {:>12} {:>9}  {}\n",
-                view::status(job.status),
-                job.next,
-                job.spilled.count,
-                why.unwrap_or_default()
-            )
-        }
-    }
+fn line(row: &Value) -> String {
+    let text = |value: &Value| value.as_str().map(|text| clean(text).into_owned());
+    let number = |value: &Value| value.as_u64().map(|number| number.to_string());
+    let trouble = &row["trouble"];
+    let why = match text(&row["error"]) {
+        Some(error) => error,
+        None => text(&trouble["error"])
+            .map(|error| format!("{}: {error}", trouble["cause"].as_str().unwrap_or_default()))
+            .unwrap_or_default(),
+    };
+    format!(
+        "{:<32} {:<9} {:>12} {:>9}  {why}\n",
+        text(&row["key"]).unwrap_or_default(),
+        text(&row["status"]).unwrap_or_default(),
+        number(&row["next"]).unwrap_or_default(),
+        number(&row["held"]["count"]).unwrap_or_default(),
+    )
 }
 
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
-    let loaded = args.config.load()?;
-    let store = open(&loaded, &args.stream).await?;
-    let KeyArgs { stream, key, .. } = &args;
-    let Some((row, state)) = store.key(stream, key).await? else {
-        say(&view::no_key(stream, key));
-        return Ok(ExitCode::from(EXIT_FAILED));
-    };
+    let look = args.look.begin(&args.stream).await?;
+    let row = look.key(&args.stream, &args.key).await?;
     if args.json || !why {
-        show::json(&view::key(&row, state.as_ref()), args.json)?;
+        show::json(&row, args.json)?;
     } else {
-        show::text(&why::explain(&row, &*store, stream, &loaded).await?)?;
+        show::text(&why::explain(&row, &look, &args.stream).await?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

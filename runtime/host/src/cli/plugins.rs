@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::{ConfigArg, Failure, show};
+use super::look::LookArgs;
+use super::{Failure, show};
 use crate::run::engine;
 use crate::text::clean;
 use crate::view::plugins;
@@ -19,7 +20,7 @@ pub(super) enum PluginsCommand {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    config: ConfigArg,
+    look: LookArgs,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -28,8 +29,12 @@ pub(super) struct ListArgs {
 impl PluginsCommand {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let Self::List(args) = self;
-        let loaded = args.config.load()?;
-        let seen = plugins(&loaded, &*engine(&loaded)?)?;
+        let seen = if let Some(process) = args.look.process() {
+            process.get(&["plugins"], &[])?
+        } else {
+            let loaded = args.look.load()?;
+            plugins(&loaded, &*engine(&loaded)?)?
+        };
         if args.json {
             show::json(&seen, true)?;
             return Ok(ExitCode::SUCCESS);

@@ -87,7 +87,7 @@ fn everything_can_be_said() {
     let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
     assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
     for setting in [
-        "admin",
+        "ingress",
         "sinks.next.sequenced",
         "streams.orders.gap.replay",
         "streams.orders.retain",

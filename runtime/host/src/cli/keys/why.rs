@@ -1,12 +1,12 @@
 //! `ordain keys why`: where a key stands, why, and what helps. What helps depends on the cause.
 
-use ordain_core::{Cause, Job, Status, Trouble};
+use ordain_core::Cause;
+use serde_json::Value;
 
 use super::super::Failure;
-use crate::config::{Loaded, reference};
-use crate::store::{KeyRow, Store};
+use super::super::look::Look;
+use crate::config::reference;
 use crate::text::{clean, count, quoted};
-use crate::view;
 
 /// Dead letters of a key that are counted.
 const LETTERS: usize = 500;
@@ -14,106 +14,112 @@ const LETTERS: usize = 500;
 /// What the error of a message to an unknown sink says.
 const UNKNOWN_SINK: &str = "which is not configured";
 
-pub(super) async fn explain(
-    row: &KeyRow,
-    store: &dyn Store,
-    stream: &str,
-    loaded: &Loaded,
-) -> Result<String, Failure> {
-    let key = clean(&row.key);
-    let job = match &row.job {
-        Ok(job) => job,
-        Err(error) => {
-            return Ok(format!(
-                "key {key}: its record cannot be read: {}\nIts events are dead-lettered with the \
-                 cause `corrupt`.\n",
-                clean(error)
-            ));
-        }
-    };
-    let mut text = format!("key {key}: {}\n", standing(job));
-    if let Some(trouble) = &job.trouble {
-        text += &format!("why: {} ({})", clean(&trouble.error), trouble.cause);
-        text += &format!(", since {}", view::time(trouble.since));
-        if let Some(version) = &trouble.version {
-            text += &format!(", under {version}");
-        }
-        text.push('\n');
+/// Explains a key's record.
+pub(super) async fn explain(row: &Value, look: &Look, stream: &str) -> Result<String, Failure> {
+    let name = text(row, "key");
+    let key = clean(name);
+    if let Some(error) = row["error"].as_str() {
+        return Ok(format!(
+            "key {key}: its record cannot be read: {}\nIts events are dead-lettered with the \
+             cause `corrupt`.\n",
+            clean(error)
+        ));
     }
-    text += &held(job);
-    if let Some(at) = row.due_at {
-        text += &format!("looked at again: {}\n", view::time(at));
+    let mut words = format!("key {key}: {}\n", standing(row));
+    let trouble = &row["trouble"];
+    if !trouble.is_null() {
+        words += &format!("why: {} ({})", clean(text(trouble, "error")), text(trouble, "cause"));
+        words += &format!(", since {}", text(trouble, "since"));
+        if let Some(version) = trouble["version"].as_str() {
+            words += &format!(", under {}", clean(version));
+        }
+        words.push('\n');
     }
-    let letters = store.letters(stream, Some(&row.key), None, LETTERS).await?;
+    words += &held(row);
+    if let Some(at) = row["due_at"].as_str() {
+        words += &format!("looked at again: {at}\n");
+    }
+    let letters = look.letters(stream, Some(name), None, LETTERS).await?;
     if !letters.rows.is_empty() {
         let more = if letters.cursor.is_some() { " or more" } else { "" };
-        text += &format!(
+        words += &format!(
             "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`\n",
             letters.rows.len(),
-            quoted(&row.key),
-            loaded.option()
+            quoted(name),
+            look.option()
         );
     }
-    let tries_again = loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version);
-    if let Some(helps) = what_helps(job, tries_again) {
-        text += &format!("what helps: {helps}\n");
+    if let Some(helps) = what_helps(row, look.tries_again(stream)?) {
+        words += &format!("what helps: {helps}\n");
     }
-    Ok(text)
+    Ok(words)
 }
 
-fn standing(job: &Job) -> String {
-    let next = job.next;
-    match job.status {
-        Status::Active => format!("everything before event {next} is settled; nothing is wrong"),
-        Status::Waiting => format!("waits for event {next}, which has not come"),
-        Status::Retrying => {
-            let times = count(job.attempts.into(), "time");
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_default()
+}
+
+/// Why it stands still.
+fn cause(row: &Value) -> Option<Cause> {
+    let name = row["trouble"]["cause"].as_str()?;
+    Cause::ALL.into_iter().find(|cause| cause.name() == name)
+}
+
+fn standing(row: &Value) -> String {
+    let (next, attempts) = (number(row, "next"), number(row, "attempts"));
+    match text(row, "status") {
+        "active" => format!("everything before event {next} is settled; nothing is wrong"),
+        "waiting" => format!("waits for event {next}, which has not come"),
+        "retrying" => {
+            let times = count(attempts, "time");
             format!("event {next} failed {times} and is tried again")
         }
-        Status::Parked if job.trouble.as_ref().is_some_and(|it| was_tried_again(it.cause)) => {
-            let last = job.attempts;
+        // An event that failed so is tried as often as the stream's setting says.
+        "parked" if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
             format!(
-                "parked at event {next} after try {last}, the last that `retry.attempts` allows"
+                "parked at event {next} after try {attempts}, the last that `retry.attempts` allows"
             )
         }
-        Status::Parked => format!("parked at event {next}"),
-        Status::Completed => format!("ended with event {}", next.saturating_sub(1)),
+        "parked" => format!("parked at event {next}"),
+        "completed" => format!("ended with event {}", next.saturating_sub(1)),
+        other => clean(other).into_owned(),
     }
 }
 
-/// Whether an event that failed so is tried as often as the stream's setting says.
-fn was_tried_again(cause: Cause) -> bool {
-    matches!(cause, Cause::Retry | Cause::Timeout)
-}
-
-fn held(job: &Job) -> String {
-    let spilled = &job.spilled;
-    match spilled.count {
+fn held(row: &Value) -> String {
+    let held = &row["held"];
+    let (first, last) = (number(held, "first"), number(held, "last"));
+    match number(held, "count") {
         0 => String::new(),
-        1 => format!("held in the store: event {}\n", spilled.first),
-        count => format!(
-            "held in the store: {count} events between {} and {}\n",
-            spilled.first, spilled.last
-        ),
+        1 => format!("held in the store: event {first}\n"),
+        count => format!("held in the store: {count} events between {first} and {last}\n"),
     }
 }
 
-fn what_helps(job: &Job, tries_again: bool) -> Option<String> {
-    let next = job.next;
+fn what_helps(row: &Value, tries_again: bool) -> Option<String> {
+    let next = number(row, "next");
     let again = format!("its producer sends event {next} again, which ends this at any time");
-    let trouble = match (job.status, &job.trouble) {
-        (Status::Waiting, _) => return Some(again),
-        (Status::Parked, Some(trouble)) if trouble.cause == Cause::Gap => return Some(again),
-        (Status::Parked, Some(trouble)) => trouble,
+    let (trouble, cause) = (&row["trouble"], cause(row));
+    match text(row, "status") {
+        "waiting" => return Some(again),
+        "parked" if cause == Some(Cause::Gap) => return Some(again),
+        "parked" if !trouble.is_null() => {}
         _ => return None,
-    };
-    let mend = match trouble.cause {
-        Cause::Retry => "see to it that what the handler asks for is there, or mend it".to_owned(),
-        _ if trouble.error.contains(UNKNOWN_SINK) => {
+    }
+    let error = text(trouble, "error");
+    let mend = match cause {
+        Some(Cause::Retry) => {
+            "see to it that what the handler asks for is there, or mend it".to_owned()
+        }
+        _ if error.contains(UNKNOWN_SINK) => {
             "configure the sink, or mend its name in the handler".to_owned()
         }
-        Cause::Limit | Cause::Timeout => {
-            let settings = settings_in(&trouble.error);
+        Some(Cause::Limit | Cause::Timeout) => {
+            let settings = settings_in(error);
             if settings.is_empty() {
                 "mend the handler".to_owned()
             } else {
@@ -126,7 +132,7 @@ fn what_helps(job: &Job, tries_again: bool) -> Option<String> {
     Some(format!(
         "{mend}{switch}; then start with another version of the handler: a changed file, or the \
          same one under a higher version, such as {}",
-        higher(trouble)
+        higher(trouble["version"].as_str().unwrap_or("handler"))
     ))
 }
 
@@ -140,8 +146,7 @@ fn settings_in(error: &str) -> Vec<String> {
 }
 
 /// A file name with a higher version than the one that failed.
-fn higher(trouble: &Trouble) -> String {
-    let version = trouble.version.as_deref().unwrap_or("handler");
+fn higher(version: &str) -> String {
     match version.split_once('@') {
         Some((name, version)) => {
             let next = semver::Version::parse(version).map(|it| {
@@ -156,14 +161,14 @@ fn higher(trouble: &Trouble) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parked(cause: Cause, error: &str, version: &str) -> String {
-        let mut job = Job::new(1, 0);
-        let version = Some(version.into());
-        job.status = Status::Parked;
-        job.trouble = Some(Box::new(Trouble { cause, error: error.into(), since: 1, version }));
-        what_helps(&job, true).unwrap_or_default()
+        let trouble = json!({ "cause": cause.name(), "error": error, "version": version });
+        let row = json!({ "status": "parked", "next": 1, "trouble": trouble });
+        what_helps(&row, true).unwrap_or_default()
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! Where commands look: into the store, which they open, or at a running process. What they see is
+//! the same.
+
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::remote::{Remote, parse_url};
+use super::{ConfigArg, Failure, open};
+use crate::config::Loaded;
+use crate::store::{KeyFilter, Page, Store};
+use crate::view;
+
+#[derive(Debug, Args)]
+pub(super) struct LookArgs {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Ask the process that listens there instead of opening the store; `ORDAIN_TOKEN` has its
+    /// token.
+    #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
+    admin: Option<String>,
+}
+
+/// Where a command looks.
+pub(super) enum Look {
+    Store { loaded: Box<Loaded>, store: Arc<dyn Store> },
+    Process(Remote),
+}
+
+impl LookArgs {
+    /// The process that is asked, if one is.
+    pub(super) fn process(&self) -> Option<Remote> {
+        self.admin.as_deref().map(Remote::new)
+    }
+
+    /// The configuration of a look at what is here.
+    pub(super) fn load(&self) -> Result<Loaded, Failure> {
+        self.config.load()
+    }
+
+    /// For a look at a stream that is configured or that the store still has.
+    pub(super) async fn begin(&self, stream: &str) -> Result<Look, Failure> {
+        if let Some(process) = self.process() {
+            return Ok(Look::Process(process));
+        }
+        let loaded = self.load()?;
+        let store = open(&loaded, stream).await?;
+        Ok(Look::Store { loaded: Box::new(loaded), store })
+    }
+}
+
+impl Look {
+    /// See [`Store::keys`].
+    pub(super) async fn keys(&self, stream: &str, of: &KeyFilter) -> Result<Page<Value>, Failure> {
+        match self {
+            Self::Store { store, .. } => {
+                let page = store.keys(stream, of).await?;
+                let rows = page.rows.iter().map(|row| view::key(row, None)).collect();
+                Ok(Page { rows, cursor: page.cursor })
+            }
+            Self::Process(process) => {
+                let limit = of.limit.to_string();
+                let mut query = vec![("limit", &*limit), ("prefix", &*of.prefix)];
+                query.extend(of.status.map(|status| ("status", view::status(status))));
+                query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
+                let answer = process.get(&["streams", stream, "keys"], &query)?;
+                page(process, answer, "keys")
+            }
+        }
+    }
+
+    /// One key, with its state.
+    pub(super) async fn key(&self, stream: &str, key: &str) -> Result<Value, Failure> {
+        match self {
+            Self::Store { store, .. } => match store.key(stream, key).await? {
+                Some((row, state)) => Ok(view::key(&row, state.as_ref())),
+                None => Err(Failure::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
+            },
+            Self::Process(process) => process.get(&["streams", stream, "keys", key], &[]),
+        }
+    }
+
+    /// See [`Store::letters`].
+    pub(super) async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Value>, Failure> {
+        match self {
+            Self::Store { store, .. } => {
+                let page = store.letters(stream, key, cursor, limit).await?;
+                let rows = page.rows.iter().map(view::letter).collect();
+                Ok(Page { rows, cursor: page.cursor })
+            }
+            Self::Process(process) => {
+                let limit = limit.to_string();
+                let mut query = vec![("stream", stream), ("limit", &*limit)];
+                query.extend(key.map(|key| ("key", key)));
+                query.extend(cursor.map(|cursor| ("cursor", cursor)));
+                page(process, process.get(&["dead"], &query)?, "dead")
+            }
+        }
+    }
+
+    /// One dead letter, whose id can be read.
+    pub(super) async fn letter(
+        &self,
+        stream: &str,
+        key: &str,
+        id: &str,
+    ) -> Result<Option<Value>, Failure> {
+        match self {
+            Self::Store { store, .. } => {
+                let Some(id) = view::parse_letter_id(key, id) else { return Ok(None) };
+                Ok(store.letter(stream, &id).await?.as_ref().map(view::letter))
+            }
+            Self::Process(process) => {
+                let query = [("stream", stream), ("key", key), ("id", id)];
+                Ok(page(process, process.get(&["dead"], &query)?, "dead")?.rows.pop())
+            }
+        }
+    }
+
+    /// Whether keys that a failure has parked try again under another handler version.
+    pub(super) fn tries_again(&self, stream: &str) -> Result<bool, Failure> {
+        match self {
+            Self::Store { loaded, .. } => {
+                Ok(loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version))
+            }
+            Self::Process(process) => {
+                let streams = page(process, process.get(&["streams"], &[])?, "streams")?.rows;
+                let row = streams.iter().find(|row| row["stream"] == stream);
+                Ok(row.and_then(|row| row["retry_on_new_version"].as_bool()).unwrap_or(true))
+            }
+        }
+    }
+
+    /// How another command is told to look at the same.
+    pub(super) fn option(&self) -> String {
+        match self {
+            Self::Store { loaded, .. } => loaded.option(),
+            Self::Process(process) => format!(" --admin {}", process.url()),
+        }
+    }
+}
+
+/// A page of what a process has answered.
+fn page(process: &Remote, mut answer: Value, list: &str) -> Result<Page<Value>, Failure> {
+    let cursor = answer["cursor"].as_str().map(str::to_owned);
+    match answer.get_mut(list).map(Value::take) {
+        Some(Value::Array(rows)) => Ok(Page { rows, cursor }),
+        _ => Err(process.stranger(&format!("its answer has no `{list}`"))),
+    }
+}

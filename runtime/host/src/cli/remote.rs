@@ -1,0 +1,160 @@
+//! A running process, asked over HTTP by its admin listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use ureq::http::{StatusCode, Uri};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use super::Failure;
+use crate::text::clean;
+
+/// The variable with the token of the process.
+const TOKEN: &str = "ORDAIN_TOKEN";
+
+/// For a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For an answer: longer than the listener itself takes.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Bytes of an answer: a page of the largest dead letters, as JSON, has less.
+const ANSWER_BYTES: u64 = 1 << 30;
+
+/// A process that listens for operators.
+pub(super) struct Remote {
+    agent: ureq::Agent,
+    url: String,
+    token: Option<String>,
+}
+
+/// Reads where a process listens.
+pub(super) fn parse_url(text: &str) -> Result<String, String> {
+    let right = "a URL such as http://127.0.0.1:7070 is needed; the log of the process says which";
+    let url: Uri = text.parse().map_err(|_| right.to_owned())?;
+    let known = matches!(url.scheme_str(), Some("http" | "https"));
+    if !known || url.host().is_none_or(str::is_empty) || url.query().is_some() {
+        return Err(right.to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+impl Remote {
+    pub(super) fn new(url: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .proxy(None)
+            .timeout_connect(Some(CONNECT))
+            .timeout_global(Some(ANSWER));
+        let is_private = url.starts_with("https:");
+        let config = if is_private { config.tls_config(tls()) } else { config };
+        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        Self { agent: config.build().into(), url: url.to_owned(), token }
+    }
+
+    /// Where it listens.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What it answers for a path, whose segments are given, and a query.
+    pub(super) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
+        let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let mut url = format!("{}/v1", self.url);
+        path.iter().for_each(|segment| url += &format!("/{}", encoded(segment)));
+        for (at, (name, value)) in query.iter().enumerate() {
+            url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encoded(value));
+        }
+        let mut request = self.agent.get(&url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call().map_err(|error| self.failed(error))?;
+        let body = answer.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
+        let body = body.map_err(|error| self.failed(error))?;
+        let value: Option<Value> = serde_json::from_slice(&body).ok();
+        match (answer.status(), value) {
+            (StatusCode::OK, Some(value)) => Ok(value),
+            (status, problem) => Err(self.refused(status, problem.as_ref())),
+        }
+    }
+
+    /// That something else answers than what is meant to.
+    pub(super) fn stranger(&self, found: &str) -> Failure {
+        Failure::Failed(anyhow!(
+            "what answers at {} is no admin listener of this version of Ordain ({found}): see what \
+             the log of the process says about where it listens, and use the same version",
+            self.url
+        ))
+    }
+
+    fn refused(&self, status: StatusCode, problem: Option<&Value>) -> Failure {
+        let right = |problem: &&Value| problem["status"] == status.as_u16();
+        let detail = problem.filter(right).and_then(|problem| problem["detail"].as_str());
+        match (status, detail) {
+            (_, None) => self.stranger(&format!("its status is {status}")),
+            (StatusCode::UNAUTHORIZED, Some(_)) => {
+                let what = if self.token.is_some() { "refuses the token in" } else { "wants" };
+                Failure::Failed(anyhow!(
+                    "the process at {} {what} {TOKEN}: set it to `token` of its [admin]",
+                    self.url
+                ))
+            }
+            (StatusCode::SERVICE_UNAVAILABLE, Some(detail)) => {
+                Failure::Unavailable(anyhow!("{}: {}", self.url, clean(detail)))
+            }
+            (_, Some(detail)) => Failure::Failed(anyhow!("{}: {}", self.url, clean(detail))),
+        }
+    }
+
+    fn failed(&self, error: ureq::Error) -> Failure {
+        match error {
+            ureq::Error::Io(_)
+            | ureq::Error::Timeout(_)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed => Failure::Unavailable(anyhow!(
+                "no process answers at {}: {error}. Does it run? Its log says where it listens",
+                self.url
+            )),
+            ureq::Error::Http(_) => Failure::Failed(anyhow!(
+                "{} cannot be asked: {error}; are there strange characters in {TOKEN}?",
+                self.url
+            )),
+            error => self.stranger(&error.to_string()),
+        }
+    }
+}
+
+/// The certificates that this machine trusts.
+fn tls() -> TlsConfig {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    let roots = certificates.iter().map(|it| Certificate::from_der(it).to_owned());
+    TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(RootCerts::from(roots))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_process_listens() {
+        for (text, right) in [
+            ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
+            ("http://localhost/", Some("http://localhost")),
+            ("https://[::1]:1/ordain/", Some("https://[::1]:1/ordain")),
+            ("127.0.0.1:7070", None),
+            ("localhost", None),
+            ("ftp://localhost", None),
+            ("http://", None),
+            ("http://a?b", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_url(text).ok().as_deref(), right, "{text}");
+        }
+    }
+}
