@@ -46,7 +46,8 @@ impl Home {
     /// default port is one for all hosts on a machine.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut text = text.as_ref().to_vec();
-        if name.ends_with(".toml") && !String::from_utf8_lossy(&text).contains("[admin]") {
+        let is_config = Path::new(name).extension().is_some_and(|it| it == "toml");
+        if is_config && !String::from_utf8_lossy(&text).contains("[admin]") {
             text.extend_from_slice(b"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
         }
         Ok(fs::write(self.path(name), text)?)

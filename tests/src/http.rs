@@ -66,9 +66,9 @@ pub fn get(address: SocketAddr, path: &str) -> Result<Answer> {
 
 /// The same with headers.
 pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Answer> {
-    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-    let host = format!("Host: {address}\r\nConnection: close\r\n");
-    send(address, format!("GET {path} HTTP/1.1\r\n{host}{headers}\r\n").as_bytes())
+    let host = format!("Host: {address}");
+    let all = [&[&*host, "Connection: close"], headers].concat().join("\r\n");
+    send(address, format!("GET {path} HTTP/1.1\r\n{all}\r\n\r\n").as_bytes())
 }
 
 /// Sends bytes, and reads what is answered until the other side closes.

@@ -3,8 +3,9 @@
 use std::net::TcpListener;
 
 use anyhow::{Result, ensure};
+use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::http::{admin, get, get_with, ready};
+use ordain_tests::http::{admin, get, get_with, ready, send};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
@@ -36,6 +37,29 @@ fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
     service.signal("TERM")?;
     ensure!(service.wait()?.success(), "{}", service.stderr());
     ensure!(get(address, "/healthz").is_err(), "nobody listens there any more");
+    Ok(())
+}
+
+#[test]
+fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let home = Home::new(&["tally"], &format!("{store}{config}"))?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    redis.pause()?;
+    let away = || get(address, "/readyz").is_ok_and(|it| it.status == 503);
+    service.until("the store is missed", away)?;
+    let said = get(address, "/readyz")?.problem()?;
+    ensure!(said.contains("the store has not answered for"), "{said}");
+    assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
+    assert_eq!(get(address, "/metrics")?.status, 200, "its figures are in memory");
+    let keys = get(address, "/v1/streams/cases/keys")?;
+    ensure!(keys.status == 503 && keys.problem()?.contains("is the store away?"), "{keys:?}");
+    redis.resume()?;
+    assert_eq!(ready(&mut service)?, address);
     Ok(())
 }
 
@@ -85,7 +109,7 @@ fn without_a_token_only_this_machine_may_be_named() -> Result<()> {
     for page in PAGES {
         let request =
             format!("GET {page} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
-        let refused = ordain_tests::http::send(address, request.as_bytes())?;
+        let refused = send(address, request.as_bytes())?;
         assert_eq!(refused.status, 403, "{page}: {refused:?}");
         ensure!(refused.problem()?.contains("localhost"), "{refused:?}");
     }

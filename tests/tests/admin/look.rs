@@ -7,11 +7,6 @@ use serde_json::{Value, json};
 
 use crate::support::{GOOD, ODD, at_rest, home};
 
-/// The odd key in a path.
-fn odd() -> String {
-    ODD.bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
-
 /// All rows of a listing, a few on each page.
 fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
@@ -28,8 +23,10 @@ fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result
     }
 }
 
+/// A text in a path or a query.
 fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    let bytes: Vec<String> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    bytes.concat()
 }
 
 #[test]
@@ -41,7 +38,7 @@ fn it_is_what_the_command_line_shows() -> Result<()> {
     let parked = pages("/v1/streams/cases/keys?status=parked", "keys", ask)?;
     let prefixed = pages("/v1/streams/cases/keys?prefix=k1", "keys", ask)?;
     let dead = pages("/v1/dead?stream=cases", "dead", ask)?;
-    let one = ask(&format!("/v1/streams/cases/keys/{}", odd()))?.json()?;
+    let one = ask(&format!("/v1/streams/cases/keys/{}", encoded(ODD)))?.json()?;
     let of_key = ask("/v1/dead?stream=cases&key=rejected")?.json()?;
     let id = of_key["dead"][0]["id"].as_str().context("an id")?.to_owned();
     let letter = ask(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;

@@ -1,9 +1,15 @@
 //! `GET /metrics`: the figures of a run, in a form that Prometheus reads.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use ordain_tests::http::{get, get_with};
+use ordain_tests::host::Home;
+use ordain_tests::http::{get, get_with, ready};
+use ordain_tests::log::line;
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
 
 use crate::support::{EVENTS, GOOD, at_rest, home};
 
@@ -116,50 +122,45 @@ fn a_run_is_counted() -> Result<()> {
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
     // The trap is tried twice.
-    assert_eq!(*events, good + 4.0);
+    assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }
 
 #[test]
-fn time_from_the_producer_to_the_commit() -> Result<()> {
-    let home = home()?;
-    let (mut service, address) = at_rest(&home)?;
-    let event = |key: &str, sequence: u64| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let ms = now.map_or(0, |now| now.as_millis() as i64);
-        let time = jiff::Timestamp::from_millisecond(ms).map(|it| it.to_string());
-        let mut event = serde_json::json!({
-            "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/tests",
-            "type": "test", "subject": key, "sequence": sequence, "data": { "do": "ok" },
-        });
-        event["time"] = time.unwrap_or_default().into();
-        format!("{event}\n")
+fn times_are_measured() -> Result<()> {
+    let config = tally::CONFIG.replace("[sinks", "gap = { timeout = \"10m\" }\n[sinks");
+    let home = Home::new(&["tally"], &config)?;
+    home.write("events.ndjson", timed(2)? + &timed(3)?)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let now = |name: &str| -> Option<f64> {
+        samples(&get(address, "/metrics").ok()?.body).ok()?.get(&format!("ordain_{name}")).copied()
     };
-    // The second event comes first, and is missing one for a while.
-    home.append("events.ndjson", format!("\n{}", event("new", 1)))?;
-    let measured = |name: &str| -> Result<(f64, f64)> {
-        let now = samples(&get(address, "/metrics")?.body)?;
-        Ok((now[&format!("ordain_{name}_count")], now[&format!("ordain_{name}_sum")]))
-    };
-    service.until("its commit", || {
-        measured("publish_to_commit_seconds").is_ok_and(|(count, _)| count == 1.0)
-    })?;
-    let (_, seconds) = measured("publish_to_commit_seconds")?;
-    ensure!((0.0..3_600.0).contains(&seconds), "{seconds}");
-    let fine = samples(&get(address, "/metrics")?.body)?;
-    let bounds: Vec<f64> =
-        buckets(&fine, "publish_to_commit_seconds")?.iter().map(|it| it.0).collect();
-    ensure!(bounds[0] <= 0.000_5 && bounds[bounds.len() - 2] >= 60.0, "{bounds:?}");
-    let steps = bounds[..bounds.len() - 1].windows(2).map(|two| two[1] / two[0]);
-    ensure!(steps.clone().all(|step| step < 1.31), "{bounds:?}");
+    let missing = r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#;
+    service.until("the gap", || now(missing) == Some(1.0))?;
+    assert_eq!(now("recovery_seconds_count"), Some(0.0));
+    home.append("events.ndjson", timed(1)?)?;
+    service.until("the commits", || now("publish_to_commit_seconds_count") == Some(3.0))?;
+    service.until("the end of the gap", || now("recovery_seconds_count") == Some(1.0))?;
+    assert_eq!(now(missing), Some(0.0));
+    let seconds = now("publish_to_commit_seconds_sum").context("a sum")?;
+    ensure!((0.0..600.0).contains(&seconds), "{seconds}");
 
-    // Longer than the gap's clock may take: the original ends it even when it is parked.
-    home.append("events.ndjson", event("new", 3) + &event("new", 2))?;
-    service.until("the late one", || {
-        measured("publish_to_commit_seconds").is_ok_and(|(count, _)| count == 3.0)
-    })?;
-    ensure!(measured("recovery_seconds")?.0 <= 1.0, "one gap");
+    let all = samples(&get(address, "/metrics")?.body)?;
+    let buckets = buckets(&all, "publish_to_commit_seconds")?;
+    let bounds: Vec<f64> = buckets[..buckets.len() - 1].iter().map(|it| it.0).collect();
+    ensure!(bounds[0] <= 0.000_5 && bounds[bounds.len() - 1] >= 60.0, "{bounds:?}");
+    ensure!(bounds.windows(2).all(|two| two[1] / two[0] < 1.31), "{bounds:?}");
     Ok(())
+}
+
+/// An event of one key, with the time of now.
+fn timed(sequence: u64) -> Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
+    let time = jiff::Timestamp::from_millisecond(now)?.to_string();
+    let mut event: Value = serde_json::from_str(&line("k", sequence, &json!({})))?;
+    event["time"] = time.into();
+    Ok(format!("{event}\n"))
 }
 
 #[test]

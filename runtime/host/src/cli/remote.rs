@@ -63,7 +63,9 @@ impl Remote {
     pub(super) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
         let mut url = format!("{}/v1", self.url);
-        path.iter().for_each(|segment| url += &format!("/{}", encoded(segment)));
+        for segment in path {
+            url += &format!("/{}", encoded(segment));
+        }
         for (at, (name, value)) in query.iter().enumerate() {
             url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encoded(value));
         }
