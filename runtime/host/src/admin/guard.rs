@@ -35,8 +35,9 @@ pub(super) async fn guard(
     if token.is_some() {
         return Problem::unauthorized().into_response();
     }
-    Problem::new(StatusCode::FORBIDDEN, "without a token only this machine is served: ask for 127.0.0.1 or localhost, or configure `token` of [admin]")
-        .into_response()
+    let words = "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
+                 configure `token` of [admin]";
+    Problem::new(StatusCode::FORBIDDEN, words).into_response()
 }
 
 fn presents(headers: &HeaderMap, token: &Secret) -> bool {
