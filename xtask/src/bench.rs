@@ -17,10 +17,14 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
+    /// Options of this measurement, behind `--`; `-- --help` lists them.
+    #[arg(last = true)]
+    options: Vec<String>,
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 3] = [
+const BENCHES: [(&str, &str); 4] = [
+    ("amqp", "from RabbitMQ through a handler, on Redis, beside consumers written by hand"),
     ("core", "the sequencer alone, and the crossing into a handler"),
     ("embedded", "from file to file through a handler, on the embedded store"),
     ("store", "commits into each store, beside plain writes of the same bytes"),
@@ -43,5 +47,5 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));
     bench.arg(name).arg("--plugins").arg(plugins).arg("--ordain").arg(ordain);
     bench.args(["--runs", &args.runs.to_string()]);
-    run(bench.args(args.json.then_some("--json")))
+    run(bench.args(args.json.then_some("--json")).args(&args.options))
 }

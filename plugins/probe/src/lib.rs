@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `noop` | nothing |
 //! | `put` | the data becomes the state |
+//! | `emit` | the same, and the data is emitted to the sink `out` as a message of type `emitted` |
 //! | `json` | the data, a JSON object, is read, given a field `seen`, and becomes the state |
 
 use ordain_sdk::prelude::*;
@@ -14,6 +15,10 @@ fn handle(event: Event<Raw>, _: Option<Raw>) -> Result<Outcome<Raw>> {
     match event.kind.as_str() {
         "noop" => Ok(Outcome::keep()),
         "put" => Ok(Outcome::put(event.data)),
+        "emit" => {
+            let message = Message::bytes("out", "emitted", event.content_type, event.data.clone());
+            Ok(Outcome::put(event.data).emit(message))
+        }
         "json" => {
             let mut data: Map<String, Value> =
                 serde_json::from_slice(&event.data).or_reject("the data is a JSON object")?;
@@ -21,7 +26,7 @@ fn handle(event: Event<Raw>, _: Option<Raw>) -> Result<Outcome<Raw>> {
             let text = serde_json::to_string(&data).or_reject("it was JSON before")?;
             Ok(Outcome::put(Raw::from(text)))
         }
-        kind => Err(Failure::reject(format!("{kind:?} is none of noop, put, json"))),
+        kind => Err(Failure::reject(format!("{kind:?} is none of noop, put, emit, json"))),
     }
 }
 
@@ -40,8 +45,11 @@ mod tests {
         assert_eq!(run.state(), None);
         run.event("put", Raw::from("x")).unwrap();
         assert_eq!(run.state(), Some(Raw::from("x")));
+        let outcome = run.event("emit", Raw::from("y")).unwrap();
+        let message = Message::bytes("out", "emitted", "application/json", "y");
+        assert_eq!((run.state(), outcome.messages), (Some(Raw::from("y")), vec![message]));
         run.event("json", Raw::from(r#"{"a": 1}"#)).unwrap();
-        assert_eq!(run.state(), Some(Raw::from(r#"{"a":1,"seen":3}"#)));
+        assert_eq!(run.state(), Some(Raw::from(r#"{"a":1,"seen":4}"#)));
         assert!(run.event("other", Raw::default()).is_err());
     }
 }

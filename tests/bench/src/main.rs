@@ -4,6 +4,7 @@
 //!
 //! `cargo xtask bench NAME` builds what is needed and starts this.
 
+mod amqp;
 mod core;
 mod crossing;
 mod embedded;
@@ -39,6 +40,8 @@ enum Command {
     Embedded(Common),
     /// Commits into each store, beside plain writes of the same bytes.
     Store(Common),
+    /// From RabbitMQ through a handler, on Redis, beside consumers written by hand.
+    Amqp(amqp::AmqpArgs),
     /// One side by itself, in this process.
     #[command(hide = true)]
     Side {
@@ -69,6 +72,8 @@ enum Side {
     Core(core::Side),
     /// Decode, call, encode, on one thread.
     Bare(embedded::Bare),
+    /// One that takes from RabbitMQ.
+    Amqp(amqp::Consumer),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +91,8 @@ fn run(command: Command) -> Result<()> {
         Command::Core(common) => (core::bench(&common)?, common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
+        Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
+        Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),
         Command::Side { side: Side::Bare(side) } => return side.run(),
     };

@@ -30,7 +30,7 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     while let Some(state) = look(&child, &mut cpu_seconds)
         && state != 'Z'
     {
-        peak_mib = peak(&child).unwrap_or(peak_mib);
+        peak_mib = peak(child.id()).unwrap_or(peak_mib);
         sleep(LOOK);
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -55,11 +55,17 @@ fn cpu_of(stat: &str) -> Option<f64> {
     Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
 }
 
-fn peak(child: &Child) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+/// The most memory that a process had, in MiB; nothing of one that has ended.
+pub(crate) fn peak(id: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib / 1024.0)
+}
+
+/// Processor time of a process so far.
+pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
+    cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?).context("a line with processor times")
 }
 
 /// Processor time of this process so far.

@@ -29,6 +29,13 @@ pub(crate) struct Row {
     pub(crate) instructions_per_event: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_s_per_million: Option<f64>,
+    /// Parts of that, where several processes do the work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) consumer_cpu_s_per_million: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rabbitmq_cpu_s_per_million: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redis_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,11 +46,14 @@ pub(crate) struct Row {
 
 type Column = (&'static str, fn(&Row) -> Option<f64>);
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 10] = [
     ("events/s", |row| Some(row.events_per_s)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
     ("CPU s/million", |row| row.cpu_s_per_million),
+    ("consumer", |row| row.consumer_cpu_s_per_million),
+    ("RabbitMQ", |row| row.rabbitmq_cpu_s_per_million),
+    ("Redis", |row| row.redis_cpu_s_per_million),
     ("p50 ms", |row| row.p50_ms),
     ("p99 ms", |row| row.p99_ms),
     ("peak MiB", |row| row.peak_mib),
@@ -63,6 +73,9 @@ impl Row {
             ns_per_event: of(|row| row.ns_per_event),
             instructions_per_event: of(|row| row.instructions_per_event),
             cpu_s_per_million: of(|row| row.cpu_s_per_million),
+            consumer_cpu_s_per_million: of(|row| row.consumer_cpu_s_per_million),
+            rabbitmq_cpu_s_per_million: of(|row| row.rabbitmq_cpu_s_per_million),
+            redis_cpu_s_per_million: of(|row| row.redis_cpu_s_per_million),
             p50_ms: of(|row| row.p50_ms),
             p99_ms: of(|row| row.p99_ms),
             peak_mib: of(|row| row.peak_mib),

@@ -1,0 +1,282 @@
+//! `amqp`: the host on RabbitMQ beside what people write by hand, and beside a consumer that does
+//! nothing.
+//!
+//! A side is a process. It finds queues that are full, and the clock runs from the first delivery
+//! to the last, as the broker tells it: no start of anything counts. Then it meets a steady load of
+//! half of what it can do, and how old an event is when it is done is what counts.
+
+mod case;
+mod consumer;
+mod latency;
+mod load;
+mod metrics;
+mod side;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use ordain_servers::Rabbit;
+
+use crate::Common;
+use crate::process::{cpu_seconds, peak};
+use crate::report::{Report, Row};
+use case::{Case, CaseOptions};
+pub(crate) use consumer::Consumer;
+use consumer::Kind;
+use latency::Latency;
+use load::{Keys, Load};
+use metrics::Histogram;
+use side::{Running, Who};
+
+#[derive(Debug, Args)]
+pub(crate) struct AmqpArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Only these sides, with commas between.
+    #[arg(long, value_delimiter = ',')]
+    sides: Vec<String>,
+    /// Queues that the events are spread over.
+    #[arg(long, default_value_t = 1)]
+    partitions: u32,
+    /// When Redis syncs its log (`appendfsync`), the same for all sides.
+    #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
+    fsync: String,
+    /// So many times as many events in each measurement of throughput, for profiles.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Leave out the measurements of latency.
+    #[arg(long)]
+    no_latency: bool,
+}
+
+/// One side.
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    name: &'static str,
+    who: Who,
+    keys: Keys,
+    /// Of a measurement of throughput: some seconds.
+    events: u32,
+    emits: bool,
+    embedded: bool,
+}
+
+const fn side(name: &'static str, who: Who, events: u32) -> Side {
+    Side { name, who, keys: Keys::Many, events, emits: false, embedded: false }
+}
+
+const SIDES: [Side; 11] = [
+    side("B0", Who::Consumer(Kind::Bare), 300_000),
+    side("B1", Who::Consumer(Kind::Tasks), 80_000),
+    side("B2", Who::Consumer(Kind::Serial), 20_000),
+    side("many_keys", Who::Host, 200_000),
+    Side { keys: Keys::Zipf, ..side("zipf_keys", Who::Host, 200_000) },
+    Side { keys: Keys::One, ..side("one_key", Who::Host, 200_000) },
+    Side { keys: Keys::Disturbed, ..side("disturbed", Who::Host, 200_000) },
+    side("unordered", Who::Consumer(Kind::Unordered), 200_000),
+    Side { embedded: true, ..side("embedded", Who::Host, 200_000) },
+    Side { emits: true, ..side("B0_publish", Who::Consumer(Kind::BarePublish), 100_000) },
+    Side { emits: true, ..side("emit", Who::Host, 100_000) },
+];
+
+const RATIOS: [(&str, &str); 9] = [
+    ("many_keys", "B0"),
+    ("many_keys", "B1"),
+    ("many_keys", "B2"),
+    ("one_key", "many_keys"),
+    ("zipf_keys", "many_keys"),
+    ("disturbed", "many_keys"),
+    ("many_keys", "unordered"),
+    ("embedded", "B0"),
+    ("emit", "B0_publish"),
+];
+
+/// Between two looks at the queues: a hundredth of the shortest measurement. A look costs the broker
+/// a hundredth of a millisecond.
+const LOOK: Duration = Duration::from_millis(10);
+/// Without any progress for so long a side has failed.
+const STUCK: Duration = Duration::from_secs(30);
+/// After a load was published, and after it was acknowledged: the broker still works on it.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Events a second that are published at most while latency is measured: the broker takes in and
+/// hands out on the same processors.
+const STEADY: f64 = 8_000.0;
+/// Of a steady load: what does not count, and what does.
+const COLD: f64 = 1.0;
+const WARM: f64 = 4.0;
+
+pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
+    let known = SIDES.map(|side| side.name);
+    if let Some(unknown) = args.sides.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("there is no side {unknown:?}; there are {}", known.join(", "));
+    }
+    ensure!(args.partitions > 0, "--partitions must be 1 or more");
+    let sides: Vec<Side> = SIDES
+        .into_iter()
+        .filter(|side| args.sides.is_empty() || args.sides.iter().any(|name| name == side.name))
+        .collect();
+    eprintln!("starting RabbitMQ");
+    let rabbit = Rabbit::start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); sides.len()];
+    for run in 1..=args.common.runs {
+        for (side, rows) in sides.iter().zip(&mut rows) {
+            let what = format!("run {run} of {}: {}", args.common.runs, side.name);
+            eprintln!("{what}");
+            let row = runtime.block_on(measure(args, side, &rabbit)).context(what)?;
+            eprintln!("{}: {:.0} events/s", side.name, row.events_per_s);
+            rows.push(row);
+        }
+    }
+    let mut report = Report::new("amqp", rows.iter().map(|runs| Row::median(runs)).collect());
+    for (over, under) in RATIOS {
+        report = report.ratio(over, under);
+    }
+    Ok(report.note(format!(
+        "256 bytes of data an event; quorum queues, {} of them; Redis with appendonly yes and \
+         appendfsync {}. CPU is of all processes together, then of each. Latency is from publishing \
+         to the commit, or to what a side has in its place, at half of its rate and at most {STEADY} \
+         events/s.",
+        args.partitions, args.fsync
+    )))
+}
+
+async fn measure(args: &AmqpArgs, side: &Side, rabbit: &Rabbit) -> Result<Row> {
+    let options = CaseOptions {
+        plugins: args.common.plugins.canonicalize()?,
+        partitions: args.partitions,
+        fsync: args.fsync.clone(),
+        embedded: side.embedded,
+        emits: side.emits,
+    };
+    let load = side.load(f64::from(side.events) * args.scale);
+    let case = Case::new(&options, rabbit).await?;
+    let mut row = throughput(args, side, rabbit, &case, &load).await?;
+    case.end().await?;
+    if args.no_latency {
+        return Ok(row);
+    }
+    let rate = (row.events_per_s / 2.0).min(STEADY);
+    let case = Case::new(&options, rabbit).await?;
+    let latency = latency(args, side, &case, rate).await?;
+    (row.p50_ms, row.p99_ms) = latency.map(|it| (it.p50_ms, it.p99_ms)).unzip();
+    case.end().await?;
+    Ok(row)
+}
+
+impl Side {
+    fn load(&self, events: f64) -> Load {
+        Load::new(self.keys, events as usize, if self.emits { "emit" } else { "put" })
+    }
+}
+
+/// The rate from the first delivery to the last.
+async fn throughput(
+    args: &AmqpArgs,
+    side: &Side,
+    rabbit: &Rabbit,
+    case: &Case,
+    load: &Load,
+) -> Result<Row> {
+    case.fill(load).await?;
+    tokio::time::sleep(SETTLE).await;
+    let deliveries = load.deliveries.len();
+    let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, 0))?;
+    eprintln!("{}: {deliveries} deliveries to process {}", side.name, running.id());
+    let total = deliveries as u64;
+    let first = until(&mut running, case, total, 1).await?;
+    let (started, before) = (Instant::now(), cpu(&running, rabbit, case)?);
+    until(&mut running, case, total, total).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    let used = cpu(&running, rabbit, case)?;
+    let peak_mib = peak(running.id());
+    tokio::time::sleep(SETTLE).await;
+    if side.emits {
+        let messages = case.messages().await?;
+        ensure!(messages == load.distinct(), "{messages} messages of {}", load.distinct());
+    }
+    let printed = running.finish()?;
+    side.who.check(case, load, &printed).await?;
+    // A repeat is no event of its own.
+    let events = (total - first) as f64 * load.distinct() as f64 / total as f64;
+    let [consumer, rabbitmq, redis] =
+        [0, 1, 2].map(|at| Some((used[at] - before[at]) / (events / 1e6)));
+    Ok(Row {
+        side: side.name.to_owned(),
+        events_per_s: events / seconds,
+        cpu_s_per_million: Some([consumer, rabbitmq, redis].into_iter().flatten().sum()),
+        consumer_cpu_s_per_million: consumer,
+        rabbitmq_cpu_s_per_million: rabbitmq,
+        redis_cpu_s_per_million: redis,
+        peak_mib,
+        ..Row::default()
+    })
+}
+
+/// Processor time so far: the side's process, RabbitMQ, Redis.
+fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 3]> {
+    Ok([cpu_seconds(running.id())?, rabbit.cpu()?, case.redis.cpu()?])
+}
+
+/// Waits until so many deliveries are done; how many are.
+async fn until(running: &mut Running, case: &Case, total: u64, enough: u64) -> Result<u64> {
+    let (mut last, mut moved) = (0, Instant::now());
+    loop {
+        let done = case.done(total).await?;
+        if done >= enough {
+            return Ok(done);
+        }
+        if done > last {
+            (last, moved) = (done, Instant::now());
+        }
+        running.check()?;
+        ensure!(moved.elapsed() < STUCK, "{done} of {total} are done, and no more for {STUCK:?}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// At a steady rate.
+async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result<Option<Latency>> {
+    let load = side.load(rate * (COLD + WARM));
+    let deliveries = load.deliveries.len();
+    let cold = (rate * COLD) as usize;
+    if side.who == Who::Host && case.admin.is_none() {
+        // It has nothing to tell it with.
+        return Ok(None);
+    }
+    let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, cold))?;
+    while !case.is_consumed().await? {
+        running.check()?;
+        tokio::time::sleep(LOOK).await;
+    }
+    let (first, rest) = load.split(cold);
+    case.pace(&load, first, rate).await?;
+    let before = histogram(case).await?;
+    let reached = case.pace(&load, rest, rate).await?;
+    if reached < rate * 0.95 {
+        eprintln!("{}: latency at {reached:.0} instead of {rate:.0} events/s", side.name);
+    }
+    until(&mut running, case, deliveries as u64, deliveries as u64).await?;
+    tokio::time::sleep(SETTLE).await;
+    match side.who {
+        Who::Consumer(_) => running.finish_with_latency(),
+        Who::Host => {
+            let latency = latency_of_host(case, &before).await?;
+            running.finish()?;
+            Ok(latency)
+        }
+    }
+}
+
+async fn histogram(case: &Case) -> Result<Histogram> {
+    match case.admin {
+        Some(port) => Histogram::scrape(port).await,
+        None => Ok(Histogram::default()),
+    }
+}
+
+/// What the host tells of the events since an earlier look; nothing where it does not.
+async fn latency_of_host(case: &Case, before: &Histogram) -> Result<Option<Latency>> {
+    Ok(histogram(case).await?.latency_since(before))
+}

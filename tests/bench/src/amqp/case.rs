@@ -1,0 +1,247 @@
+//! One measurement: fresh queues of a broker, a fresh Redis, and a folder with the configuration of
+//! a host. What is published and watched here is so for all sides alike.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ExchangeKind};
+use ordain::broker::{Broker, Topology};
+use ordain::config::{Loaded, Source};
+use ordain_servers::{Rabbit, Redis};
+use tempfile::TempDir;
+
+use super::load::{Load, Planned, key_name};
+
+/// The stream, its exchange and its queue.
+pub(super) const STREAM: &str = "bench";
+/// Where messages go: an exchange and the queue behind it.
+pub(super) const OUT: &str = "out";
+/// Messages published before their confirms are waited for.
+const OUTSTANDING: usize = 2_000;
+/// Between two bursts of a steady load.
+const BEAT: Duration = Duration::from_millis(1);
+
+/// What a case is made of.
+#[derive(Debug, Clone)]
+pub(super) struct CaseOptions {
+    pub(super) plugins: PathBuf,
+    pub(super) partitions: u32,
+    /// `appendfsync` of Redis.
+    pub(super) fsync: String,
+    /// The host keeps everything in its embedded store.
+    pub(super) embedded: bool,
+    /// The handler emits to the queue [`OUT`].
+    pub(super) emits: bool,
+}
+
+/// See the module.
+pub(super) struct Case {
+    pub(super) redis: Redis,
+    /// Where `ordain.toml` is.
+    pub(super) home: TempDir,
+    pub(super) loaded: Loaded,
+    /// Where the host tells of itself, if this build does.
+    pub(super) admin: Option<u16>,
+    emits: bool,
+    queues: Vec<String>,
+    connection: Connection,
+    publishing: Channel,
+    watching: Channel,
+}
+
+impl Case {
+    pub(super) async fn new(options: &CaseOptions, rabbit: &Rabbit) -> Result<Self> {
+        let redis = Redis::start(&[&format!("appendfsync {}", options.fsync)])?;
+        let home = tempfile::tempdir()?;
+        let file = home.path().join("ordain.toml");
+        let text = config(options, rabbit, &redis);
+        // Ports of the system: nobody else takes this one before the host does, most likely.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let with_admin = format!("{text}[admin]\nlisten = \"127.0.0.1:{port}\"\n");
+        let (loaded, admin) = match parse(&file, &with_admin) {
+            Ok(loaded) => (loaded, Some(port)),
+            Err(_) => (parse(&file, &text)?, None),
+        };
+        fs::write(&file, if admin.is_some() { &with_admin } else { &text })?;
+        let (broker, topology) = broker(&loaded)?;
+        let connection = broker.connect("bench").await?;
+        topology.prepare(&broker, &connection, false).await?;
+        let publishing = connection.create_channel().await?;
+        publishing.confirm_select(ConfirmSelectOptions::default()).await?;
+        let watching = connection.create_channel().await?;
+        if options.emits {
+            declare_out(&watching).await?;
+        }
+        let queues = (0..options.partitions).map(|number| topology.queue(number)).collect();
+        let emits = options.emits;
+        Ok(Self { redis, home, loaded, admin, emits, queues, connection, publishing, watching })
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.home.path().join("ordain.toml")
+    }
+
+    /// Publishes a load as fast as the broker confirms it.
+    pub(super) async fn fill(&self, load: &Load) -> Result<()> {
+        let mut confirms = VecDeque::with_capacity(OUTSTANDING);
+        for planned in &load.deliveries {
+            if confirms.len() == OUTSTANDING
+                && let Some(oldest) = confirms.pop_front()
+            {
+                confirmed(oldest).await?;
+            }
+            confirms.push_back(self.publish(load, *planned).await?);
+        }
+        for confirm in confirms {
+            confirmed(confirm).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes a part of a load at so many events a second; the rate that was reached.
+    pub(super) async fn pace(&self, load: &Load, part: &[Planned], rate: f64) -> Result<f64> {
+        let mut left = part.iter();
+        let mut confirms = FuturesOrdered::new();
+        let mut beat = tokio::time::interval(BEAT);
+        let (started, mut sent) = (Instant::now(), 0);
+        while left.len() > 0 || !confirms.is_empty() {
+            tokio::select! {
+                _ = beat.tick(), if left.len() > 0 => {
+                    let due = (started.elapsed().as_secs_f64() * rate) as usize;
+                    let room = OUTSTANDING - confirms.len();
+                    let burst = due.saturating_sub(sent).min(room);
+                    for planned in left.by_ref().take(burst) {
+                        let confirm = self.publish(load, *planned).await?;
+                        confirms.push_back(confirmed(confirm));
+                        sent += 1;
+                    }
+                }
+                Some(confirmed) = confirms.next() => confirmed?,
+            }
+        }
+        Ok(sent as f64 / started.elapsed().as_secs_f64())
+    }
+
+    async fn publish(&self, load: &Load, planned: Planned) -> Result<lapin::PublisherConfirm> {
+        let (properties, data) = load.event(planned);
+        let (exchange, key) = (STREAM.into(), key_name(planned.key).into());
+        let options = BasicPublishOptions::default();
+        Ok(self.publishing.basic_publish(exchange, key, options, &data, properties).await?)
+    }
+
+    /// Deliveries of a load that are done, as far as the broker tells at once: those that are no
+    /// longer ready to be delivered or, where each makes a message, the messages. So many are under
+    /// way besides as the consumer's prefetch allows, at the beginning and at the end alike.
+    pub(super) async fn done(&self, deliveries: u64) -> Result<u64> {
+        if self.emits {
+            return self.messages().await;
+        }
+        let mut ready = 0;
+        for queue in &self.queues {
+            ready += u64::from(self.look(queue).await?.message_count());
+        }
+        Ok(deliveries.saturating_sub(ready))
+    }
+
+    /// Messages that came to the queue behind the handler.
+    pub(super) async fn messages(&self) -> Result<u64> {
+        Ok(self.look(OUT).await?.message_count().into())
+    }
+
+    /// Whether each queue has a consumer.
+    pub(super) async fn is_consumed(&self) -> Result<bool> {
+        for queue in &self.queues {
+            if self.look(queue).await?.consumer_count() == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn look(&self, queue: &str) -> Result<lapin::Queue> {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let looked = self.watching.queue_declare(queue.into(), passive, FieldTable::default());
+        looked.await.with_context(|| format!("the queue {queue}"))
+    }
+
+    /// Removes the queues. All that was in them must have been acknowledged.
+    pub(super) async fn end(self) -> Result<()> {
+        for queue in &self.queues {
+            let options = QueueDeleteOptions::default();
+            let left = self.watching.queue_delete(queue.as_str().into(), options).await?;
+            ensure!(left == 0, "{left} deliveries of {queue} are not acknowledged");
+        }
+        if self.emits {
+            self.watching.queue_delete(OUT.into(), QueueDeleteOptions::default()).await?;
+        }
+        Ok(self.connection.close(200, "done".into()).await?)
+    }
+}
+
+async fn confirmed(confirm: lapin::PublisherConfirm) -> Result<()> {
+    ensure!(confirm.await?.is_ack(), "the broker has refused an event");
+    Ok(())
+}
+
+async fn declare_out(channel: &Channel) -> Result<()> {
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let nothing = FieldTable::default;
+    channel.exchange_declare(OUT.into(), ExchangeKind::Topic, durable, nothing()).await?;
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    channel.queue_declare(OUT.into(), durable, arguments).await?;
+    let options = QueueBindOptions::default();
+    Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
+}
+
+/// The host's configuration: defaults, but for where everything is.
+fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis) -> String {
+    let (plugins, partitions) = (options.plugins.display(), options.partitions);
+    let mut text = format!("[plugins]\ndir = \"{plugins}\"\n");
+    let mut add = |line: &str| {
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "{line}");
+    };
+    if !options.embedded {
+        add(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url()));
+    }
+    add(&format!("[broker]\nurl = \"{}\"", rabbit.url()));
+    add(&format!("[streams.{STREAM}]\nhandler = \"probe\""));
+    add(&format!(
+        "source = {{ kind = \"amqp\", exchange = \"{STREAM}\", queue = \"{STREAM}\", \
+         partitions = {partitions} }}"
+    ));
+    if options.emits {
+        add(&format!("[sinks.{OUT}]\nkind = \"amqp\"\nexchange = \"{OUT}\""));
+    }
+    text
+}
+
+fn parse(file: &Path, text: &str) -> Result<Loaded> {
+    let loaded = Loaded::parse(file, text, &|_| None)?;
+    loaded.unsupported()?;
+    Ok(loaded)
+}
+
+/// Where the events of a configuration are.
+pub(super) fn broker(loaded: &Loaded) -> Result<(Broker, Topology)> {
+    let config = loaded.config.broker.as_ref().context("a broker")?;
+    // Quiet connections are probed as seldom as the client of most people does.
+    let heartbeat = Duration::from_mins(1);
+    let broker = Broker::new(config.url.0.expose(), heartbeat).map_err(anyhow::Error::msg)?;
+    let stream = loaded.config.streams.values().next().context("a stream")?;
+    let Source::Amqp(source) = &stream.source else { anyhow::bail!("its source is a queue") };
+    Ok((broker, Topology::of(source)))
+}

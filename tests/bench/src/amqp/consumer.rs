@@ -1,0 +1,162 @@
+//! A consumer as a process of its own: the sides that are written here, and what they share.
+
+mod bare;
+mod hand;
+mod unordered;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer as Deliveries};
+use ordain::broker::Broker;
+use ordain::config::{Loaded, Source};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::SETTLE;
+use super::case::broker;
+use super::latency::Ages;
+
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Takes deliveries and acknowledges them, many at once.
+    Bare,
+    /// The same, and publishes a message for each.
+    BarePublish,
+    /// 64 tasks without order, each event recorded in Redis.
+    Tasks,
+    /// The same, one event after the other.
+    Serial,
+    /// Our pipeline without the sequencer.
+    Unordered,
+}
+
+/// Takes all events of one load, and ends. With percentiles it prints them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Consumer {
+    kind: Kind,
+    /// The configuration of a host.
+    #[arg(long)]
+    config: PathBuf,
+    /// The Redis.
+    #[arg(long)]
+    redis: String,
+    /// How many events there are.
+    #[arg(long)]
+    events: u64,
+    /// So many first ones do not count for the percentiles.
+    #[arg(long)]
+    cold: usize,
+}
+
+/// How far a consumer is.
+#[derive(Debug)]
+struct Progress {
+    left: AtomicU64,
+    finished: Notify,
+    ages: Mutex<Ages>,
+}
+
+impl Progress {
+    /// These events are done.
+    fn done<'a>(&self, data: impl IntoIterator<Item = &'a [u8]>) {
+        let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
+        data.into_iter().for_each(|data| ages.done(data));
+    }
+
+    /// So many are acknowledged.
+    fn acknowledged(&self, count: u64) {
+        if self.left.fetch_sub(count, Ordering::Relaxed) == count {
+            self.finished.notify_one();
+        }
+    }
+}
+
+/// What a partition is consumed with.
+struct Partition {
+    channel: Channel,
+    deliveries: Deliveries,
+    progress: Arc<Progress>,
+}
+
+impl Consumer {
+    pub(crate) fn run(&self) -> Result<()> {
+        // As the host's.
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.consume())
+    }
+
+    async fn consume(&self) -> Result<()> {
+        let loaded = Loaded::load(&self.config)?;
+        let progress = Arc::new(Progress {
+            left: AtomicU64::new(self.events),
+            finished: Notify::new(),
+            ages: Mutex::default(),
+        });
+        if self.kind == Kind::Unordered {
+            unordered::run(&loaded, &progress).await?;
+        } else {
+            self.each_partition(&loaded, &progress).await?;
+        }
+        let ages =
+            std::mem::take(&mut *progress.ages.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(latency) = ages.latency(self.cold) {
+            println!("{}", serde_json::to_string(&latency)?);
+        }
+        Ok(())
+    }
+
+    /// Consumes all partitions, each on a channel of its own, until everything is acknowledged.
+    async fn each_partition(&self, loaded: &Loaded, progress: &Arc<Progress>) -> Result<()> {
+        let (broker, topology) = broker(loaded)?;
+        let connection = broker.connect("consumer").await?;
+        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let mut consumers = JoinSet::new();
+        for number in 0..stream.source.partitions() {
+            let channel = connection.create_channel().await?;
+            let prefetch = BasicQosOptions::default();
+            channel.basic_qos(self.prefetch(&stream.source), prefetch).await?;
+            let queue = topology.queue(number);
+            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+            let deliveries =
+                channel.basic_consume(queue.as_str().into(), "".into(), options, nothing).await?;
+            let partition = Partition { channel, deliveries, progress: Arc::clone(progress) };
+            let (kind, redis, broker) = (self.kind, self.redis.clone(), broker.clone());
+            consumers.spawn(partition.run(kind, redis, broker));
+        }
+        tokio::select! {
+            () = progress.finished.notified() => {}
+            Some(ended) = consumers.join_next() => ended??,
+        }
+        ensure!(progress.left.load(Ordering::Relaxed) == 0, "the broker has ended a subscription");
+        // A channel that ends drops acknowledgements that its queue has not taken yet.
+        tokio::time::sleep(SETTLE).await;
+        Ok(connection.close(200, "done".into()).await?)
+    }
+
+    fn prefetch(&self, source: &Source) -> u16 {
+        match self.kind {
+            Kind::Bare | Kind::BarePublish | Kind::Unordered => {
+                source.prefetch().try_into().unwrap_or(u16::MAX)
+            }
+            Kind::Tasks | Kind::Serial => hand::PREFETCH,
+        }
+    }
+}
+
+impl Partition {
+    async fn run(self, kind: Kind, redis: String, broker: Broker) -> Result<()> {
+        match kind {
+            Kind::BarePublish => bare::consume_and_publish(self, &broker).await,
+            Kind::Tasks => hand::tasks(self, &redis).await,
+            Kind::Serial => hand::serial(self, &redis).await,
+            Kind::Bare | Kind::Unordered => bare::consume(self).await,
+        }
+    }
+}

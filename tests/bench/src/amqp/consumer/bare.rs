@@ -1,0 +1,93 @@
+//! The ceiling: deliveries are taken and acknowledged, many at once, and nothing is done with them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures_util::StreamExt as _;
+use lapin::options::{BasicAckOptions, BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, PublisherConfirm};
+use ordain::broker::Broker;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::Partition;
+use crate::amqp::case::OUT;
+
+/// Deliveries that one acknowledgement is for.
+const BATCH: usize = 256;
+/// Those that are left over are acknowledged after so long without another one.
+const IDLE: Duration = Duration::from_millis(100);
+/// Batches whose messages are not confirmed: about as many messages as a broker is sent ahead.
+const UNCONFIRMED: usize = 8;
+
+const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
+
+pub(super) async fn consume(partition: Partition) -> Result<()> {
+    let Partition { channel, deliveries, progress } = partition;
+    let mut batches = deliveries.ready_chunks(BATCH);
+    let (mut last, mut waiting) = (0, 0);
+    loop {
+        match timeout(IDLE, batches.next()).await {
+            Ok(Some(batch)) => {
+                for delivery in batch {
+                    let delivery = delivery?;
+                    progress.done([&*delivery.data]);
+                    (last, waiting) = (delivery.delivery_tag, waiting + 1);
+                }
+                if waiting < BATCH as u64 {
+                    continue;
+                }
+            }
+            Ok(None) => return Ok(()),
+            Err(_) if waiting == 0 => continue,
+            Err(_) => {}
+        }
+        channel.basic_ack(last, MULTIPLE).await?;
+        progress.acknowledged(std::mem::take(&mut waiting));
+    }
+}
+
+/// A delivery is acknowledged when its message is confirmed.
+pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -> Result<()> {
+    let Partition { channel, deliveries, progress } = partition;
+    let publishing = broker.connect("publisher").await?.create_channel().await?;
+    publishing.confirm_select(ConfirmSelectOptions::default()).await?;
+    let (hand_on, mut published) =
+        mpsc::channel::<(u64, Vec<(PublisherConfirm, Vec<u8>)>)>(UNCONFIRMED);
+    let acknowledging = tokio::spawn(async move {
+        while let Some((last, confirms)) = published.recv().await {
+            let count = confirms.len() as u64;
+            for (confirm, data) in confirms {
+                ensure!(confirm.await?.is_ack(), "the broker has refused a message");
+                progress.done([&*data]);
+            }
+            channel.basic_ack(last, MULTIPLE).await?;
+            progress.acknowledged(count);
+        }
+        Ok(())
+    });
+    let mut batches = deliveries.ready_chunks(BATCH);
+    while let Some(batch) = batches.next().await {
+        let mut confirms = Vec::with_capacity(batch.len());
+        let mut last = 0;
+        for delivery in batch {
+            let delivery = delivery?;
+            let id = delivery.properties.message_id().clone().unwrap_or_default();
+            let properties = BasicProperties::default()
+                .with_message_id(id)
+                .with_type("emitted".into())
+                .with_content_type("application/octet-stream".into())
+                .with_delivery_mode(2);
+            let (key, options) = (delivery.routing_key.clone(), BasicPublishOptions::default());
+            let confirm =
+                publishing.basic_publish(OUT.into(), key, options, &delivery.data, properties);
+            confirms.push((confirm.await?, delivery.data));
+            last = delivery.delivery_tag;
+        }
+        if hand_on.send((last, confirms)).await.is_err() {
+            break;
+        }
+    }
+    drop(hand_on);
+    acknowledging.await?
+}

@@ -1,0 +1,72 @@
+//! What people write by hand: a mark in Redis for each event, so that a repeat is known, the
+//! handler, its state into Redis, an acknowledgement for each event.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use lapin::message::Delivery;
+use lapin::options::BasicAckOptions;
+use redis::aio::MultiplexedConnection;
+
+use super::{Partition, Progress};
+
+/// Events under way where order does not matter.
+const TASKS: usize = 64;
+/// Deliveries that are not acknowledged: enough that the next one is always there.
+pub(super) const PREFETCH: u16 = 256;
+/// What the keys of marks and of states begin with.
+pub(in crate::amqp) const MARK: &str = "seen:";
+pub(in crate::amqp) const STATE: &str = "state:";
+
+/// 64 at a time, in no order.
+pub(super) async fn tasks(partition: Partition, redis: &str) -> Result<()> {
+    let Partition { deliveries, progress, .. } = partition;
+    let connection = connect(redis).await?;
+    let each = |delivery| {
+        let (connection, progress) = (connection.clone(), Arc::clone(&progress));
+        async move { tokio::spawn(take(delivery, connection, progress)).await? }
+    };
+    deliveries.map_err(anyhow::Error::from).try_for_each_concurrent(TASKS, each).await
+}
+
+/// One after the other, in the order of the queue.
+pub(super) async fn serial(partition: Partition, redis: &str) -> Result<()> {
+    let Partition { mut deliveries, progress, .. } = partition;
+    let connection = connect(redis).await?;
+    while let Some(delivery) = deliveries.next().await {
+        take(delivery?, connection.clone(), Arc::clone(&progress)).await?;
+    }
+    Ok(())
+}
+
+async fn connect(redis: &str) -> Result<MultiplexedConnection> {
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(redis)?;
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+async fn take(
+    delivery: Delivery,
+    mut redis: MultiplexedConnection,
+    progress: Arc<Progress>,
+) -> Result<()> {
+    let id = delivery.properties.message_id().as_ref().context("an event has an id")?;
+    let mut mark = redis::cmd("SET");
+    mark.arg(format!("{MARK}{id}")).arg(1).arg("NX");
+    let is_new: Option<String> = mark.query_async(&mut redis).await?;
+    if is_new.is_some() {
+        let mut put = redis::cmd("HSET");
+        put.arg(format!("{STATE}{}", delivery.routing_key)).arg("data").arg(handle(&delivery.data));
+        let () = put.query_async(&mut redis).await?;
+    }
+    progress.done([&*delivery.data]);
+    delivery.ack(BasicAckOptions::default()).await?;
+    progress.acknowledged(1);
+    Ok(())
+}
+
+/// The same as the handler `probe` does with `put`.
+fn handle(data: &[u8]) -> &[u8] {
+    data
+}

@@ -1,0 +1,343 @@
+//! Our pipeline without its order: the host's own source, workers and store, and nothing that puts
+//! events of a key behind one another. Each delivery is executed as it comes, on no state; numbers
+//! are kept in a table only because the store's commits are conditional on them.
+//!
+//! It is here to show what order costs. No configuration of the host leads here.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use ordain::broker::{self, Broker, ConsumerOptions, Decoder};
+use ordain::config::{Loaded, Source as SourceConfig, Stream};
+use ordain::plugin::{Pool, Results, StreamContext, Turns};
+use ordain::run::{Handlers, handlers, open_store};
+use ordain::source::{Acknowledged, Deliveries, Source};
+use ordain::store::{Claimed, Partition, Store};
+use ordain_core::{
+    Batch, Change, CommitReply, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn, TurnDone,
+    Verdict, shard_of,
+};
+use tokio::sync::mpsc;
+
+use super::Progress;
+use crate::amqp::SETTLE;
+use crate::amqp::case::broker as broker_of;
+
+/// Bunches of results that wait, as in the host.
+const INBOX: usize = ordain::driver::INBOX;
+
+/// Runs all partitions until everything is acknowledged.
+pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>) -> Result<()> {
+    let Handlers { engine, active } = handlers(loaded)?;
+    let store = open_store(loaded, None).await?;
+    let (broker, topology) = broker_of(loaded)?;
+    let broker = Arc::new(broker);
+    let pool = Pool::start(&engine)?;
+    let (name, stream) = loaded.config.streams.iter().next().context("a stream")?;
+    let mut lines = tokio::task::JoinSet::new();
+    for number in 0..stream.source.partitions() {
+        let partition = Partition { stream: name.shared(), number };
+        let claimed = store.claim(&partition).await?;
+        let (send, results) = mpsc::channel(INBOX);
+        let handler = Arc::clone(&active[&*stream.handler]);
+        let version = handler.version().clone();
+        let done = Box::new(move |results| drop(send.blocking_send(results)));
+        let turns = pool.attach(StreamContext::new(name.shared(), [""; 0]), handler, done);
+        let options =
+            consumer(stream, name.shared(), Arc::clone(&broker), topology.clone(), number);
+        let line = Line {
+            shards: Shards::new(&store, &partition, &claimed, loaded, stream, version),
+            source: broker::start(options),
+            turns,
+            results,
+            room: stream.source.prefetch(),
+            window: Window::default(),
+            progress: Arc::clone(progress),
+        };
+        lines.spawn(line.run());
+    }
+    tokio::select! {
+        () = progress.finished.notified() => {}
+        Some(ended) = lines.join_next() => {
+            ended??;
+            bail!("a source ended");
+        }
+    }
+    tokio::time::sleep(SETTLE).await;
+    lines.shutdown().await;
+    Ok(())
+}
+
+fn consumer(
+    stream: &Stream,
+    name: Arc<str>,
+    broker: Arc<Broker>,
+    topology: broker::Topology,
+    partition: u32,
+) -> ConsumerOptions {
+    let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
+    let decoder =
+        Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20, key: source.key.clone() };
+    ConsumerOptions {
+        broker,
+        topology,
+        partition,
+        stream: name,
+        prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
+        decoder,
+        must_be_there: false,
+    }
+}
+
+/// One partition.
+struct Line {
+    shards: Shards,
+    source: Source,
+    turns: Turns,
+    results: mpsc::Receiver<Results>,
+    /// Deliveries that may still be taken.
+    room: usize,
+    window: Window,
+    progress: Arc<Progress>,
+}
+
+impl Line {
+    async fn run(mut self) -> Result<()> {
+        let acknowledge = self.source.acknowledge.take().context("a broker is acknowledged")?;
+        loop {
+            tokio::select! {
+                biased;
+                Some(answer) = self.shards.asked.next() => {
+                    let committed = self.shards.committed(answer?)?;
+                    self.progress.done(committed.iter().map(|it| it.event.data()));
+                    self.room += committed.len();
+                    let before = self.window.first;
+                    for under in &committed {
+                        self.window.finish(under.delivery);
+                    }
+                    let through = self.window.first;
+                    if through > before {
+                        acknowledge.send_replace(Acknowledged { generation: 1, through });
+                        self.progress.acknowledged(through - before);
+                    }
+                }
+                Some(results) = self.results.recv() => {
+                    for done in results.take() {
+                        self.shards.executed(done)?;
+                    }
+                }
+                deliveries = self.source.deliveries.recv(), if self.room > 0 => {
+                    self.take(deliveries.context("the source failed")?)?;
+                }
+            }
+            self.shards.commit();
+        }
+    }
+
+    fn take(&mut self, deliveries: Deliveries) -> Result<()> {
+        ensure!(deliveries.generation == 1, "the connection was lost");
+        let mut turns = Vec::with_capacity(deliveries.items.len());
+        for (event, _) in deliveries.items {
+            let event = event.map_err(|letter| anyhow::anyhow!("{}", letter.error))?;
+            turns.push(self.shards.turn(self.window.add(), Arc::new(event)));
+            self.room = self.room.saturating_sub(1);
+        }
+        self.turns.submit(turns);
+        Ok(())
+    }
+}
+
+/// Which deliveries are done with, from the first that is not.
+#[derive(Default)]
+struct Window {
+    /// So many are, from the first on.
+    first: u64,
+    done: VecDeque<bool>,
+}
+
+impl Window {
+    /// The number of the next delivery, from 0 on.
+    fn add(&mut self) -> u64 {
+        self.done.push_back(false);
+        self.first + self.done.len() as u64 - 1
+    }
+
+    fn finish(&mut self, delivery: u64) {
+        self.done[(delivery - self.first) as usize] = true;
+        while self.done.pop_front_if(|done| *done).is_some() {
+            self.first += 1;
+        }
+    }
+}
+
+/// A delivery on its way.
+struct Under {
+    delivery: u64,
+    key: Key,
+    event: Arc<Event>,
+    state: Change,
+}
+
+/// A shard, and what it answered.
+type Answer = (usize, CommitReply);
+
+/// What is executed, by shard, and committed in batches, one under way for each.
+struct Shards {
+    store: Arc<dyn Store>,
+    partition: Partition,
+    claimed: Claimed,
+    /// Events of a commit.
+    batch: usize,
+    digests: usize,
+    version: ordain_core::Version,
+    serial: u64,
+    executing: HashMap<u64, Under>,
+    all: Vec<Shard>,
+    asked: FuturesUnordered<BoxFuture<'static, Result<Answer>>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    number: u64,
+    jobs: HashMap<Key, Job>,
+    executed: VecDeque<Under>,
+    committing: Vec<Under>,
+}
+
+impl Shards {
+    fn new(
+        store: &Arc<dyn Store>,
+        partition: &Partition,
+        claimed: &Claimed,
+        loaded: &Loaded,
+        stream: &Stream,
+        version: ordain_core::Version,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            partition: partition.clone(),
+            claimed: claimed.clone(),
+            batch: loaded.config.runtime.batch,
+            digests: stream.digests,
+            version,
+            serial: 0,
+            executing: HashMap::new(),
+            all: (0..store.shards()).map(|_| Shard::default()).collect(),
+            asked: FuturesUnordered::new(),
+        }
+    }
+
+    /// What executes a delivery.
+    fn turn(&mut self, delivery: u64, event: Arc<Event>) -> Turn {
+        self.serial += 1;
+        let key: Key = event.key().into();
+        let turn = Turn {
+            token: Token { lane: 0, serial: self.serial },
+            key: Arc::clone(&key),
+            state: None,
+            events: vec![(event.sequence().unwrap_or_default(), Arc::clone(&event))],
+            fresh: false,
+            bytes: usize::MAX,
+        };
+        let under = Under { delivery, key, event, state: Change::Keep };
+        self.executing.insert(self.serial, under);
+        turn
+    }
+
+    fn executed(&mut self, done: TurnDone) -> Result<()> {
+        let mut under = self.executing.remove(&done.token.serial).context("a turn of ours")?;
+        ensure!(matches!(done.verdicts[..], [Verdict::Effect { .. }]), "{:?}", done.failure);
+        under.state = done.state;
+        let shard = shard_of(&under.key, self.store.shards()) as usize;
+        self.all[shard].executed.push_back(under);
+        Ok(())
+    }
+
+    /// Commits what is executed of each shard that has no commit under way.
+    fn commit(&mut self) {
+        for at in 0..self.all.len() {
+            let shard = &mut self.all[at];
+            if !shard.committing.is_empty() || shard.executed.is_empty() {
+                continue;
+            }
+            let count = shard.executed.len().min(self.batch);
+            shard.committing = shard.executed.drain(..count).collect();
+            shard.number += 1;
+            let (number, number_of_shard) = (shard.number, at as u32);
+            let writes = shard.writes(self.digests, &self.version, self.partition.number);
+            let batch = Batch {
+                shard: number_of_shard,
+                number,
+                writes,
+                letters: Vec::new(),
+                forward: false,
+            };
+            let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+            let claim = self.claimed.claim;
+            self.asked.push(Box::pin(async move {
+                Ok((at, store.commit(&partition, claim, Arc::new(batch)).await))
+            }));
+        }
+    }
+
+    /// The deliveries that a commit was of.
+    fn committed(&mut self, (at, reply): Answer) -> Result<Vec<Under>> {
+        let CommitReply::Applied(applied) = reply else { bail!("shard {at}: {reply:?}") };
+        ensure!(applied.refused.is_empty(), "shard {at}: {:?}", applied.refused);
+        let shard = &mut self.all[at];
+        let committed = std::mem::take(&mut shard.committing);
+        for under in &committed {
+            if let Some(job) = shard.jobs.get_mut(&under.key) {
+                job.fill_times(applied.time);
+            }
+        }
+        Ok(committed)
+    }
+}
+
+impl Shard {
+    /// One write for each key of what is to be committed.
+    fn writes(
+        &mut self,
+        digests: usize,
+        version: &ordain_core::Version,
+        partition: u32,
+    ) -> Vec<JobWrite> {
+        let mut places: HashMap<Key, usize> = HashMap::new();
+        let mut writes: Vec<JobWrite> = Vec::with_capacity(self.committing.len());
+        for under in &mut self.committing {
+            let job =
+                self.jobs.entry(Arc::clone(&under.key)).or_insert_with(|| Job::new(1, partition));
+            let expect = if job.next == 1 { Expect::Absent } else { Expect::Next(job.next) };
+            job.next += 1;
+            job.digests.push(under.event.content(), digests);
+            job.version = Some(version.clone());
+            let place = *places.entry(Arc::clone(&under.key)).or_insert(writes.len());
+            if place == writes.len() {
+                writes.push(write(&under.key, expect, job));
+            }
+            writes[place].job = job.clone();
+            writes[place].state = std::mem::take(&mut under.state);
+        }
+        writes
+    }
+}
+
+fn write(key: &Key, expect: Expect, job: &Job) -> JobWrite {
+    JobWrite {
+        key: Arc::clone(key),
+        expect,
+        job: job.clone(),
+        state: Change::Keep,
+        messages: Vec::new(),
+        letters: Vec::new(),
+        consumed: Vec::new(),
+        spill: Vec::new(),
+        ids: std::iter::empty().collect(),
+        due_in: None,
+        expire_in: None,
+    }
+}

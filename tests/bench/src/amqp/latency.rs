@@ -1,0 +1,60 @@
+//! From the moment when an event is published to the moment when a side regards it as done.
+
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Where an event's data says when it was published, in us since the Unix epoch; 0 where it does
+/// not.
+pub(super) const STAMP: Range<usize> = 0..8;
+
+/// Two percentiles of one side.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Latency {
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+}
+
+/// The clock of all processes of a run.
+pub(super) fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Before 1970 there were no events.
+    now.map_or(0, |now| now.as_micros() as u64)
+}
+
+/// How old events were when they were done, each of them: exact, and small for some seconds.
+#[derive(Debug, Default)]
+pub(super) struct Ages(Vec<u32>);
+
+impl Ages {
+    /// Notes that an event with this data is done.
+    pub(super) fn done(&mut self, data: &[u8]) {
+        let stamp = data.get(STAMP).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
+        if let Some(stamp @ 1..) = stamp {
+            self.0.push(u32::try_from(now_us().saturating_sub(stamp)).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// The percentiles without the first events, which meet a cold process; nothing where there are
+    /// no others.
+    pub(super) fn latency(mut self, cold: usize) -> Option<Latency> {
+        self.0.drain(..cold.min(self.0.len()));
+        self.0.sort_unstable();
+        let last = self.0.len().checked_sub(1)?;
+        let ms = |part: f64| f64::from(self.0[(last as f64 * part) as usize]) / 1_000.0;
+        Some(Latency { p50_ms: ms(0.50), p99_ms: ms(0.99) })
+    }
+}
+
+#[test]
+fn percentiles_are_of_what_comes_after_the_cold_start() {
+    let ages =
+        Ages((0..10).map(|_| 90_000_000).chain((1..=1_000).rev().map(|us| us * 1_000)).collect());
+    let latency = ages.latency(10).expect("there are 1,000");
+    assert_eq!((latency.p50_ms, latency.p99_ms), (500.0, 990.0));
+    let mut ages = Ages::default();
+    ages.done(&[0; 256]);
+    ages.done(b"short");
+    assert!(ages.latency(0).is_none(), "neither shows when it was published");
+}

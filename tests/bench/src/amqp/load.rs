@@ -1,0 +1,155 @@
+//! Which events are published, in which order, and how they look.
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::latency::{STAMP, now_us};
+
+/// Bytes of an event's data.
+const DATA: usize = 256;
+/// Keys where there are many.
+const MANY: u32 = 10_000;
+/// How much an event that is out of order may be late, in events.
+const DISTANCE: usize = 100;
+/// Of a disturbed load, the part of events that come twice.
+const TWICE: f64 = 0.05;
+
+/// How events are spread over keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// Each of 10,000 as often.
+    Many,
+    /// Of 10,000 the first twice as often as the second, thrice as often as the third, and so on.
+    Zipf,
+    /// All of one key.
+    One,
+    /// As `Many`, shuffled within 100 events, with every twentieth event twice.
+    Disturbed,
+}
+
+/// One delivery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned {
+    pub(super) key: u32,
+    /// From 1 on.
+    pub(super) sequence: u32,
+}
+
+/// What is published, in order.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) deliveries: Vec<Planned>,
+    /// By key, how many events it has; a repeated one counts once.
+    pub(super) events: Vec<u32>,
+    /// The type of all events.
+    kind: &'static str,
+    /// Whether the data shows when an event was published: repeats of one could not.
+    stamped: bool,
+}
+
+impl Load {
+    /// A load of so many events; the same numbers always give the same.
+    pub(super) fn new(keys: Keys, events: usize, kind: &'static str) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let count = if keys == Keys::One { 1 } else { MANY };
+        let shares: Vec<f64> = (1..=count)
+            .scan(0.0, |sum, rank| {
+                *sum += if keys == Keys::Zipf { 1.0 / f64::from(rank) } else { 1.0 };
+                Some(*sum)
+            })
+            .collect();
+        let all = shares[shares.len() - 1];
+        let mut of_keys = vec![0; shares.len()];
+        let mut deliveries: Vec<Planned> = (0..events)
+            .map(|_| {
+                let at = rng.random_range(0.0..all);
+                let key = shares.partition_point(|share| *share <= at).min(shares.len() - 1);
+                of_keys[key] += 1;
+                Planned { key: key as u32, sequence: of_keys[key] }
+            })
+            .collect();
+        if keys == Keys::Disturbed {
+            deliveries = disturb(&deliveries, &mut rng);
+        }
+        Self { deliveries, events: of_keys, kind, stamped: keys != Keys::Disturbed }
+    }
+
+    /// Without those that come again.
+    pub(super) fn distinct(&self) -> u64 {
+        self.events.iter().copied().map(u64::from).sum()
+    }
+
+    /// Keys that have events.
+    pub(super) fn keys(&self) -> usize {
+        self.events.iter().filter(|events| **events > 0).count()
+    }
+
+    /// The first deliveries, and the others.
+    pub(super) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
+        self.deliveries.split_at(at.min(self.deliveries.len()))
+    }
+
+    /// An event as it is published now.
+    pub(super) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
+        let Planned { key, sequence } = planned;
+        let now = now_us();
+        let mut data = [b'.'; DATA];
+        data[STAMP].copy_from_slice(&if self.stamped { now } else { 0 }.to_le_bytes());
+        data[STAMP.end..][..4].copy_from_slice(&sequence.to_le_bytes());
+        let mut headers = FieldTable::default();
+        headers.insert("X-Sequence-ID".into(), AMQPValue::LongLongInt(sequence.into()));
+        headers
+            .insert("timestamp_in_ms".into(), AMQPValue::LongLongInt((now / 1_000).cast_signed()));
+        let properties = BasicProperties::default()
+            .with_message_id(format!("{key}/{sequence}").into())
+            .with_type(self.kind.into())
+            .with_content_type("application/octet-stream".into())
+            .with_delivery_mode(2)
+            .with_headers(headers);
+        (properties, data)
+    }
+}
+
+/// A key as it is published.
+pub(super) fn key_name(key: u32) -> String {
+    format!("order-{key}")
+}
+
+fn disturb(events: &[Planned], rng: &mut ChaCha8Rng) -> Vec<Planned> {
+    let mut placed = Vec::with_capacity(events.len() * 11 / 10);
+    for (at, event) in events.iter().enumerate() {
+        placed.push((at + rng.random_range(0..=DISTANCE), *event));
+        if rng.random_bool(TWICE) {
+            placed.push((at + rng.random_range(0..=DISTANCE), *event));
+        }
+    }
+    placed.sort_by_key(|(at, _)| *at);
+    placed.into_iter().map(|(_, event)| event).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_is_there_and_some_twice() {
+        for keys in [Keys::Many, Keys::Zipf, Keys::One, Keys::Disturbed] {
+            let load = Load::new(keys, 20_000, "put");
+            let mut seen: Vec<_> = load.deliveries.iter().map(|it| (it.key, it.sequence)).collect();
+            let in_order = seen.is_sorted_by_key(|(_, sequence)| *sequence);
+            assert_eq!(in_order, keys == Keys::One);
+            seen.sort_unstable();
+            seen.dedup();
+            let expected = (0..)
+                .zip(&load.events)
+                .flat_map(|(key, events)| (1..=*events).map(move |sequence| (key, sequence)));
+            assert!(seen.iter().copied().eq(expected), "{keys:?}");
+            assert_eq!(load.distinct(), 20_000);
+            let again = load.deliveries.len() - 20_000;
+            let expected = if keys == Keys::Disturbed { 800..1_200 } else { 0..1 };
+            assert!(expected.contains(&again), "{again} of {keys:?}");
+        }
+    }
+}

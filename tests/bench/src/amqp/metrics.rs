@@ -1,0 +1,119 @@
+//! What the host tells of itself: a histogram of its `/metrics`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::latency::Latency;
+
+/// From the event's own time to its commit.
+const NAME: &str = "ordain_publish_to_commit_seconds";
+/// For an answer of a host that is busy.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Events by the upper bound of their bucket, in ns so that bounds can be compared; cumulative.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Histogram(BTreeMap<u64, u64>);
+
+impl Histogram {
+    /// Asks a host that listens on this port of 127.0.0.1.
+    pub(super) async fn scrape(port: u16) -> Result<Self> {
+        let asked = async {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            anyhow::Ok(answer)
+        };
+        let answer = tokio::time::timeout(ANSWER, asked).await.context("no answer")??;
+        let (head, body) = answer.split_once("\r\n\r\n").context("an answer of HTTP")?;
+        ensure!(head.split(' ').nth(1) == Some("200"), "/metrics: {head}");
+        Ok(Self::parse(body))
+    }
+
+    /// Adds up all streams in a text of Prometheus.
+    fn parse(text: &str) -> Self {
+        let mut buckets = BTreeMap::new();
+        for line in text.lines() {
+            let Some((bound, count)) = bucket(line) else { continue };
+            *buckets.entry(bound).or_default() += count;
+        }
+        Self(buckets)
+    }
+
+    /// Percentiles of the events since an earlier look; nothing where there were none.
+    pub(super) fn latency_since(&self, before: &Self) -> Option<Latency> {
+        let buckets: Vec<(u64, u64)> = self
+            .0
+            .iter()
+            .map(|(bound, count)| (*bound, count - before.0.get(bound).unwrap_or(&0)))
+            .collect();
+        let all = buckets.last().map(|(_, count)| *count).filter(|count| *count > 0)?;
+        let ms = |part: f64| interpolated(&buckets, all as f64 * part) / 1e6;
+        Some(Latency { p50_ms: ms(0.50), p99_ms: ms(0.99) })
+    }
+}
+
+/// A line such as `NAME_bucket{stream="orders",le="0.005"} 12`.
+fn bucket(line: &str) -> Option<(u64, u64)> {
+    let (labels, count) = line.strip_prefix(NAME)?.strip_prefix("_bucket{")?.split_once("} ")?;
+    let bound = labels.split(',').find_map(|label| label.strip_prefix("le=\""))?;
+    let seconds: f64 = bound.trim_end_matches('"').parse().ok()?;
+    // The conversion makes the infinite bound the greatest.
+    Some(((seconds * 1e9) as u64, count.parse::<f64>().ok()? as u64))
+}
+
+/// Where among the bounds so many events lie, as if they were spread evenly within a bucket. Of the
+/// last bucket, which has no bound, only its beginning is known.
+fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
+    let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
+    let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);
+    match buckets.get(at) {
+        Some((to, count)) if *to < u64::MAX => {
+            let part = (rank - before as f64) / (count - before) as f64;
+            from as f64 + part * (to - from) as f64
+        }
+        _ => from as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(counts: [u64; 4]) -> String {
+        let bounds = ["0.001", "0.01", "0.1", "+Inf"];
+        let lines = bounds.iter().zip(counts).map(|(bound, count)| {
+            format!("{NAME}_bucket{{stream=\"bench\",le=\"{bound}\"}} {count}\n")
+        });
+        let lines: String = lines.collect();
+        format!("# TYPE {NAME} histogram\n{lines}{NAME}_sum{{stream=\"bench\"}} 1.5\nother 1\n")
+    }
+
+    #[test]
+    fn percentiles_are_of_what_came_between_two_looks() {
+        let (before, after) = (text([0, 10, 10, 10]), text([0, 110, 209, 210]));
+        let latency =
+            Histogram::parse(&after).latency_since(&Histogram::parse(&before)).expect("200 events");
+        assert!((latency.p50_ms - 10.0).abs() < 1e-9, "{latency:?}");
+        // 98 of 99 on the way from 10 to 100 ms.
+        assert!((latency.p99_ms - (10.0 + 90.0 * 98.0 / 99.0)).abs() < 1e-9, "{latency:?}");
+    }
+
+    #[test]
+    fn what_is_beyond_the_last_bound_is_at_least_that() {
+        let none = Histogram::default();
+        let latency = Histogram::parse(&text([0, 0, 0, 7])).latency_since(&none).expect("7 events");
+        assert!((latency.p50_ms - 100.0).abs() < 1e-9, "{latency:?}");
+    }
+
+    #[test]
+    fn without_events_there_is_no_latency() {
+        let same = Histogram::parse(&text([1, 2, 3, 3]));
+        assert!(same.latency_since(&same).is_none());
+        assert!(Histogram::parse("other 1\n").latency_since(&Histogram::default()).is_none());
+    }
+}

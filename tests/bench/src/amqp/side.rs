@@ -1,0 +1,172 @@
+//! A side as a process: one of the consumers of this program, or the host.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum as _;
+use ordain::run::open_store;
+use ordain::store::KeyFilter;
+use serde_json::Value;
+
+use super::case::{Case, STREAM};
+use super::consumer::Kind;
+use super::latency::Latency;
+use super::load::{Load, key_name};
+
+/// Between two looks at a process that is to end.
+const LOOK: Duration = Duration::from_millis(5);
+/// For the end of a process that has nothing left to do.
+const END: Duration = Duration::from_mins(1);
+/// Keys read at a time.
+const PAGE: usize = 1_000;
+
+/// What consumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Consumer(Kind),
+    Host,
+}
+
+/// A running side. Dropping it kills it.
+pub(super) struct Running {
+    who: Who,
+    child: Child,
+    out: PathBuf,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts it. `events` is how many deliveries there will be, the first of which do not count for
+    /// the percentiles; the host has no end of its own.
+    pub(super) fn start(
+        who: Who,
+        ordain: &std::path::Path,
+        case: &Case,
+        (events, cold): (usize, usize),
+    ) -> Result<Self> {
+        let mut command = match who {
+            Who::Consumer(kind) => {
+                let kind = kind.to_possible_value().context("each has a name")?;
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["side", "amqp", kind.get_name(), "--config"]).arg(case.config());
+                command.args(["--redis", &case.redis.url(), "--events", &events.to_string()]);
+                command.args(["--cold", &cold.to_string()]);
+                command
+            }
+            Who::Host => {
+                let mut command = Command::new(ordain.canonicalize()?);
+                command.args(["run", "--json"]);
+                command
+            }
+        };
+        let (out, log) = (case.home.path().join("out"), case.home.path().join("log"));
+        command.current_dir(case.home.path()).stdin(Stdio::null());
+        command.stdout(File::create(&out)?).stderr(File::create(&log)?);
+        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        Ok(Self { who, child, out, log })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// It must not have failed.
+    pub(super) fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) if !status.success() => bail!("it ended with {status}: {}", self.told()),
+            _ => Ok(()),
+        }
+    }
+
+    fn told(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it; what it printed.
+    pub(super) fn finish(mut self) -> Result<Value> {
+        if self.who == Who::Host {
+            let id = self.id().to_string();
+            ensure!(
+                Command::new("kill").args(["-s", "TERM", &id]).status()?.success(),
+                "no `kill`"
+            );
+        }
+        let started = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            ensure!(started.elapsed() < END, "it does not end: {}", self.told());
+            std::thread::sleep(LOOK);
+        }
+        self.check()?;
+        let printed = fs::read_to_string(&self.out)?;
+        if printed.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&printed).with_context(|| printed.clone())
+    }
+
+    /// The same of a consumer that prints percentiles.
+    pub(super) fn finish_with_latency(self) -> Result<Option<Latency>> {
+        Ok(serde_json::from_value(self.finish()?)?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended already, or the benchmark has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Who {
+    /// That all of a load was done, once the process has ended. A side that loses events is fast.
+    pub(super) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
+        match self {
+            Self::Host => {
+                let (settled, dead) = (&printed["settled"], &printed["dead_total"]);
+                let expected = load.distinct();
+                ensure!(*settled == expected, "{settled} events are settled of {expected}");
+                ensure!(*dead == 0, "{dead} dead letters");
+                check_store(case, load).await
+            }
+            Self::Consumer(Kind::Unordered) => check_store(case, load).await,
+            Self::Consumer(Kind::Tasks | Kind::Serial) => {
+                let keys = case.redis.command(&["DBSIZE"])?.int().context("a number")?;
+                // A mark for each event, a state for each key.
+                let expected = load.distinct() + load.keys() as u64;
+                ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
+                Ok(())
+            }
+            // The empty queue says it.
+            Self::Consumer(Kind::Bare | Kind::BarePublish) => Ok(()),
+        }
+    }
+}
+
+/// Every key's next number is that behind its last event.
+async fn check_store(case: &Case, load: &Load) -> Result<()> {
+    let store = open_store(&case.loaded, Some(END)).await?;
+    let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
+    let mut found = std::collections::BTreeMap::new();
+    loop {
+        let page = store.keys(STREAM, &filter).await?;
+        for row in page.rows {
+            let job = row.job.map_err(anyhow::Error::msg)?;
+            found.insert(row.key.to_string(), job.next);
+        }
+        filter.cursor = page.cursor;
+        if filter.cursor.is_none() {
+            break;
+        }
+    }
+    for (key, events) in (0..).zip(&load.events).filter(|(_, events)| **events > 0) {
+        let (key, expected) = (key_name(key), u64::from(*events) + 1);
+        let next = found.remove(&key);
+        ensure!(next == Some(expected), "key {key}: next is {next:?} instead of {expected}");
+    }
+    ensure!(found.is_empty(), "keys that nobody published: {found:?}");
+    Ok(())
+}
