@@ -18,7 +18,8 @@ pub(crate) struct Report {
     notes: Vec<String>,
 }
 
-/// The medians of one side. What does not apply is left out.
+/// The medians of one side. Of what does not apply, the figures that all benchmarks have are empty,
+/// and the others are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
@@ -27,7 +28,6 @@ pub(crate) struct Row {
     pub(crate) ns_per_event: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instructions_per_event: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_s_per_million: Option<f64>,
     /// Parts of that, where several processes do the work.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,11 +36,8 @@ pub(crate) struct Row {
     pub(crate) rabbitmq_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redis_cpu_s_per_million: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_mib: Option<f64>,
 }
 
