@@ -19,7 +19,7 @@ use clap::Args;
 use ordain_servers::Rabbit;
 
 use crate::Common;
-use crate::process::{cpu_seconds, peak};
+use crate::process::{cpu_seconds, machine_cpu_seconds, peak};
 use crate::report::{Report, Row};
 use case::{Case, CaseOptions};
 pub(crate) use consumer::Consumer;
@@ -39,6 +39,10 @@ pub(crate) struct AmqpArgs {
     /// Queues that the events are spread over.
     #[arg(long, default_value_t = 1)]
     partitions: u32,
+    /// Deliveries that are not acknowledged: another number than the host's default, also for `B0`,
+    /// `unordered` and `B0_publish`.
+    #[arg(long)]
+    prefetch: Option<u16>,
     /// When Redis syncs its log (`appendfsync`), the same for all sides.
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
@@ -146,6 +150,7 @@ async fn measure(args: &AmqpArgs, side: &Side, rabbit: &Rabbit) -> Result<Row> {
     let options = CaseOptions {
         plugins: args.common.plugins.canonicalize()?,
         partitions: args.partitions,
+        prefetch: args.prefetch,
         fsync: args.fsync.clone(),
         embedded: side.embedded,
         emits: side.emits,
@@ -200,8 +205,9 @@ async fn throughput(
     side.who.check(case, load, &printed).await?;
     // A repeat is no event of its own.
     let events = (total - first) as f64 * load.distinct() as f64 / total as f64;
-    let [consumer, rabbitmq, redis] =
-        [0, 1, 2].map(|at| Some((used[at] - before[at]) / (events / 1e6)));
+    let used = [0, 1, 2, 3].map(|at| used[at] - before[at]);
+    tell(side, seconds, used);
+    let [consumer, rabbitmq, redis, _] = used.map(|used| Some(used / (events / 1e6)));
     Ok(Row {
         side: side.name.to_owned(),
         events_per_s: events / seconds,
@@ -214,9 +220,21 @@ async fn throughput(
     })
 }
 
-/// Processor time so far: the side's process, RabbitMQ, Redis.
-fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 3]> {
-    Ok([cpu_seconds(running.id())?, rabbit.cpu()?, case.redis.cpu()?])
+/// Processor time so far: the side's process, RabbitMQ, Redis, and all that runs on the machine.
+fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
+    let all = machine_cpu_seconds()?;
+    Ok([cpu_seconds(running.id())?, rabbit.cpu()?, case.redis.cpu()?, all])
+}
+
+/// Says who had the processors: a machine that others use gives no figures to quote.
+fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
+    let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
+    let others = (all - consumer - rabbitmq - redis).max(0.0);
+    eprintln!(
+        "{}: busy processors: consumer {consumer:.2}, RabbitMQ {rabbitmq:.2}, Redis {redis:.2}, \
+         others {others:.2}",
+        side.name
+    );
 }
 
 /// Waits until so many deliveries are done; how many are.
@@ -224,14 +242,14 @@ async fn until(running: &mut Running, case: &Case, total: u64, enough: u64) -> R
     let (mut last, mut moved) = (0, Instant::now());
     loop {
         let done = case.done(total).await?;
-        if done >= enough {
+        if let Some(done) = done.filter(|done| *done >= enough) {
             return Ok(done);
         }
-        if done > last {
+        if let Some(done) = done.filter(|done| *done > last) {
             (last, moved) = (done, Instant::now());
         }
         running.check()?;
-        ensure!(moved.elapsed() < STUCK, "{done} of {total} are done, and no more for {STUCK:?}");
+        ensure!(moved.elapsed() < STUCK, "{last} of {total} are done, and no more for {STUCK:?}");
         tokio::time::sleep(LOOK).await;
     }
 }

@@ -68,6 +68,17 @@ pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?).context("a line with processor times")
 }
 
+/// Processor time of all that runs on this machine so far.
+pub(crate) fn machine_cpu_seconds() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks = line.context("a line of all processors")?.split_whitespace().map(str::parse::<f64>);
+    let ticks: Vec<f64> = ticks.collect::<Result<_, _>>()?;
+    // user, nice and system are before what was idle, interrupts and what other machines took behind.
+    let busy = ticks.iter().enumerate().filter(|(at, _)| matches!(at, 0..=2 | 5..=7));
+    Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / TICKS_PER_SECOND)
+}
+
 /// Processor time of this process so far.
 pub(crate) fn own_cpu_seconds() -> Result<f64> {
     cpu_of(&fs::read_to_string("/proc/self/stat")?).context("a line with the processor times")

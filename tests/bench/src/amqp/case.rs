@@ -37,6 +37,8 @@ const BEAT: Duration = Duration::from_millis(1);
 pub(super) struct CaseOptions {
     pub(super) plugins: PathBuf,
     pub(super) partitions: u32,
+    /// Another one than the host's default.
+    pub(super) prefetch: Option<u16>,
     /// `appendfsync` of Redis.
     pub(super) fsync: String,
     /// The host keeps everything in its embedded store.
@@ -143,18 +145,24 @@ impl Case {
     /// Deliveries of a load that are done, as far as the broker tells at once: those that are no
     /// longer ready to be delivered or, where each makes a message, the messages. So many are under
     /// way besides as the consumer's prefetch allows, at the beginning and at the end alike.
-    pub(super) async fn done(&self, deliveries: u64) -> Result<u64> {
+    /// Nothing where the broker does not know: a queue that is too busy to be asked shows neither
+    /// messages nor consumers.
+    pub(super) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
-            return self.messages().await;
+            return Ok(Some(self.messages().await?));
         }
         let mut ready = 0;
         for queue in &self.queues {
-            ready += u64::from(self.look(queue).await?.message_count());
+            let look = self.look(queue).await?;
+            if look.consumer_count() == 0 && look.message_count() == 0 {
+                return Ok(None);
+            }
+            ready += u64::from(look.message_count());
         }
-        Ok(deliveries.saturating_sub(ready))
+        Ok(Some(deliveries.saturating_sub(ready)))
     }
 
-    /// Messages that came to the queue behind the handler.
+    /// Messages that came to the queue behind the handler; none where it is too busy.
     pub(super) async fn messages(&self) -> Result<u64> {
         Ok(self.look(OUT).await?.message_count().into())
     }
@@ -219,9 +227,10 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis) -> String {
     }
     add(&format!("[broker]\nurl = \"{}\"", rabbit.url()));
     add(&format!("[streams.{STREAM}]\nhandler = \"probe\""));
+    let prefetch = options.prefetch.map(|it| format!(", prefetch = {it}")).unwrap_or_default();
     add(&format!(
         "source = {{ kind = \"amqp\", exchange = \"{STREAM}\", queue = \"{STREAM}\", \
-         partitions = {partitions} }}"
+         partitions = {partitions}{prefetch} }}"
     ));
     if options.emits {
         add(&format!("[sinks.{OUT}]\nkind = \"amqp\"\nexchange = \"{OUT}\""));

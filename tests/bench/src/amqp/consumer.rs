@@ -8,17 +8,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer as Deliveries};
 use ordain::broker::Broker;
 use ordain::config::{Loaded, Source};
-use tokio::sync::Notify;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use super::SETTLE;
 use super::case::broker;
 use super::latency::Ages;
 
@@ -37,7 +36,7 @@ pub(crate) enum Kind {
     Unordered,
 }
 
-/// Takes all events of one load, and ends. With percentiles it prints them.
+/// Takes all events of one load, and waits for SIGTERM. Then it prints percentiles, if it has some.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consumer {
     kind: Kind,
@@ -59,7 +58,6 @@ pub(crate) struct Consumer {
 #[derive(Debug)]
 struct Progress {
     left: AtomicU64,
-    finished: Notify,
     ages: Mutex<Ages>,
 }
 
@@ -72,9 +70,7 @@ impl Progress {
 
     /// So many are acknowledged.
     fn acknowledged(&self, count: u64) {
-        if self.left.fetch_sub(count, Ordering::Relaxed) == count {
-            self.finished.notify_one();
-        }
+        self.left.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -94,16 +90,16 @@ impl Consumer {
 
     async fn consume(&self) -> Result<()> {
         let loaded = Loaded::load(&self.config)?;
-        let progress = Arc::new(Progress {
-            left: AtomicU64::new(self.events),
-            finished: Notify::new(),
-            ages: Mutex::default(),
-        });
+        let mut end = signal(SignalKind::terminate())?;
+        let progress =
+            Arc::new(Progress { left: AtomicU64::new(self.events), ages: Mutex::default() });
         if self.kind == Kind::Unordered {
-            unordered::run(&loaded, &progress).await?;
+            unordered::run(&loaded, &progress, &mut end).await?;
         } else {
-            self.each_partition(&loaded, &progress).await?;
+            self.each_partition(&loaded, &progress, &mut end).await?;
         }
+        let left = progress.left.load(Ordering::Relaxed);
+        ensure!(left == 0, "{left} deliveries are not acknowledged");
         let ages =
             std::mem::take(&mut *progress.ages.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(latency) = ages.latency(self.cold) {
@@ -112,8 +108,13 @@ impl Consumer {
         Ok(())
     }
 
-    /// Consumes all partitions, each on a channel of its own, until everything is acknowledged.
-    async fn each_partition(&self, loaded: &Loaded, progress: &Arc<Progress>) -> Result<()> {
+    /// Consumes all partitions, each on a channel of its own.
+    async fn each_partition(
+        &self,
+        loaded: &Loaded,
+        progress: &Arc<Progress>,
+        end: &mut Signal,
+    ) -> Result<()> {
         let (broker, topology) = broker(loaded)?;
         let connection = broker.connect("consumer").await?;
         let stream = loaded.config.streams.values().next().context("a stream")?;
@@ -131,12 +132,12 @@ impl Consumer {
             consumers.spawn(partition.run(kind, redis, broker));
         }
         tokio::select! {
-            () = progress.finished.notified() => {}
-            Some(ended) = consumers.join_next() => ended??,
+            _ = end.recv() => {}
+            Some(ended) = consumers.join_next() => {
+                ended??;
+                bail!("the broker has ended a subscription");
+            }
         }
-        ensure!(progress.left.load(Ordering::Relaxed) == 0, "the broker has ended a subscription");
-        // A channel that ends drops acknowledgements that its queue has not taken yet.
-        tokio::time::sleep(SETTLE).await;
         Ok(connection.close(200, "done".into()).await?)
     }
 

@@ -32,7 +32,6 @@ pub(super) enum Who {
 
 /// A running side. Dropping it kills it.
 pub(super) struct Running {
-    who: Who,
     child: Child,
     out: PathBuf,
     log: PathBuf,
@@ -40,7 +39,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts it. `events` is how many deliveries there will be, the first of which do not count for
-    /// the percentiles; the host has no end of its own.
+    /// the percentiles.
     pub(super) fn start(
         who: Who,
         ordain: &std::path::Path,
@@ -66,18 +65,18 @@ impl Running {
         command.current_dir(case.home.path()).stdin(Stdio::null());
         command.stdout(File::create(&out)?).stderr(File::create(&log)?);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-        Ok(Self { who, child, out, log })
+        Ok(Self { child, out, log })
     }
 
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// It must not have failed.
+    /// It must not have ended.
     pub(super) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
-            Some(status) if !status.success() => bail!("it ended with {status}: {}", self.told()),
-            _ => Ok(()),
+            Some(status) => bail!("it ended with {status}: {}", self.told()),
+            None => Ok(()),
         }
     }
 
@@ -87,19 +86,18 @@ impl Running {
 
     /// Ends it; what it printed.
     pub(super) fn finish(mut self) -> Result<Value> {
-        if self.who == Who::Host {
-            let id = self.id().to_string();
-            ensure!(
-                Command::new("kill").args(["-s", "TERM", &id]).status()?.success(),
-                "no `kill`"
-            );
-        }
+        let id = self.id().to_string();
+        let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
+        ensure!(status.success(), "`kill -s TERM {id}` failed: {}", self.told());
         let started = Instant::now();
-        while self.child.try_wait()?.is_none() {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
             ensure!(started.elapsed() < END, "it does not end: {}", self.told());
             std::thread::sleep(LOOK);
-        }
-        self.check()?;
+        };
+        ensure!(status.success(), "it ended with {status}: {}", self.told());
         let printed = fs::read_to_string(&self.out)?;
         if printed.is_empty() {
             return Ok(Value::Null);

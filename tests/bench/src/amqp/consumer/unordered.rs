@@ -20,17 +20,17 @@ use ordain_core::{
     Batch, Change, CommitReply, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn, TurnDone,
     Verdict, shard_of,
 };
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::Progress;
-use crate::amqp::SETTLE;
 use crate::amqp::case::broker as broker_of;
 
 /// Bunches of results that wait, as in the host.
 const INBOX: usize = ordain::driver::INBOX;
 
-/// Runs all partitions until everything is acknowledged.
-pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>) -> Result<()> {
+/// Runs all partitions until the end.
+pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Signal) -> Result<()> {
     let Handlers { engine, active } = handlers(loaded)?;
     let store = open_store(loaded, None).await?;
     let (broker, topology) = broker_of(loaded)?;
@@ -60,13 +60,12 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>) -> Result<()>
         lines.spawn(line.run());
     }
     tokio::select! {
-        () = progress.finished.notified() => {}
+        _ = end.recv() => {}
         Some(ended) = lines.join_next() => {
             ended??;
             bail!("a source ended");
         }
     }
-    tokio::time::sleep(SETTLE).await;
     lines.shutdown().await;
     Ok(())
 }
