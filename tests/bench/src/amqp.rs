@@ -70,10 +70,11 @@ const fn side(name: &'static str, who: Who, events: u32) -> Side {
     Side { name, who, keys: Keys::Many, events, emits: false, embedded: false }
 }
 
-const SIDES: [Side; 11] = [
+const SIDES: [Side; 12] = [
     side("B0", Who::Consumer(Kind::Bare), 300_000),
     side("B1", Who::Consumer(Kind::Tasks), 80_000),
-    side("B2", Who::Consumer(Kind::Serial), 20_000),
+    side("B2", Who::Consumer(Kind::Single), 5_000),
+    side("B2_ahead", Who::Consumer(Kind::Serial), 40_000),
     side("many_keys", Who::Host, 200_000),
     Side { keys: Keys::Zipf, ..side("zipf_keys", Who::Host, 200_000) },
     Side { keys: Keys::One, ..side("one_key", Who::Host, 200_000) },
@@ -84,10 +85,11 @@ const SIDES: [Side; 11] = [
     Side { emits: true, ..side("emit", Who::Host, 100_000) },
 ];
 
-const RATIOS: [(&str, &str); 9] = [
+const RATIOS: [(&str, &str); 10] = [
     ("many_keys", "B0"),
     ("many_keys", "B1"),
     ("many_keys", "B2"),
+    ("many_keys", "B2_ahead"),
     ("one_key", "many_keys"),
     ("zipf_keys", "many_keys"),
     ("disturbed", "many_keys"),

@@ -30,7 +30,9 @@ pub(crate) enum Kind {
     BarePublish,
     /// 64 tasks without order, each event recorded in Redis.
     Tasks,
-    /// The same, one event after the other.
+    /// The same, one event after the other, and the broker hands out no other meanwhile.
+    Single,
+    /// The same, with the next ones handed out ahead.
     Serial,
     /// Our pipeline without the sequencer.
     Unordered,
@@ -147,6 +149,7 @@ impl Consumer {
                 source.prefetch().try_into().unwrap_or(u16::MAX)
             }
             Kind::Tasks | Kind::Serial => hand::PREFETCH,
+            Kind::Single => 1,
         }
     }
 }
@@ -156,7 +159,7 @@ impl Partition {
         match kind {
             Kind::BarePublish => bare::consume_and_publish(self, &broker).await,
             Kind::Tasks => hand::tasks(self, &redis).await,
-            Kind::Serial => hand::serial(self, &redis).await,
+            Kind::Single | Kind::Serial => hand::serial(self, &redis).await,
             Kind::Bare | Kind::Unordered => bare::consume(self).await,
         }
     }

@@ -131,7 +131,7 @@ impl Who {
                 check_store(case, load).await
             }
             Self::Consumer(Kind::Unordered) => check_store(case, load).await,
-            Self::Consumer(Kind::Tasks | Kind::Serial) => {
+            Self::Consumer(Kind::Tasks | Kind::Single | Kind::Serial) => {
                 let keys = case.redis.command(&["DBSIZE"])?.int().context("a number")?;
                 // A mark for each event, a state for each key.
                 let expected = load.distinct() + load.keys() as u64;

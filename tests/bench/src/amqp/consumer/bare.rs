@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
+use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, PublisherConfirm};
 use ordain::broker::Broker;
@@ -68,10 +70,10 @@ pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -
     });
     let mut batches = deliveries.ready_chunks(BATCH);
     while let Some(batch) = batches.next().await {
-        let mut confirms = Vec::with_capacity(batch.len());
-        let mut last = 0;
-        for delivery in batch {
-            let delivery = delivery?;
+        let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
+        let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
+        // All at once: each alone would wait for the thread that writes it. They go in this order.
+        let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()
                 .with_message_id(id)
@@ -79,11 +81,11 @@ pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -
                 .with_content_type("application/octet-stream".into())
                 .with_delivery_mode(2);
             let (key, options) = (delivery.routing_key.clone(), BasicPublishOptions::default());
-            let confirm =
-                publishing.basic_publish(OUT.into(), key, options, &delivery.data, properties);
-            confirms.push((confirm.await?, delivery.data));
-            last = delivery.delivery_tag;
-        }
+            publishing.basic_publish(OUT.into(), key, options, &delivery.data, properties)
+        });
+        let confirms = try_join_all(sent).await?;
+        let data = batch.into_iter().map(|delivery| delivery.data);
+        let confirms = confirms.into_iter().zip(data).collect();
         if hand_on.send((last, confirms)).await.is_err() {
             break;
         }
