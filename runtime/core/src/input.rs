@@ -32,6 +32,9 @@ pub enum Input {
     /// The source will deliver everything unacknowledged again, under new positions (its
     /// connection was lost). It comes before the first of them.
     SourceReset,
+    /// The source delivers at most so many before some are acknowledged, which are fewer than
+    /// [`Settings::prefetch`](crate::Settings::prefetch) where they are large.
+    Window(usize),
     /// The source is at its end: gap clocks expire at once, since nothing more can come.
     SourceEnded,
     /// Answers [`Effect::Load`](crate::Effect::Load).

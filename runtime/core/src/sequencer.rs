@@ -102,6 +102,8 @@ pub struct Sequencer {
     effects: VecDeque<Effect>,
     /// The source is at its end.
     ended: bool,
+    /// As many deliveries as may be unacknowledged now.
+    prefetch: usize,
     draining: bool,
     stopped: bool,
     stats: Stats,
@@ -150,6 +152,7 @@ impl Sequencer {
             stopped: false,
             stats: Stats::default(),
             settled_times: Vec::new(),
+            prefetch: settings.prefetch,
             settings,
             #[cfg(feature = "faults")]
             fault: None,
@@ -163,7 +166,7 @@ impl Sequencer {
         if self.draining || self.stopped || self.filling() {
             return 0;
         }
-        let window = self.settings.prefetch.saturating_sub(self.window.len());
+        let window = self.prefetch.saturating_sub(self.window.len());
         window.min(self.room())
     }
 
@@ -257,6 +260,9 @@ impl Sequencer {
             Input::Arrived { delivery, event } => self.arrived(delivery, event),
             Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
             Input::SourceReset => self.window.reset(),
+            Input::Window(deliveries) => {
+                self.prefetch = deliveries.clamp(1, self.settings.prefetch);
+            }
             Input::SourceEnded => self.source_ended(),
             Input::Loaded { token, loaded } => self.loaded(token, loaded),
             Input::TurnDone(done) => self.turn_done(done),

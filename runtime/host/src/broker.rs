@@ -1,9 +1,10 @@
 //! RabbitMQ: where events come from, and where messages go.
 //!
 //! `connect` opens connections and says what their errors mean, `topology` declares queues.
-//! `consumer` takes deliveries in and acknowledges them, `watch` looks whether they come, `decode`
-//! makes events of them. `publish` sends messages that `encode` makes. Nothing here decides what
-//! becomes of an event: that a delivery is acknowledged, and which, is said by the sequencer.
+//! `consumer` takes deliveries in, as many ahead as `window` says, and acknowledges them; `watch`
+//! looks whether they come, `decode` makes events of them. `publish` sends messages that `encode`
+//! makes. Nothing here decides what becomes of an event: that a delivery is acknowledged, and which,
+//! is said by the sequencer.
 
 mod connect;
 mod consumer;
@@ -13,6 +14,7 @@ mod publish;
 mod topology;
 mod value;
 mod watch;
+mod window;
 
 pub use connect::{Broker, BrokerError};
 pub use consumer::{ConsumerOptions, start};

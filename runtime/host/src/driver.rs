@@ -320,6 +320,9 @@ impl Driver {
             self.waiting.clear();
             self.input(Input::SourceReset);
         }
+        if let Some(window) = deliveries.window {
+            self.input(Input::Window(window));
+        }
         self.waiting.extend(deliveries.items);
         self.taken.read(deliveries.print);
         self.source_ended = deliveries.end;

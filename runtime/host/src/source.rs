@@ -25,6 +25,8 @@ pub struct Deliveries {
     pub items: Vec<(Delivered, Position)>,
     /// What was read of the file up to the last of them; `None` of standard input.
     pub print: Option<Print>,
+    /// How many may be unacknowledged from now on, where that has changed.
+    pub window: Option<usize>,
     /// Nothing comes after them.
     pub end: bool,
 }

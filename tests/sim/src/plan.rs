@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) disturb: Disturbing,
     /// Whether the source is finite and says so when it is at its end.
     pub(crate) once: bool,
+    /// The source changes how many it delivers at a time.
+    pub(crate) windows: bool,
 }
 
 /// What the producers do, and what becomes of it on the way.
@@ -162,6 +164,7 @@ impl Plan {
             replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100 },
             disturb: Disturbing::default(),
             once: false,
+            windows: false,
         }
     }
 }

@@ -34,11 +34,12 @@ pub enum Profile {
     GoesBackTiny,
     GoesBackFifo,
     Damaged,
+    Windows,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -64,6 +65,7 @@ impl Profile {
         Self::GoesBackTiny,
         Self::GoesBackFifo,
         Self::Damaged,
+        Self::Windows,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -109,6 +111,14 @@ impl Profile {
                 two_partitions(plan, rng);
             }
             Self::Late => late(plan, rng),
+            // The source delivers fewer at a time, and more again.
+            Self::Windows => {
+                gappy(plan, rng);
+                failing(plan, rng);
+                disturbances(plan, rng, 6);
+                plan.windows = true;
+                plan.settings.prefetch = rng.pick(&[8, 40, 200]);
+            }
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => {
                 plan.producer.keys = 2;

@@ -1,11 +1,14 @@
 //! A broker that goes away and comes back while events are under way.
 
+use std::ops::RangeInclusive;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_tests::log::in_turn;
+use ordain_servers::Rabbit;
+use ordain_tests::log::{in_turn, line};
 use ordain_tests::service::Service;
+use serde_json::{Value, json};
 
 use super::support::Rig;
 
@@ -113,5 +116,34 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
     rig.check(&lines)?;
     service.signal("TERM")?;
     ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// Large events come as few at a time as fit into memory, small ones as many as are configured. With
+/// all of the large ones here at once the host would have 240 MB of them.
+#[test]
+fn large_and_small_events() -> Result<()> {
+    let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
+    let rig = Rig::on(Rabbit::start()?, small, "", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.signal("KILL")?;
+    service.wait()?;
+    let text = "x".repeat(500_000);
+    let of = |numbers: RangeInclusive<u64>, data: Value| -> Vec<String> {
+        let keys = |number| (1..=40).map(move |key| (format!("k{key}"), number));
+        numbers.flat_map(keys).map(|(key, number)| line(&key, number, &data)).collect()
+    };
+    let (large, small) = (of(1..=12, json!({ "n": text })), of(13..=62, json!({ "n": 1 })));
+    rig.publish(&large)?;
+    rig.publish(&small)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let lines = [large, small].concat();
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    let peak = service.peak_memory()?;
+    println!("at most {} MiB", peak >> 10);
+    ensure!(peak < 260 << 10, "{peak} KiB");
     Ok(())
 }

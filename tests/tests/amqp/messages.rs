@@ -122,3 +122,36 @@ fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
     assert_eq!((rig.home.lines("dead.ndjson"), letters.len()), (40, 40));
     Ok(())
 }
+
+/// AMQP's routing keys end at 255 bytes: a handler hears of it, and a dead letter is cut.
+#[test]
+fn routing_keys_that_are_too_long() -> Result<()> {
+    let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;
+    let config = rig.home.read("ordain.toml");
+    let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
+    rig.home.write("ordain.toml", config + dead)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let long = "k".repeat(300);
+    let event = |key: &str, sequence: &str| {
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let mut it = outgoing("", text(sequence), b"{}");
+        let mut headers = it.properties.headers().clone().unwrap_or_default();
+        headers.insert("case".into(), text(key));
+        it.properties = it.properties.with_headers(headers);
+        it
+    };
+    let sent = [event(&long, "1"), event(&long, "none"), event("short", "1")];
+    rig.client.publish("cases", &sent)?;
+    let taken = rig.client.take("out", 2)?;
+    let mut keys: Vec<_> = taken.iter().map(|it| it.routing_key.to_string()).collect();
+    keys.sort();
+    ensure!(keys == [&long[..255], "short"], "{keys:?}");
+    service.until_says("parked")?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let why = rig.home.output(&["keys", "why", "cases", &long])?;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    ensure!(why.contains("a routing key of 300 bytes; AMQP allows 255"), "{why}");
+    Ok(())
+}

@@ -59,7 +59,7 @@ impl Sequencer {
             && self.can_spill_head(head.lane)
         {
             let late = self.now >= head.at.saturating_add(self.settings.spill_after);
-            if late || head.behind > self.settings.prefetch / 2 {
+            if late || head.behind > self.prefetch / 2 {
                 self.lanes[head.lane].spill_all = true;
                 self.settle(head.lane);
             }
@@ -86,7 +86,7 @@ impl Sequencer {
     /// has moved on.
     pub(super) fn unload_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        let share = self.settings.memory_budget / self.settings.prefetch.max(1);
+        let share = self.settings.memory_budget / self.prefetch.max(1);
         if !self.fits()
             && (lane.runnable(&self.settings) || lane.rare.page.is_some())
             && lane.pending.is_empty()

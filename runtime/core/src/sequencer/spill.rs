@@ -255,7 +255,7 @@ impl Sequencer {
 
     /// Whether intake has stopped and nothing that runs will start it again.
     pub(super) fn stalled(&self) -> bool {
-        self.window.len() >= self.settings.prefetch
+        self.window.len() >= self.prefetch
             && self.turns == 0
             && self.loads_under_way.len() == 0
             && self.ready.is_empty()

@@ -29,6 +29,8 @@ use super::decode::Decoder;
 use super::topology::Topology;
 use super::value::table;
 use super::watch::{Flow, watch};
+use super::window::Window;
+use crate::driver::Shared;
 use crate::source::{Acknowledged, Deliveries, Position, READ_AHEAD, Source};
 
 /// Deliveries in a batch.
@@ -53,10 +55,14 @@ pub struct ConsumerOptions {
     pub stream: Arc<str>,
     /// Deliveries that are not acknowledged, at most.
     pub prefetch: u16,
+    /// What those that are not taken yet may take of memory, in bytes, about.
+    pub memory: usize,
     /// Makes events of them.
     pub decoder: Decoder,
     /// A queue that has gone may not be made again: its events had no numbers of their own.
     pub must_be_there: bool,
+    /// Where it is shown how many messages wait in the queue.
+    pub progress: Arc<Shared>,
 }
 
 /// Starts to consume. It goes on through whatever befalls the connection, until nobody takes its
@@ -80,27 +86,30 @@ async fn run(
     mut acknowledged: latest::Receiver<Acknowledged>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
-    let (mut generation, mut wait) = (0, BACKOFF.0);
+    let (mut generation, mut wait, mut lost) = (0, BACKOFF.0, false);
+    let mut window = Window::new(options.prefetch, options.memory, options.decoder.event_size);
     loop {
         generation += 1;
         let session = async {
-            let subscribed = subscribe(options, &queue, generation > 1);
+            let subscribed = subscribe(options, &queue, window.now(), generation > 1);
             let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
-            if generation > 1 {
+            if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "consuming again");
             }
             wait = BACKOFF.0;
             let flow = Flow::default();
             let subscription = Subscription { options, generation, channel: &channel, flow: &flow };
-            let lost = tokio::select! {
-                lost = subscription.run(consumer, deliver, &mut acknowledged) => lost,
-                error = watch(&options.broker, &connection, &queue, &flow) => Err(error),
+            let ended = tokio::select! {
+                ended = subscription.run(&mut window, consumer, deliver, &mut acknowledged) => ended,
+                error = watch(options, &connection, &queue, &flow) => Err(error),
             };
+            options.progress.set_lag(None);
             farewell(&connection, &channel).await;
-            lost
+            ended
         };
         let error = match session.await {
-            Ok(()) => return Ok(()),
+            Ok(Ended::Done) => return Ok(()),
+            Ok(Ended::Resized) => continue,
             Err(error) => error,
         };
         if let BrokerError::Refused(_) = &error
@@ -108,6 +117,7 @@ async fn run(
         {
             return Err(error);
         }
+        lost = true;
         if generation > 1 && wait > BACKOFF.0 {
             tracing::debug!(queue, %error, "still not consuming");
         } else {
@@ -141,33 +151,38 @@ async fn in_time<T>(
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
+    prefetch: u16,
     again: bool,
 ) -> Result<(Connection, Channel, Consumer), BrokerError> {
     let ConsumerOptions { broker, topology, stream, partition, must_be_there, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
-    match channel(options, queue, &connection).await {
+    let open = async || {
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+        Ok((channel, consumer))
+    };
+    match open().await.map_err(|error| broker.error(&error)) {
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
         // What is there is used as it is. What has gone is made again, with its bindings.
         Err(BrokerError::Refused(_)) if again && !must_be_there => {
             topology.prepare(broker, &connection, false).await?;
-            let (channel, consumer) = channel(options, queue, &connection).await?;
+            let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
             Ok((connection, channel, consumer))
         }
         Err(error) => Err(error),
     }
 }
 
-async fn channel(
-    options: &ConsumerOptions,
-    queue: &str,
-    connection: &Connection,
-) -> Result<(Channel, Consumer), BrokerError> {
-    let failed = |error| options.broker.error(&error);
-    let channel = connection.create_channel().await.map_err(failed)?;
-    channel.basic_qos(options.prefetch, BasicQosOptions::default()).await.map_err(failed)?;
-    let consuming = BasicConsumeOptions::default();
-    let consumer = channel.basic_consume(queue.into(), "".into(), consuming, FieldTable::default());
-    Ok((channel.clone(), consumer.await.map_err(failed)?))
+/// Why a subscription ended.
+enum Ended {
+    /// Nobody takes its deliveries any more.
+    Done,
+    /// The window has changed. A consumer keeps the one that it began with, and if another took its
+    /// place on the same channel, what is on its way would come behind what is newer: so all that is
+    /// not acknowledged comes again, in order.
+    Resized,
 }
 
 /// A channel on which a queue is consumed.
@@ -183,16 +198,18 @@ impl Subscription<'_> {
     /// channel is lost.
     async fn run(
         &self,
+        window: &mut Window,
         consumer: Consumer,
         deliver: &mpsc::Sender<Deliveries>,
         acknowledged: &mut latest::Receiver<Acknowledged>,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Ended, BrokerError> {
         let failed = |error| self.options.broker.error(&error);
         let mut batches = consumer.ready_chunks(BATCH);
+        let mut told = Some(usize::from(window.now()));
         let (mut taken, mut done) = (0, 0);
         let mut waiting: Option<Deliveries> = None;
         loop {
-            let has_room = waiting.is_none() && taken - done < u64::from(self.options.prefetch);
+            let has_room = waiting.is_none() && taken - done < window.now().into();
             self.flow.set(taken, has_room);
             tokio::select! {
                 biased;
@@ -203,12 +220,12 @@ impl Subscription<'_> {
                         acknowledge(self.channel, through).await.map_err(failed)?;
                     }
                     if changed.is_err() {
-                        return Ok(());
+                        return Ok(Ended::Done);
                     }
                 }
                 room = deliver.reserve(), if waiting.is_some() => match (room, waiting.take()) {
                     (Ok(room), Some(batch)) => room.send(batch),
-                    _ => return Ok(()),
+                    _ => return Ok(Ended::Done),
                 },
                 batch = batches.next(), if waiting.is_none() => {
                     let Some(batch) = batch else {
@@ -219,8 +236,15 @@ impl Subscription<'_> {
                     };
                     let batch: Vec<Delivery> =
                         batch.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-                    waiting = Some(self.decode(&batch, taken)?);
+                    waiting = Some(Deliveries { window: told.take(), ..self.decode(&batch, taken)? });
                     taken += batch.len() as u64;
+                    for delivery in &batch {
+                        window.note(delivery.data.len());
+                    }
+                    // Each subscription brings something on its way, however sizes alternate.
+                    if done > 0 && window.change() {
+                        return Ok(Ended::Resized);
+                    }
                 }
             }
         }

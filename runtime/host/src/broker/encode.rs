@@ -24,7 +24,7 @@ const PERSISTENT: u8 = 2;
 /// What is published.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) routing_key: String,
+    pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
     pub(super) body: Body,
 }
@@ -61,7 +61,7 @@ pub(super) fn message(stream: &str, message: &OutboxMessage, template: &RoutingK
         envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
     }
     Outgoing {
-        routing_key: template.fill(stream, key, inner.kind()),
+        routing_key: routing_key(template, stream, key, inner.kind()),
         properties: envelope.properties(),
         body: Body::Message(inner.clone()),
     }
@@ -90,7 +90,7 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
         envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
     }
     Outgoing {
-        routing_key: template.fill(stream, &letter.id.key, attributes.kind),
+        routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
         properties: envelope.properties(),
         body: match &letter.content {
             LetterContent::Nothing => Body::Nothing,
@@ -98,6 +98,14 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
             LetterContent::Event(event) => Body::Event(Arc::clone(event)),
         },
     }
+}
+
+/// A handler's message has none that is too long. That of a dead letter, or one from before the
+/// template was changed, is cut: the key is in a header as well.
+fn routing_key(template: &RoutingKey, stream: &str, key: &str, kind: &str) -> ShortString {
+    let mut filled = template.fill(stream, key, kind);
+    filled.truncate(filled.floor_char_boundary(RoutingKey::LIMIT));
+    filled.into()
 }
 
 /// Properties and headers that are being put together.

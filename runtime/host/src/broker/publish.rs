@@ -3,13 +3,18 @@
 //! a queue.
 
 use std::collections::BTreeSet;
+use std::future::{Future, ready};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::Either;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{Channel, Confirmation, Connection, Event as ConnectionEvent, ExchangeKind};
+use lapin::{
+    Channel, Confirmation, Connection, Event as ConnectionEvent, ExchangeKind, PublisherConfirm,
+};
 use ordain_core::DeadLetter;
 use tokio::time::timeout;
 
@@ -23,6 +28,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 /// For the next confirmation: more than a broker needs that syncs to a slow disk. After it the
 /// connection is given up.
 const CONFIRM: Duration = Duration::from_secs(20);
+/// Messages that are handed over before it is looked whether they are written.
+const GROUP: usize = 256;
 /// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -136,23 +143,7 @@ impl AmqpSink {
             Some(link) => link,
             None => self.connect().await.map_err(|error| error.to_string())?,
         };
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let mut confirms = Vec::with_capacity(self.outgoing.len());
-        let mut failed = None;
-        for (_, Outgoing { routing_key, properties, body }) in &self.outgoing {
-            let (exchange, key) = (self.exchange.as_str().into(), routing_key.as_str().into());
-            match link
-                .channel
-                .basic_publish(exchange, key, options, body.bytes(), properties.clone())
-                .await
-            {
-                Ok(confirm) => confirms.push(confirm),
-                Err(error) => {
-                    failed = Some(self.broker.error(&error).to_string());
-                    break;
-                }
-            }
-        }
+        let (confirms, mut failed) = self.publish(&link.channel).await;
         let (mut kept, mut unroutable) = (Vec::new(), None);
         let mut outgoing = std::mem::take(&mut self.outgoing).into_iter();
         for confirm in confirms {
@@ -173,7 +164,7 @@ impl AmqpSink {
             match confirmed {
                 Ok(Confirmation::Ack(None)) => {}
                 Ok(Confirmation::Ack(Some(_)) | Confirmation::NotRequested) => {
-                    unroutable.get_or_insert_with(|| message.1.routing_key.clone());
+                    unroutable.get_or_insert_with(|| message.1.routing_key.to_string());
                     kept.push(message);
                 }
                 Ok(Confirmation::Nack(_)) => {
@@ -199,6 +190,35 @@ impl AmqpSink {
                 self.exchange
             )),
         }
+    }
+
+    /// Publishes all in order, without waiting for one to be written before the next: so many
+    /// messages go into one write. Those that went, and why the next one did not.
+    async fn publish(&self, channel: &Channel) -> (Vec<PublisherConfirm>, Option<String>) {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let mut confirms = Vec::with_capacity(self.outgoing.len());
+        for group in self.outgoing.chunks(GROUP) {
+            let mut published = Vec::with_capacity(group.len());
+            for (_, Outgoing { routing_key, properties, body }) in group {
+                let (exchange, key) = (self.exchange.as_str().into(), routing_key.clone());
+                let body = body.bytes();
+                let publish =
+                    channel.basic_publish(exchange, key, options, body, properties.clone());
+                let mut publish = Box::pin(publish);
+                // The message is handed over here and now, behind those before it.
+                match publish.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(done) => published.push(Either::Left(ready(done))),
+                    Poll::Pending => published.push(Either::Right(publish)),
+                }
+            }
+            for published in published {
+                match published.await {
+                    Ok(confirm) => confirms.push(confirm),
+                    Err(error) => return (confirms, Some(self.broker.error(&error).to_string())),
+                }
+            }
+        }
+        (confirms, None)
     }
 
     /// The runs that have something here that is not published.

@@ -9,7 +9,8 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
 use tokio::time::{sleep, timeout};
 
-use super::connect::{Broker, BrokerError};
+use super::connect::BrokerError;
+use super::consumer::ConsumerOptions;
 
 /// Between two looks. A quorum queue counts its messages anew every five seconds.
 const EVERY: Duration = Duration::from_secs(5);
@@ -35,11 +36,12 @@ impl Flow {
 
 /// Watches until the queue is not there any more, or does not answer, or is silent.
 pub(super) async fn watch(
-    broker: &Broker,
+    options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
     flow: &Flow,
 ) -> BrokerError {
+    let ConsumerOptions { broker, progress, .. } = options;
     let channel = match connection.create_channel().await {
         Ok(channel) => channel,
         Err(error) => return broker.error(&error),
@@ -52,6 +54,7 @@ pub(super) async fn watch(
             Ok(Err(error)) => return broker.error(&error),
             Err(_) => return BrokerError::Away(format!("the queue {queue:?} does not answer")),
         };
+        progress.set_lag(Some(ready.into()));
         let taken = flow.taken.load(Relaxed);
         let stands = taken == before && flow.has_room.load(Relaxed) && ready > 0;
         (before, silent) = (taken, if stands { silent + 1 } else { 0 });

@@ -19,6 +19,20 @@ impl Scalar for RoutingKey {
 }
 
 impl RoutingKey {
+    /// Bytes of a routing key, at most: a short string of AMQP 0-9-1.
+    pub const LIMIT: usize = 255;
+
+    /// Whether the routing key of a message would be too long; how long it would be.
+    pub fn too_long(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
+        // Most are known to be short without being put together.
+        let most = self.0.len()
+            + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
+        if most <= Self::LIMIT {
+            return None;
+        }
+        Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT)
+    }
+
     /// The routing key of a message.
     pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
         if self.0 == "{key}" {

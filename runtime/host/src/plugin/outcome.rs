@@ -8,6 +8,7 @@ use super::failure::{failure, reason};
 use super::settings::{Limits, Size};
 use super::stream::StreamContext;
 use super::wire::{MessageReply, Outcome, Refusal, Reply, StateChange};
+use crate::config::RoutingKey;
 
 /// Headers by which a trace goes on: the first names the place in it, the second belongs to it.
 const TRACE_PARENT: &str = "traceparent";
@@ -78,6 +79,11 @@ fn accept_messages(
             broken(format!("message {index}, to the sink `{}`, has {what}", reply.sink))
         };
         message::check(reply).map_err(wrong)?;
+        let key = reply.key.as_deref().unwrap_or(event.key());
+        if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
+            let limit = RoutingKey::LIMIT;
+            return Err(wrong(format!("a routing key of {size} bytes; AMQP allows {limit}")));
+        }
         let message = pack(reply, event);
         message::check_size(&message, limits.event_size).map_err(wrong)?;
         size += message.memory();

@@ -1,16 +1,18 @@
 //! What a worker must know of the stream whose events it executes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::guest::{LogTarget, log_to_tracing};
+use crate::config::RoutingKey;
 
 /// What a worker must know of a stream.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
-    sinks: BTreeSet<Arc<str>>,
+    /// With the routing keys of those that have them.
+    sinks: BTreeMap<Arc<str>, Option<RoutingKey>>,
     pub(super) log: LogTarget,
 }
 
@@ -22,9 +24,16 @@ impl StreamContext {
     ) -> Self {
         Self {
             name: name.into(),
-            sinks: sinks.into_iter().map(Into::into).collect(),
+            sinks: sinks.into_iter().map(|sink| (sink.into(), None)).collect(),
             log: Arc::new(log_to_tracing),
         }
+    }
+
+    /// The same, with a sink whose messages get routing keys.
+    #[must_use]
+    pub fn with_routing_key(mut self, sink: impl Into<Arc<str>>, template: RoutingKey) -> Self {
+        self.sinks.insert(sink.into(), Some(template));
+        self
     }
 
     /// The same, writing somewhere else.
@@ -34,11 +43,16 @@ impl StreamContext {
     }
 
     pub(super) fn knows(&self, sink: &str) -> bool {
-        self.sinks.contains(sink)
+        self.sinks.contains_key(sink)
     }
 
     pub(super) fn sinks(&self) -> impl Iterator<Item = &str> {
-        self.sinks.iter().map(AsRef::as_ref)
+        self.sinks.keys().map(AsRef::as_ref)
+    }
+
+    /// Whether a message's routing key would be too long; how long it would be.
+    pub(super) fn routing_key_too_long(&self, sink: &str, key: &str, kind: &str) -> Option<usize> {
+        self.sinks.get(sink)?.as_ref()?.too_long(&self.name, key, kind)
     }
 }
 

@@ -5,19 +5,23 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use ordain_core::{Input, Ordering};
+use ordain_core::{Input, Ordering, Settings};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::{Handlers, RunError, numbering};
 use crate::broker::{self, Broker, ConsumerOptions, Topology};
 use crate::cloudevents::Decoder;
-use crate::config::{Config, Loaded, Name, Place, Share, Source as SourceConfig, Stream};
+use crate::config::{Config, Loaded, Name, Place, Share, Sink, Source as SourceConfig, Stream};
 use crate::driver::{INBOX, Note, Parts, Shared};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Job, Publisher, PublisherError, Target};
 use crate::source::{self, Checkpoint, FileOptions, Position};
 use crate::store::{Claim, Claimed, Partition, Store};
+
+/// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
+/// for events, states and outcomes.
+const AHEAD: usize = 4;
 
 /// What all partitions share while they are brought up.
 pub(super) struct Starting<'a> {
@@ -148,7 +152,12 @@ impl<'a> Starting<'a> {
         let version = Some(handler.version().clone());
         let (done, inbox) = mpsc::channel(INBOX);
         let publish = done.clone();
-        let context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
+        let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
+        for (sink, config) in &config.sinks {
+            if let Sink::Amqp(config) = config {
+                context = context.with_routing_key(sink.shared(), config.routing_key.clone());
+            }
+        }
         let turns = self.pool.attach(
             context,
             handler,
@@ -164,10 +173,11 @@ impl<'a> Starting<'a> {
                 drop(publish.blocking_send(Note::Input(Input::Published { shard, through })));
             }),
         };
-        let (source, checkpoint) = self.source(name, stream, partition.number).await?;
+        let settings = config.settings(stream, &share(config, stream, partition.number, version));
         let progress = Arc::new(Shared::new(partition.clone()));
+        let (source, checkpoint) = self.source(name, stream, &settings, &progress).await?;
         let parts = Parts {
-            settings: config.settings(stream, &share(config, stream, partition.number, version)),
+            settings,
             partition,
             claimed,
             store: Arc::clone(self.store),
@@ -189,7 +199,8 @@ impl<'a> Starting<'a> {
         &mut self,
         name: &Name,
         stream: &Stream,
-        partition: u32,
+        settings: &Settings,
+        progress: &Arc<Shared>,
     ) -> Result<(source::Source, Option<String>), RunError> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
         let config = match &stream.source {
@@ -200,15 +211,17 @@ impl<'a> Starting<'a> {
                 let options = ConsumerOptions {
                     broker: Arc::clone(broker),
                     topology: Topology::of(config),
-                    partition,
+                    partition: settings.partition,
                     stream: name.shared(),
-                    prefetch: config.prefetch.try_into().unwrap_or(u16::MAX),
+                    prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
+                    memory: settings.memory_budget / AHEAD,
                     decoder: broker::Decoder {
                         ordering: stream.ordering,
                         event_size,
                         key: config.key.clone(),
                     },
                     must_be_there: stream.ordering == Ordering::Fifo,
+                    progress: Arc::clone(progress),
                 };
                 return Ok((broker::start(options), None));
             }

@@ -167,6 +167,10 @@ impl World {
             let source = &mut self.sources[partition as usize];
             source.reconnect(&mut owner.connection, self.now + wait);
             self.plan_at(0, What::Tell(id, Input::SourceReset));
+            if self.plan.windows {
+                let window = self.rng.between(1, self.plan.settings.prefetch as u64);
+                self.plan_at(0, What::Tell(id, Input::Window(window as usize)));
+            }
         }
     }
 
