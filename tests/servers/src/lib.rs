@@ -20,7 +20,7 @@ mod wait;
 
 pub use cluster::{Cluster, Migration};
 pub use proxy::{Counts, Mode, Proxy};
-pub use rabbit::{Rabbit, RabbitOptions};
+pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, Snapshot};
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use programs::Programs;
+pub use programs::rabbit_version;
 
 use crate::port::{Port, free_everywhere};
 use crate::process::Process;

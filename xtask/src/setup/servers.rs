@@ -16,8 +16,8 @@ type Version = [u32; 3];
 /// A program that tests start.
 struct Server {
     program: &'static str,
-    /// What makes it print its version.
-    version: &'static [&'static str],
+    /// What says its version; nothing where it is missing.
+    version: fn() -> Result<Option<String>>,
     /// The oldest that will do.
     least: Version,
     /// Its package in Debian and Ubuntu, and in Homebrew.
@@ -31,17 +31,16 @@ struct Server {
 const SERVERS: [Server; 3] = [
     Server {
         program: "redis-server",
-        version: &["--version"],
+        version: || printed("redis-server", "--version"),
         least: [7, 0, 0],
         apt: "redis-server",
         brew: "redis",
         service: Some("redis-server"),
     },
-    // Its own script may want to be another user. What its package brings in is started by tests from
-    // where that lies, and tells its version by a file.
+    // Its own scripts may want to be another user, even to tell the version.
     Server {
-        program: "rabbitmqctl",
-        version: &["version"],
+        program: "rabbitmq-server",
+        version: || Ok(ordain_servers::rabbit_version()),
         least: [3, 10, 0],
         apt: "rabbitmq-server",
         brew: "rabbitmq",
@@ -50,7 +49,7 @@ const SERVERS: [Server; 3] = [
     // Makes the certificates of a server that speaks TLS.
     Server {
         program: "openssl",
-        version: &["version"],
+        version: || printed("openssl", "version"),
         least: [1, 1, 1],
         apt: "openssl",
         brew: "openssl",
@@ -63,25 +62,25 @@ const SERVERS: [Server; 3] = [
 pub(crate) fn servers() -> Result<()> {
     let mut found = Vec::new();
     for server in &SERVERS {
-        if printed_version(server)?.is_none() {
+        if (server.version)()?.is_none() {
             install(server)?;
         }
-        let printed = printed_version(server)?;
-        let printed = printed.with_context(|| {
+        let version = (server.version)()?;
+        let version = version.with_context(|| {
             format!("{} is installed, and not to be found in the PATH", server.program)
         })?;
-        found.push(format!("{} {}", server.program, shown(checked(server, &printed)?)));
+        found.push(format!("{} {}", server.program, shown(checked(server, &version)?)));
     }
     say(&format!("found for the tests: {}", found.join(", ")));
     Ok(())
 }
 
 /// What a program prints of its version; nothing where it is missing.
-fn printed_version(server: &Server) -> Result<Option<String>> {
-    match Command::new(server.program).args(server.version).output() {
+fn printed(program: &str, arg: &str) -> Result<Option<String>> {
+    match Command::new(program).arg(arg).output() {
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot start {}", server.program)),
+        Err(error) => Err(error).with_context(|| format!("cannot start {program}")),
     }
 }
 
@@ -89,9 +88,8 @@ fn printed_version(server: &Server) -> Result<Option<String>> {
 fn checked(server: &Server, printed: &str) -> Result<Version> {
     let Server { program, least, .. } = server;
     let version = version_in(printed);
-    let version = version.with_context(|| {
-        format!("`{program} {}` names no version: {printed:?}", server.version.join(" "))
-    })?;
+    let version =
+        version.with_context(|| format!("what {program} says names no version: {printed:?}"))?;
     ensure!(
         version >= *least,
         "{program} {} was found, which is too old for the tests: {}",

@@ -1,5 +1,6 @@
 //! Where the programs of RabbitMQ and Erlang are.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -19,20 +20,45 @@ pub(super) struct Programs {
 
 impl Programs {
     pub(super) fn find() -> Result<Self> {
-        let folder = PLACES.iter().find_map(|place| folder(Path::new(place)));
-        let folder = folder.or_else(|| Some(find("rabbitmq-server").ok()?.parent()?.to_owned()));
-        let folder = folder
+        let folder = scripts()
             .context("there is no `rabbitmq-server`: run `cargo xtask test`, which installs it")?;
         let (server, ctl) = (folder.join("rabbitmq-server"), folder.join("rabbitmqctl"));
         Ok(Self { server, ctl, epmd: find("epmd")? })
     }
 }
 
+/// The version of the RabbitMQ that is installed, such as `3.10.8`; none where it or Erlang is
+/// missing. It is told by the name of a folder: in Debian `rabbitmqctl version` is for root alone.
+pub fn rabbit_version() -> Option<String> {
+    find("erl").and(find("epmd")).ok()?;
+    let plugins = fs::read_dir(scripts()?.parent()?.join("plugins")).ok()?.flatten();
+    let mut names = plugins.filter_map(|entry| entry.file_name().into_string().ok());
+    names.find_map(|name| {
+        let version = name.strip_prefix("rabbit-")?.trim_end_matches(".ez");
+        version.starts_with(|first: char| first.is_ascii_digit()).then(|| version.to_owned())
+    })
+}
+
+/// The folder of scripts.
+fn scripts() -> Option<PathBuf> {
+    let packaged = PLACES.iter().find_map(|place| folder(Path::new(place)));
+    // A link in the PATH leads to a script that has the rest beside it.
+    let linked = || fs::canonicalize(find("rabbitmq-server").ok()?).ok();
+    packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
+}
+
 /// The folder of scripts in a package, whose version is in its path.
 fn folder(place: &Path) -> Option<PathBuf> {
-    let versions = std::fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
+    let versions = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
     let mut folders: Vec<PathBuf> = versions.chain([place.join("sbin")]).collect();
     folders.retain(|folder| folder.join("rabbitmq-server").is_file());
     folders.sort();
     folders.pop()
+}
+
+#[test]
+fn the_version_is_known_without_starting_anything() {
+    let version = rabbit_version().expect("it is installed");
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    assert!(matches!((parts.next(), parts.next()), (Some(Ok(3..)), Some(Ok(_)))), "{version}");
 }
