@@ -40,20 +40,25 @@ impl Rig {
         client.exchange("out", ExchangeKind::Topic)?;
         client.queue("out")?;
         client.bind("out", "out", "#")?;
-        let home = Home::new(&["tally"], &config(&rabbit.url(), store, stream, source))?;
+        let home = Home::new(&["tally", "faulty"], &config(&rabbit.url(), store, stream, source))?;
         Ok(Self { rabbit, client, home })
     }
 
     /// Waits until the host has declared its queues, with what leads to them, and the broker has
     /// that on its disk.
     pub(crate) fn until_declared(&self) -> Result<()> {
-        wait_until("the queue", || {
+        self.until_bound("cases", &["cases", "cases.3"])?;
+        self.rabbit.sync()
+    }
+
+    /// Waits until a binding leads from an exchange to one of these queues and exchanges.
+    pub(crate) fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
+        wait_until(&format!("a binding from {from} to {to:?}"), || {
             let bindings =
                 self.rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
             let mut bindings = bindings.lines().filter_map(|it| it.split_once('\t'));
-            Ok(bindings.any(|it| it == ("cases", "cases") || it == ("cases", "cases.3")))
-        })?;
-        self.rabbit.sync()
+            Ok(bindings.any(|it| it.0 == from && to.contains(&it.1)))
+        })
     }
 
     /// A new client, after the old one was cut off.

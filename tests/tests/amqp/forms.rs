@@ -1,0 +1,135 @@
+//! The forms in which events come: CloudEvents in binary mode, keys in a header.
+
+use anyhow::{Context as _, Result, ensure};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use ordain_tests::amqp::{Outgoing, from_line, header, to_line};
+use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+use super::support::Rig;
+
+/// When all events happened.
+const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);
+
+/// A line as a CloudEvent in binary mode: its attributes are headers, and its properties say what
+/// must not count.
+fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
+    let event: Value = serde_json::from_str(line)?;
+    let mut headers = FieldTable::default();
+    let mut attribute = |name: &str, value: &str| {
+        headers.insert(format!("{prefix}{name}").into(), AMQPValue::LongString(value.into()));
+    };
+    for name in ["specversion", "id", "type", "source"] {
+        attribute(name, event[name].as_str().context("a text")?);
+    }
+    attribute("time", TIME.0);
+    attribute("datacontenttype", "application/json; charset=utf-8");
+    attribute("sequence", &event["sequence"].to_string());
+    attribute("tenant", "blue");
+    if event["endofsequence"] == true {
+        attribute("endofsequence", "true");
+    }
+    let properties = BasicProperties::default()
+        .with_message_id("other".into())
+        .with_type("other".into())
+        .with_content_type("text/plain".into())
+        .with_timestamp(1)
+        .with_headers(headers);
+    let routing_key = event["subject"].as_str().context("a key")?.to_owned();
+    Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
+}
+
+/// Lines, every other one under the other prefix.
+fn binaries(lines: &[String]) -> Result<Vec<Outgoing>> {
+    let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
+    lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
+}
+
+#[test]
+fn cloud_events_in_binary_mode() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let end = |line: String| {
+        let is_last = line.contains("\"sequence\":21");
+        if is_last { line.replacen('{', "{\"endofsequence\":true,", 1) } else { line }
+    };
+    // With an odd number of keys, a key has events under both prefixes.
+    let lines: Vec<String> = in_turn(7, 21).into_iter().map(end).collect();
+    rig.client.publish("cases", &binaries(&lines)?)?;
+    let taken = rig.client.take("out", lines.len())?;
+    let out: Vec<String> = taken.iter().map(to_line).collect::<Result<_>>()?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    let ends = taken.iter().filter(|it| header(it, "X-End-Of-Sequence").is_some()).count();
+    ensure!(ends == 7, "{ends} of the messages are the last of their key");
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// The handler's clock shows the time of the event, and an event that it rejects is kept with all
+/// of its attributes.
+#[test]
+fn attributes_of_cloud_events() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let keys = ["a", "b"];
+    let events = |sequence, data: Value| keys.map(|key| line(key, sequence, &data));
+    let lines = [events(1, json!({ "do": "senses" })), events(2, json!({ "do": "reject" }))];
+    rig.client.publish("cases", &binaries(&lines.concat())?)?;
+    for message in rig.client.take("out", keys.len())? {
+        let senses: Value = serde_json::from_slice(&message.data)?;
+        ensure!(senses["time_ms"] == TIME.1, "{senses}");
+    }
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    for key in keys {
+        let letters = rig.home.rows(&["dead", "list", "cases", "--json", "--key", key])?;
+        let event = json!({
+            "id": format!("{key}-2"), "type": "test", "source": "/tests", "sequence": 2,
+            "time": TIME.0, "content_type": "application/json; charset=utf-8",
+            "end_of_sequence": false, "headers": [["tenant", "blue"]], "data": { "do": "reject" },
+        });
+        ensure!(letters.len() == 1 && letters[0]["event"] == event, "{letters:?}");
+        ensure!(letters[0]["cause"] == "rejected", "{letters:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_key_in_a_header() -> Result<()> {
+    let rig = Rig::with("", "", "key = \"header:case\"")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 20);
+    let keyed = |line: &String| {
+        let mut outgoing = from_line(line)?;
+        let key = std::mem::replace(&mut outgoing.routing_key, "one for all".to_owned());
+        let mut headers = outgoing.properties.headers().clone().unwrap_or_default();
+        headers.insert("case".into(), AMQPValue::LongString(key.into()));
+        outgoing.properties = outgoing.properties.with_headers(headers);
+        Ok(outgoing)
+    };
+    let (first, rest) = lines.split_at(50);
+    let mut messages = first.iter().map(keyed).collect::<Result<Vec<_>>>()?;
+    messages.push(from_line(&line("without", 1, &json!("no header")))?);
+    messages.extend(rest.iter().map(keyed).collect::<Result<Vec<_>>>()?);
+    rig.client.publish("cases", &messages)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1 && letters[0]["cause"] == "no-key", "{letters:?}");
+    let error = letters[0]["error"].as_str().context("why")?;
+    ensure!(error.contains("the header \"case\""), "{error}");
+    ensure!(letters[0].to_string().contains("no header"), "{letters:?}");
+    Ok(())
+}
