@@ -2,6 +2,7 @@
 
 mod amqp {
     mod basic;
+    mod bind;
     mod forms;
     mod hostile;
     mod lost;

@@ -1,0 +1,80 @@
+//! Exchanges that feed a stream's own.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use lapin::ExchangeKind;
+use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::amqp::{Client, Outgoing, from_line};
+use ordain_tests::log::in_turn;
+use ordain_tests::service::Service;
+
+use super::support::Rig;
+
+/// Publishes the events of each key in turn to the stream's exchange, to one that passes on all, and
+/// to one that passes on `k1` alone.
+fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
+    let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
+    for (number, line) in lines.iter().enumerate() {
+        let message = from_line(line)?;
+        let exchange = match number % 3 {
+            0 => "cases",
+            _ if message.routing_key == "k1" => "some",
+            _ => "feed",
+        };
+        messages.entry(exchange).or_default().push(message);
+    }
+    messages.iter().try_for_each(|(exchange, messages)| rig.client.publish(exchange, messages))
+}
+
+fn fed(partitions: u64) -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let client = Client::connect(&rabbit.url())?;
+    client.exchange("feed", ExchangeKind::Topic)?;
+    client.exchange("some", ExchangeKind::Direct)?;
+    let bind = "[{ exchange = \"feed\" }, { exchange = \"some\", routing_key = \"k1\" }]";
+    let source = format!("partitions = {partitions}, bind = {bind}");
+    let rig = Rig::on(rabbit, "", "", &source)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.until_bound("feed", &["cases"])?;
+    rig.until_bound("some", &["cases"])?;
+    // The number of keys is no multiple of three, so that each has events by every way.
+    let lines = in_turn(61, 9);
+    publish(&rig, &lines)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+
+    // Where the keys were, they come again.
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    let row = |row: &serde_json::Value| {
+        Some((row["key"].as_str()?.to_owned(), row["partition"].as_u64()?))
+    };
+    let keys: BTreeMap<String, u64> = rows.iter().filter_map(row).collect();
+    ensure!(keys.len() == 61, "{rows:?}");
+    ensure!((0..partitions).all(|it| keys.values().any(|partition| *partition == it)), "{keys:?}");
+    publish(&rig, &lines)?;
+    let mut left = lines.len();
+    for partition in 0..partitions {
+        let queue = if partitions == 1 { "cases".to_owned() } else { format!("cases.{partition}") };
+        for delivery in rig.client.take_all(&queue)? {
+            let key = delivery.routing_key.as_str();
+            ensure!(keys.get(key) == Some(&partition), "{key} in {queue}, before {keys:?}");
+            left = left.checked_sub(1).context("more came than was published")?;
+        }
+    }
+    ensure!(left == 0, "{left} events are in no queue");
+    Ok(())
+}
+
+#[test]
+fn one_queue_is_fed_by_other_exchanges() -> Result<()> {
+    fed(1)
+}
+
+#[test]
+fn four_queues_are_fed_by_other_exchanges() -> Result<()> {
+    fed(4)
+}
