@@ -5,6 +5,7 @@ mod amqp {
     mod bind;
     mod forms;
     mod hostile;
+    mod letters;
     mod lost;
     mod messages;
     mod refused;
