@@ -10,4 +10,5 @@ mod amqp {
     mod messages;
     mod refused;
     mod support;
+    mod timeouts;
 }

@@ -15,8 +15,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of what the broker says that are shown.
 const LONGEST: usize = 400;
 
-/// What a broker says of a queue that it knows and has not got yet, as of one that is not there.
-const NOT_YET_THERE: &str = "down or inaccessible";
+/// What a broker says with the code of a refusal where trying again helps: of a queue that it knows
+/// and has not got yet, and of a delivery that was not acknowledged within its `consumer_timeout`.
+const NO_REFUSAL: [&str; 2] = ["down or inaccessible", "delivery acknowledgement on channel"];
 
 /// Why a broker cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -79,7 +80,7 @@ impl Broker {
                     error.kind(),
                     AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
                         | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
-                ) && !words.contains(NOT_YET_THERE)
+                ) && !NO_REFUSAL.iter().any(|it| words.contains(it))
             }
             ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
             _ => false,

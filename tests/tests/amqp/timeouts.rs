@@ -1,0 +1,97 @@
+//! Deliveries that wait for long, in a broker that does not: with a `consumer_timeout` it closes the
+//! channel of whoever has one for longer.
+
+use anyhow::{Result, ensure};
+use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::amqp::from_line;
+use ordain_tests::log::{in_turn, line};
+use ordain_tests::service::Service;
+use serde_json::json;
+
+use super::support::Rig;
+
+/// What the broker says when it closes a channel.
+const TIMED_OUT: &str = "delivery acknowledgement";
+
+/// A broker that closes channels after so many seconds; it looks for what has timed out twice a
+/// second.
+fn hasty(seconds: u64) -> Result<Rabbit> {
+    let limit = format!("consumer_timeout = {seconds}000");
+    let rabbit = Rabbit::with(&RabbitOptions::new().line(&limit))?;
+    rabbit.ctl(&["eval", "application:set_env(rabbit, channel_tick_interval, 500)."])?;
+    Ok(rabbit)
+}
+
+/// What a missing event keeps from taking effect is in the store long before: all is acknowledged,
+/// and the channel stays.
+#[test]
+fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
+    let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
+    let rig = Rig::on(hasty(15)?, "", stream, "prefetch = 500")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(10, 40);
+    rig.publish(&lines[1..])?;
+    rig.until_empty()?;
+    rig.publish(&lines[..1])?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    ensure!(!service.stderr().contains(TIMED_OUT), "{}", service.stderr());
+    Ok(())
+}
+
+/// A channel that is closed all the same takes nothing with it.
+#[test]
+fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
+    let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
+    let rig = Rig::on(hasty(4)?, "", stream, "prefetch = 500")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(10, 30);
+    let (first, rest) = lines.split_at(200);
+    rig.publish(&first[1..])?;
+    service.until_says(TIMED_OUT)?;
+    rig.publish(rest)?;
+    service.until_says("consuming again")?;
+    rig.publish(&first[..1])?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// Nor does it end a `fifo` stream, which has numbered events that come again.
+#[test]
+fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
+    let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\
+                  retry = { attempts = 2, backoff = \"15s..20s\", on_exhausted = \"skip\" }";
+    let rig = Rig::on(hasty(4)?, "", stream, "prefetch = 500")?;
+    rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let event = |key, number, what| from_line(&line(key, number, &json!({ "do": what })));
+    let slow = [event("slow", 1, "retry")?, event("slow", 2, "emit")?];
+    rig.client.publish("cases", &slow)?;
+    service.until_says(TIMED_OUT)?;
+    service.until_says("consuming again")?;
+    rig.client.publish("cases", &[event("slow", 3, "emit")?, event("other", 1, "emit")?])?;
+    let mut ids: Vec<String> = Vec::new();
+    for message in rig.client.take("out", 3)? {
+        ids.extend(message.properties.message_id().as_ref().map(ToString::to_string));
+    }
+    ids.sort();
+    ids.dedup();
+    ensure!(ids.len() == 3, "{ids:?}");
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1 && letters[0]["event"]["id"] == "slow-1", "{letters:?}");
+    let keys = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    let next = |key: &str| keys.iter().find(|it| it["key"] == key).map(|it| it["next"].clone());
+    ensure!(next("slow") == Some(json!(4)) && next("other") == Some(json!(2)), "{keys:?}");
+    Ok(())
+}
