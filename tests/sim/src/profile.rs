@@ -111,14 +111,7 @@ impl Profile {
                 two_partitions(plan, rng);
             }
             Self::Late => late(plan, rng),
-            // The source delivers fewer at a time, and more again.
-            Self::Windows => {
-                gappy(plan, rng);
-                failing(plan, rng);
-                disturbances(plan, rng, 6);
-                plan.windows = true;
-                plan.settings.prefetch = rng.pick(&[8, 40, 200]);
-            }
+            Self::Windows => windows(plan, rng),
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => {
                 plan.producer.keys = 2;
@@ -305,6 +298,15 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     settings.max_turns = 2;
     settings.max_loads = 2;
     crashes(plan, rng, 3);
+}
+
+/// The source delivers fewer at a time, and more again.
+fn windows(plan: &mut Plan, rng: &mut Rng) {
+    gappy(plan, rng);
+    failing(plan, rng);
+    disturbances(plan, rng, 6);
+    plan.windows = true;
+    plan.settings.prefetch = rng.pick(&[8, 40, 200]);
 }
 
 fn isolated(plan: &mut Plan, rng: &mut Rng) {
