@@ -155,3 +155,35 @@ fn routing_keys_that_are_too_long() -> Result<()> {
     ensure!(why.contains("a routing key of 300 bytes; AMQP allows 255"), "{why}");
     Ok(())
 }
+
+/// A confirmation may bring the return of another message: what is kept is what has no queue, and
+/// nothing else is.
+#[test]
+fn keys_without_a_queue_among_others() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    for key in ["k1", "k2", "k4"] {
+        rig.client.queue("some")?;
+        rig.client.bind("some", "out", key)?;
+    }
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 60);
+    rig.publish(&lines)?;
+    service.until_says("no queue takes messages of the exchange \"out\"")?;
+    rig.until_empty()?;
+    rig.client.queue("others")?;
+    for key in ["k0", "k3"] {
+        rig.client.bind("others", "out", key)?;
+    }
+    for (queue, count) in [("some", 180), ("others", 120)] {
+        let taken = rig.client.take(queue, count)?;
+        let mut ids: Vec<_> = taken.iter().map(|it| it.properties.message_id().clone()).collect();
+        ids.sort();
+        ids.dedup();
+        ensure!(ids.len() == count, "{} of {count} came to {queue}", ids.len());
+    }
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}

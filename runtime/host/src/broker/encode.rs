@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lapin::BasicProperties;
+use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
@@ -27,6 +28,15 @@ pub(super) struct Outgoing {
     pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
     pub(super) body: Body,
+}
+
+impl Outgoing {
+    /// Whether this is what the broker gave back.
+    pub(super) fn is(&self, returned: &Delivery) -> bool {
+        self.routing_key == returned.routing_key
+            && self.properties == returned.properties
+            && self.body.bytes() == returned.data
+    }
 }
 
 /// The data of what is published, shared with where it came from.

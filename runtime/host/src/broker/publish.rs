@@ -144,50 +144,37 @@ impl AmqpSink {
             None => self.connect().await.map_err(|error| error.to_string())?,
         };
         let (confirms, mut failed) = self.publish(&link.channel).await;
-        let (mut kept, mut unroutable) = (Vec::new(), None);
-        let mut outgoing = std::mem::take(&mut self.outgoing).into_iter();
+        let mut returned = Vec::new();
         for confirm in confirms {
-            // There is one for each that was published.
-            let Some(message) = outgoing.next() else { break };
             let confirmed = match failed {
                 None => timeout(CONFIRM, confirm).await,
-                // Those that have come by now count.
-                Some(_) => timeout(Duration::ZERO, confirm).await,
-            };
-            let Ok(confirmed) = confirmed else {
-                failed.get_or_insert_with(|| {
-                    format!("{}: no confirmation within {CONFIRM:?}", self.broker)
-                });
-                kept.push(message);
-                continue;
+                Some(_) => break,
             };
             match confirmed {
-                Ok(Confirmation::Ack(None)) => {}
-                Ok(Confirmation::Ack(Some(_)) | Confirmation::NotRequested) => {
-                    unroutable.get_or_insert_with(|| message.1.routing_key.to_string());
-                    kept.push(message);
+                Ok(Ok(Confirmation::Ack(None))) => {}
+                Ok(Ok(Confirmation::Ack(Some(message)))) => returned.push(message.delivery),
+                Ok(Ok(Confirmation::NotRequested | Confirmation::Nack(_))) => {
+                    failed = Some("the broker has refused messages".to_owned());
                 }
-                Ok(Confirmation::Nack(_)) => {
-                    failed.get_or_insert_with(|| "the broker has refused messages".to_owned());
-                    kept.push(message);
-                }
-                Err(error) => {
-                    failed.get_or_insert_with(|| self.broker.error(&error).to_string());
-                    kept.push(message);
+                Ok(Err(error)) => failed = Some(self.broker.error(&error).to_string()),
+                Err(_) => {
+                    failed = Some(format!("{}: no confirmation within {CONFIRM:?}", self.broker));
                 }
             }
         }
-        kept.extend(outgoing);
-        self.outgoing = kept;
         if let Some(failed) = failed {
+            // What was returned may not be known, so that all of it is published again.
             return Err(failed);
         }
+        // A confirmation brings the return of any message, not of its own.
+        self.outgoing.retain(|(_, it)| returned.iter().any(|message| it.is(message)));
         self.link = Some(link);
-        match unroutable {
+        match self.outgoing.first() {
             None => Ok(()),
-            Some(key) => Err(format!(
-                "no queue takes messages of the exchange {:?} with the routing key {key:?}: bind one",
-                self.exchange
+            Some((_, Outgoing { routing_key, .. })) => Err(format!(
+                "no queue takes messages of the exchange {:?} with the routing key {:?}: bind one",
+                self.exchange,
+                routing_key.as_str()
             )),
         }
     }

@@ -82,11 +82,11 @@ mod tests {
     fn small_ones_come_as_many_as_are_configured_and_large_ones_as_fit() {
         let mut window = Window::new(4_000, 128 * MIB, MIB);
         assert_eq!(window.now(), 128);
-        assert_eq!(feed(&mut window, 1_000, 256), [4_000]);
-        assert!(feed(&mut window, 1_000, 20_000).is_empty(), "they fit");
-        assert_eq!(feed(&mut window, 1_000, MIB / 2), [256]);
-        assert_eq!(feed(&mut window, 1_000, MIB), [128]);
-        assert_eq!(feed(&mut window, 1_000, 3 * MIB), [42]);
+        assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
+        assert!(feed(&mut window, 1_024, 20_000).is_empty(), "they fit");
+        assert_eq!(feed(&mut window, 1_024, MIB / 2), [256]);
+        assert_eq!(feed(&mut window, 1_024, MIB), [128]);
+        assert_eq!(feed(&mut window, 1_024, 3 * MIB), [42]);
     }
 
     #[test]

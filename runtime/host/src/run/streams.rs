@@ -214,7 +214,12 @@ impl<'a> Starting<'a> {
                     partition: settings.partition,
                     stream: name.shared(),
                     prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
-                    memory: settings.memory_budget / AHEAD,
+                    // A smaller window would bring what an earlier process gave back in another
+                    // order, and by that order `fifo` events are numbered.
+                    memory: match stream.ordering {
+                        Ordering::Fifo => usize::MAX,
+                        Ordering::Sequenced => settings.memory_budget / AHEAD,
+                    },
                     decoder: broker::Decoder {
                         ordering: stream.ordering,
                         event_size,
