@@ -147,3 +147,25 @@ fn large_and_small_events() -> Result<()> {
     ensure!(peak < 260 << 10, "{peak} KiB");
     Ok(())
 }
+
+/// What a kill gives back comes again in the order that it had, and by that order `fifo` events are
+/// numbered: with all that was under way at once, whatever the window of the next process is.
+#[test]
+fn a_fifo_stream_keeps_its_order_over_kills() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 2000")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(3, 2_000);
+    rig.publish(&lines)?;
+    for wait in [20, 700, 750, 800] {
+        sleep(Duration::from_millis(wait));
+        service.signal("KILL")?;
+        service.wait()?;
+        service = Service::start(&rig.home, &["run"])?;
+    }
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
