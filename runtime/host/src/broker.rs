@@ -1,8 +1,9 @@
 //! RabbitMQ: where events come from, and where messages go.
 //!
 //! `connect` opens connections and says what their errors mean, `topology` declares queues.
-//! `consumer` takes deliveries in, as many ahead as `window` says, and acknowledges them; `watch`
-//! looks whether they come, `decode` makes events of them. `publish` sends messages that `encode`
+//! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
+//! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
+//! them. `publish` sends messages that `encode`
 //! makes. Nothing here decides what becomes of an event: that a delivery is acknowledged, and which,
 //! is said by the sequencer.
 
@@ -11,6 +12,7 @@ mod consumer;
 mod decode;
 mod encode;
 mod publish;
+mod subscription;
 mod topology;
 mod value;
 mod watch;

@@ -43,9 +43,9 @@ pub struct Position {
 /// Batches of deliveries that are read ahead of the sequencer: one is taken while one is read.
 pub const READ_AHEAD: usize = 2;
 /// Deliveries in a batch.
-const BATCH_EVENTS: usize = 256;
-/// Bytes of lines in a batch, except that one line is always taken.
-const BATCH_BYTES: usize = 1 << 20;
+pub const BATCH_EVENTS: usize = 256;
+/// Bytes in a batch, about: one delivery is always taken.
+pub const BATCH_BYTES: usize = 1 << 20;
 
 /// How far a connection's deliveries are done with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use ordain_servers::wait_until;
 use ordain_tests::amqp::{Outgoing, from_line, header, to_line};
 use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::service::Service;
@@ -131,5 +132,35 @@ fn a_key_in_a_header() -> Result<()> {
     let error = letters[0]["error"].as_str().context("why")?;
     ensure!(error.contains("the header \"case\""), "{error}");
     ensure!(letters[0].to_string().contains("no header"), "{letters:?}");
+    Ok(())
+}
+
+/// A queue counts in a header how often it delivers a message: what has no effect but a dead letter
+/// has one, however often it comes.
+#[test]
+fn a_message_that_comes_again_is_the_same_one() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let unreadable = || {
+        let mut it = from_line(&line("a", 1, &json!({ "n": 1 })))?;
+        let mut headers = it.properties.headers().clone().unwrap_or_default();
+        headers.insert("X-End-Of-Sequence".into(), AMQPValue::LongString("maybe".into()));
+        it.properties = it.properties.with_headers(headers);
+        anyhow::Ok(it)
+    };
+    rig.client.publish("cases", &[unreadable()?])?;
+    let held = rig.client.hold("cases")?;
+    wait_until("a delivery", || Ok(rig.rabbit.queues()?.get("cases") == Some(&(0, 1))))?;
+    rig.client.release(held)?;
+    rig.client.publish("cases", &[unreadable()?])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1, "{letters:?}");
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Rabbit;
+use ordain_tests::http::{get, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -145,6 +146,39 @@ fn large_and_small_events() -> Result<()> {
     let peak = service.peak_memory()?;
     println!("at most {} MiB", peak >> 10);
     ensure!(peak < 260 << 10, "{peak} KiB");
+    Ok(())
+}
+
+/// Whatever the sizes, and however often the window changes: what is given back comes again in
+/// order, so that nothing is taken for missing.
+#[test]
+fn sizes_that_change_disturb_no_order() -> Result<()> {
+    let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
+    let stream = "gap = { timeout = \"100ms\", backoff = \"20ms..100ms\" }";
+    let rig = Rig::on(Rabbit::start()?, small, stream, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.signal("KILL")?;
+    service.wait()?;
+    let text = "x".repeat(300_000);
+    let lines: Vec<String> = (1..=100)
+        .flat_map(|number| (1..=20).map(move |key| (format!("k{key}"), number)))
+        .map(|(key, number)| match number % 20 {
+            0 | 1 => line(&key, number, &json!({ "n": text })),
+            _ => line(&key, number, &json!({ "n": number })),
+        })
+        .collect();
+    rig.publish(&lines)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let address = ready(&mut service)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    let figures = get(address, "/metrics")?.body;
+    let rounds: Vec<&str> =
+        figures.lines().filter(|it| it.starts_with("ordain_gap_rounds_total{")).collect();
+    ensure!(!rounds.is_empty() && rounds.iter().all(|it| it.ends_with(" 0")), "{rounds:?}");
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
     Ok(())
 }
 

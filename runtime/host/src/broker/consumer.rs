@@ -13,28 +13,26 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
 use rand::RngExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch as latest;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connect::{Broker, BrokerError};
-use super::decode::Decoder;
+use super::decode::{Decoder, OF_THE_QUEUE};
+use super::subscription::{Ended, Subscription};
 use super::topology::Topology;
 use super::value::table;
 use super::watch::{Flow, watch};
 use super::window::Window;
 use crate::driver::Shared;
-use crate::source::{Acknowledged, Deliveries, Position, READ_AHEAD, Source};
+use crate::source::{Acknowledged, Deliveries, READ_AHEAD, Source};
 
-/// Deliveries in a batch.
-const BATCH: usize = 256;
 /// Between two tries to come back, from and to; the next one comes after up to twice as long.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// For all that it takes to consume again.
@@ -87,7 +85,7 @@ async fn run(
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
     let (mut generation, mut wait, mut lost) = (0, BACKOFF.0, false);
-    let mut window = Window::new(options.prefetch, options.memory, options.decoder.event_size);
+    let mut window = Window::new(options.prefetch, options.memory);
     loop {
         generation += 1;
         let session = async {
@@ -98,9 +96,9 @@ async fn run(
             }
             wait = BACKOFF.0;
             let flow = Flow::default();
-            let subscription = Subscription { options, generation, channel: &channel, flow: &flow };
+            let subscription = Subscription::new(options, generation, &channel, &flow, &mut window);
             let ended = tokio::select! {
-                ended = subscription.run(&mut window, consumer, deliver, &mut acknowledged) => ended,
+                ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
                 error = watch(options, &connection, &queue, &flow) => Err(error),
             };
             options.progress.set_lag(None);
@@ -175,105 +173,6 @@ async fn subscribe(
     }
 }
 
-/// Why a subscription ended.
-enum Ended {
-    /// Nobody takes its deliveries any more.
-    Done,
-    /// The window has changed. A consumer keeps the one that it began with, and if another took its
-    /// place on the same channel, what is on its way would come behind what is newer: so all that is
-    /// not acknowledged comes again, in order.
-    Resized,
-}
-
-/// A channel on which a queue is consumed.
-struct Subscription<'a> {
-    options: &'a ConsumerOptions,
-    generation: u64,
-    channel: &'a Channel,
-    flow: &'a Flow,
-}
-
-impl Subscription<'_> {
-    /// Hands over what comes and acknowledges what is done, until nobody takes it any more or the
-    /// channel is lost.
-    async fn run(
-        &self,
-        window: &mut Window,
-        consumer: Consumer,
-        deliver: &mpsc::Sender<Deliveries>,
-        acknowledged: &mut latest::Receiver<Acknowledged>,
-    ) -> Result<Ended, BrokerError> {
-        let failed = |error| self.options.broker.error(&error);
-        let mut batches = consumer.ready_chunks(BATCH);
-        let mut told = Some(usize::from(window.now()));
-        let (mut taken, mut done) = (0, 0);
-        let mut waiting: Option<Deliveries> = None;
-        loop {
-            let has_room = waiting.is_none() && taken - done < window.now().into();
-            self.flow.set(taken, has_room);
-            tokio::select! {
-                biased;
-                changed = acknowledged.changed() => {
-                    let through = through(&acknowledged.borrow_and_update(), self.generation);
-                    if through > done {
-                        done = through;
-                        acknowledge(self.channel, through).await.map_err(failed)?;
-                    }
-                    if changed.is_err() {
-                        return Ok(Ended::Done);
-                    }
-                }
-                room = deliver.reserve(), if waiting.is_some() => match (room, waiting.take()) {
-                    (Ok(room), Some(batch)) => room.send(batch),
-                    _ => return Ok(Ended::Done),
-                },
-                batch = batches.next(), if waiting.is_none() => {
-                    let Some(batch) = batch else {
-                        return Err(BrokerError::Away(
-                            "the broker has ended the subscription: was the queue removed?"
-                                .to_owned(),
-                        ));
-                    };
-                    let batch: Vec<Delivery> =
-                        batch.into_iter().collect::<Result<_, _>>().map_err(failed)?;
-                    waiting = Some(Deliveries { window: told.take(), ..self.decode(&batch, taken)? });
-                    taken += batch.len() as u64;
-                    for delivery in &batch {
-                        window.note(delivery.data.len());
-                    }
-                    // Each subscription brings something on its way, however sizes alternate.
-                    if done > 0 && window.change() {
-                        return Ok(Ended::Resized);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The deliveries behind those that were taken before.
-    fn decode(&self, batch: &[Delivery], taken: u64) -> Result<Deliveries, BrokerError> {
-        let mut items = Vec::with_capacity(batch.len());
-        for (delivery, number) in batch.iter().zip(taken + 1..) {
-            if delivery.delivery_tag != number {
-                return Err(BrokerError::Away(format!(
-                    "the broker has numbered delivery {number} as {}",
-                    delivery.delivery_tag
-                )));
-            }
-            items.push((decode(self.options, delivery), Position::default()));
-        }
-        Ok(Deliveries { generation: self.generation, items, ..Deliveries::default() })
-    }
-}
-
-fn through(acknowledged: &Acknowledged, generation: u64) -> u64 {
-    if acknowledged.generation == generation { acknowledged.through } else { 0 }
-}
-
-async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {
-    channel.basic_ack(through, BasicAckOptions { multiple: true }).await.map(drop)
-}
-
 /// Gives back what is not acknowledged, by ending the channel in order.
 async fn farewell(connection: &Connection, channel: &Channel) {
     let ended = tokio::time::timeout(FAREWELL, async {
@@ -284,7 +183,11 @@ async fn farewell(connection: &Connection, channel: &Channel) {
     let _ = ended.await;
 }
 
-fn decode(options: &ConsumerOptions, delivery: &Delivery) -> Result<Event, Box<DeadLetter>> {
+/// The event of a delivery, or the dead letter of one that is none.
+pub(super) fn decode(
+    options: &ConsumerOptions,
+    delivery: &Delivery,
+) -> Result<Event, Box<DeadLetter>> {
     options.decoder.decode(delivery).map_err(|error| {
         let raw: Bytes = whole(delivery).into();
         Box::new(DeadLetter {
@@ -311,6 +214,11 @@ fn whole(delivery: &Delivery) -> Vec<u8> {
         Ok(text) => (text.to_owned(), "text"),
         Err(_) => (STANDARD.encode(&delivery.data), "base64"),
     };
+    let mut headers = properties.headers().as_ref().map(table);
+    if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
+        // The same message always gives the same letter.
+        headers.retain(|name, _| !OF_THE_QUEUE.contains(&name.as_str()));
+    }
     let message = json!({
         "exchange": delivery.exchange.as_str(),
         "routing_key": delivery.routing_key.as_str(),
@@ -328,7 +236,7 @@ fn whole(delivery: &Delivery) -> Vec<u8> {
             "user_id": text(properties.user_id()),
             "app_id": text(properties.app_id()),
         },
-        "headers": properties.headers().as_ref().map(table),
+        "headers": headers,
         "body": body,
         "body_coding": coding,
     });

@@ -23,6 +23,9 @@ pub(super) const END: &str = "X-End-Of-Sequence";
 const TIME_MS: &str = "timestamp_in_ms";
 /// With what the names of CloudEvents attributes begin.
 const PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];
+/// Headers that a queue adds to what it delivers again: what they say is not the event's, which is
+/// the same one each time.
+pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// Decodes the events of a stream.
 #[derive(Debug, Clone)]
@@ -68,6 +71,9 @@ impl<'a> Headers<'a> {
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
+            if OF_THE_QUEUE.contains(&name) {
+                continue;
+            }
             if matches!(&decoder.key, KeyFrom::Header(key) if key == name) {
                 headers.key = Some(value);
                 continue;
