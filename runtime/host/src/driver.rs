@@ -2,7 +2,9 @@
 //! It decides nothing about events.
 
 mod alarms;
+mod error;
 mod parked;
+mod parts;
 mod perform;
 mod progress;
 mod taken;
@@ -12,17 +14,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Effect, Input, Sequencer, Settings, Stats, Stop, Turn};
+use ordain_core::{CommitReply, Effect, Input, Sequencer, Stats, Stop, Turn};
 use tokio::sync::{mpsc, watch};
 
-use crate::plugin::{Results, Turns};
+use crate::plugin::Turns;
 use crate::sink::{Job, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
-use crate::store::{Claim, Claimed, Partition, Store, StoreError};
+use crate::store::{Claim, Partition, Store};
 use parked::Parked;
 use perform::{Answer, Asked, Page};
 use taken::Taken;
 
+pub use error::DriverError;
+pub use parts::{Note, Parts};
 pub use progress::{Shared, Times};
 
 /// Completions that may wait for the driver: more only make their senders wait.
@@ -33,88 +37,6 @@ const TAKE: usize = 8;
 const BUNCH: usize = 128;
 /// Between two warnings that a stream stands still.
 const TELL_EVERY: Duration = Duration::from_mins(1);
-
-/// A completion on its way to the sequencer.
-#[derive(Debug)]
-pub enum Note {
-    /// Turns that a worker finished.
-    Turns(Results),
-    /// Anything else.
-    Input(Input),
-}
-
-/// What a driver is made of.
-pub struct Parts {
-    /// Its partition, as claimed.
-    pub partition: Partition,
-    /// The claim and the numbers of the last commits.
-    pub claimed: Claimed,
-    /// Settings of its sequencer.
-    pub settings: Settings,
-    /// Where everything is kept.
-    pub store: Arc<dyn Store>,
-    /// Where turns are executed.
-    pub turns: Turns,
-    /// Where messages are published.
-    pub publisher: mpsc::Sender<Job>,
-    /// The partition as the publisher needs it.
-    pub target: Arc<Target>,
-    /// Completions come in here.
-    pub inbox: mpsc::Receiver<Note>,
-    /// Where events come from.
-    pub source: Source,
-    /// The name of the source's checkpoint, if it can resume.
-    pub checkpoint: Option<String>,
-    /// End when the source has ended and everything is settled or held.
-    pub once: bool,
-    /// Becomes true when the process is to end.
-    pub shutdown: watch::Receiver<bool>,
-    /// Where its figures are shown.
-    pub progress: Arc<Shared>,
-}
-
-/// Why a driver ended before its time.
-#[derive(Debug, thiserror::Error)]
-pub enum DriverError {
-    /// Another owner has the partition.
-    #[error("another process has taken the partition over")]
-    Fenced,
-    /// The store is not where this process left it.
-    #[error(
-        "the store went back in time in shard {shard}: {detail}. Was it restored from a backup, \
-         or written by another copy? Start again to go on from what it holds now"
-    )]
-    Rewound {
-        /// The shard.
-        shard: u32,
-        /// What was expected and found.
-        detail: String,
-    },
-    /// The store failed.
-    #[error("the store failed")]
-    Store(#[from] StoreError),
-    /// A key is full, and nothing that comes could end that.
-    #[error(
-        "key {key:?} is stopped at event {event} and has as many events behind it as `spill_limit` \
-         allows, and `overflow = \"pause\"` lets no other event in: mend the cause (`ordain keys why`) \
-         or raise spill_limit, then run again"
-    )]
-    Full {
-        /// The key.
-        key: String,
-        /// The event.
-        event: u64,
-    },
-    /// More batches wait for the publisher than the sequencer should let wait.
-    #[error(
-        "a bug of the host: the publisher's queue is full; what is committed is published at the \
-         next start"
-    )]
-    PublisherFull,
-    /// The source failed.
-    #[error("the source failed")]
-    Source(#[source] std::io::Error),
-}
 
 /// Drives one partition.
 pub struct Driver {

@@ -1,0 +1,51 @@
+//! What a driver is made of, and what comes back to it.
+
+use std::sync::Arc;
+
+use ordain_core::{Input, Settings};
+use tokio::sync::{mpsc, watch};
+
+use super::Shared;
+use crate::plugin::{Results, Turns};
+use crate::sink::{Job, Target};
+use crate::source::Source;
+use crate::store::{Claimed, Partition, Store};
+
+/// A completion on its way to the sequencer.
+#[derive(Debug)]
+pub enum Note {
+    /// Turns that a worker finished.
+    Turns(Results),
+    /// Anything else.
+    Input(Input),
+}
+
+/// What a driver is made of.
+pub struct Parts {
+    /// Its partition, as claimed.
+    pub partition: Partition,
+    /// The claim and the numbers of the last commits.
+    pub claimed: Claimed,
+    /// Settings of its sequencer.
+    pub settings: Settings,
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// Where turns are executed.
+    pub turns: Turns,
+    /// Where messages are published.
+    pub publisher: mpsc::Sender<Job>,
+    /// The partition as the publisher needs it.
+    pub target: Arc<Target>,
+    /// Completions come in here.
+    pub inbox: mpsc::Receiver<Note>,
+    /// Where events come from.
+    pub source: Source,
+    /// The name of the source's checkpoint, if it can resume.
+    pub checkpoint: Option<String>,
+    /// End when the source has ended and everything is settled or held.
+    pub once: bool,
+    /// Becomes true when the process is to end.
+    pub shutdown: watch::Receiver<bool>,
+    /// Where its figures are shown.
+    pub progress: Arc<Shared>,
+}
