@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -88,14 +88,15 @@ async fn run(
     let mut window = Window::new(options.prefetch, options.memory);
     loop {
         generation += 1;
+        let (flow, since) = (Flow::default(), Instant::now());
+        let mut reached = false;
         let session = async {
             let subscribed = subscribe(options, &queue, window.now(), generation > 1);
             let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
+            reached = true;
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "consuming again");
             }
-            wait = BACKOFF.0;
-            let flow = Flow::default();
             let subscription = Subscription::new(options, generation, &channel, &flow, &mut window);
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
@@ -116,13 +117,17 @@ async fn run(
             return Err(error);
         }
         lost = true;
-        if generation > 1 && wait > BACKOFF.0 {
-            tracing::debug!(queue, %error, "still not consuming");
-        } else {
+        if reached || generation == 1 || wait == BACKOFF.0 {
             tracing::warn!(
                 stream = &*options.stream, queue, %error,
                 "the queue is not consumed at the moment; it is tried again"
             );
+        } else {
+            tracing::debug!(queue, %error, "still not consuming");
+        }
+        // What is lost at once, and has brought nothing, may go on like that.
+        if flow.taken() > 0 || since.elapsed() > BACKOFF.1 {
+            wait = BACKOFF.0;
         }
         let jitter = rand::rng().random_range(0.5..1.0);
         tokio::select! {

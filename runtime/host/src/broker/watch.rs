@@ -32,6 +32,11 @@ impl Flow {
         self.taken.store(taken, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
+
+    /// How many deliveries have come.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
+    }
 }
 
 /// Watches until the queue is not there any more, or does not answer, or is silent.
@@ -55,7 +60,7 @@ pub(super) async fn watch(
             Err(_) => return BrokerError::Away(format!("the queue {queue:?} does not answer")),
         };
         progress.set_lag(Some(ready.into()));
-        let taken = flow.taken.load(Relaxed);
+        let taken = flow.taken();
         let stands = taken == before && flow.has_room.load(Relaxed) && ready > 0;
         (before, silent) = (taken, if stands { silent + 1 } else { 0 });
         if silent == SILENT {
