@@ -12,6 +12,13 @@ use crate::store::Partition;
 /// The lag of which nothing is known.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Events whose producers' times are further back are left out of
+/// [`Times::publish_to_commit`]: they are old ones that are read again, or no times at all. One of
+/// them would outweigh a million others in the sum.
+const OLDEST: Duration = Duration::from_hours(30 * 24);
+/// Times further ahead are left out as well; others ahead count as now, since clocks differ.
+const AHEAD: Duration = Duration::from_mins(1);
+
 /// Figures that a driver puts and others read.
 #[derive(Debug)]
 pub struct Shared {
@@ -86,8 +93,11 @@ impl Shared {
         times.commit.add(took.as_secs_f64(), 1);
         times.batch.add(settled.len() as f64, 1);
         for at in settled.iter().flatten() {
-            let since = now.saturating_sub(Duration::from_millis(*at));
-            times.publish_to_commit.add(since.as_secs_f64(), 1);
+            let at = Duration::from_millis(*at);
+            let since = now.saturating_sub(at);
+            if since <= OLDEST && at <= now + AHEAD {
+                times.publish_to_commit.add(since.as_secs_f64(), 1);
+            }
         }
     }
 
@@ -117,5 +127,26 @@ impl Shared {
 
     pub(super) fn set_ended(&self) {
         self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_cannot_be_are_left_out() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        let day = 24 * 60 * 60 * 1_000;
+        let shared = Shared::new(Partition { stream: "s".into(), number: 0 });
+        let absurd = [0, 1, now / 1_000, now - 31 * day, now + day, u64::MAX];
+        shared.committed(Duration::ZERO, &absurd.map(Some));
+        let count =
+            || shared.times().publish_to_commit.buckets().iter().map(|it| it.1).sum::<u64>();
+        assert_eq!((count(), shared.times().publish_to_commit.sum()), (0, 0.0));
+        shared.committed(Duration::ZERO, &[Some(now - 29 * day), Some(now + 10_000), None]);
+        assert_eq!(count(), 2);
+        let days = shared.times().publish_to_commit.sum() * 1_000.0 / day as f64;
+        assert!((29.0..30.0).contains(&days), "{days}");
     }
 }
