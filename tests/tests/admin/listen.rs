@@ -53,13 +53,33 @@ fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     let away = || get(address, "/readyz").is_ok_and(|it| it.status == 503);
     service.until("the store is missed", away)?;
     let said = get(address, "/readyz")?.problem()?;
-    ensure!(said.contains("the store has not answered for"), "{said}");
+    ensure!(said.contains("not ready: the store has not answered since 20"), "{said}");
     assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
     assert_eq!(get(address, "/metrics")?.status, 200, "its figures are in memory");
     let keys = get(address, "/v1/streams/cases/keys")?;
     ensure!(keys.status == 503 && keys.problem()?.contains("is the store away?"), "{keys:?}");
     redis.resume()?;
     assert_eq!(ready(&mut service)?, address);
+    Ok(())
+}
+
+#[test]
+fn who_has_no_token_is_told_nothing_of_the_store() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let url = redis.url();
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let config = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{config}");
+    let admin = format!("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{TOKEN}\"\n");
+    let home = Home::new(&["tally"], &format!("{config}{admin}"))?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    drop(redis);
+    service.until_says("not ready: the store does not answer")?;
+    let said = get(address, "/readyz")?;
+    ensure!(said.status == 503 && said.problem()?.contains("not answered since 20"), "{said:?}");
+    let (_, server) = url.rsplit_once('@').unwrap_or(("", url.trim_start_matches("redis://")));
+    ensure!(!said.body.contains(server.trim_end_matches('/')), "{server} is told: {said:?}");
     Ok(())
 }
 
@@ -112,6 +132,23 @@ fn without_a_token_only_this_machine_may_be_named() -> Result<()> {
         let refused = send(address, request.as_bytes())?;
         assert_eq!(refused.status, 403, "{page}: {refused:?}");
         ensure!(refused.problem()?.contains("localhost"), "{refused:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn without_a_token_no_web_page_is_served() -> Result<()> {
+    let home = home("")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    for page in PAGES {
+        for sign in ["Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site"] {
+            let refused = get_with(address, page, &[sign])?;
+            assert_eq!(refused.status, 403, "{page} {sign}: {refused:?}");
+            ensure!(refused.problem()?.contains("no web page is served"), "{refused:?}");
+        }
+        let opened = get_with(address, page, &["Sec-Fetch-Site: none"])?;
+        ensure!(opened.status != 403, "{page}: {opened:?}");
     }
     Ok(())
 }

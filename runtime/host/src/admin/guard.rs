@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
@@ -14,30 +14,39 @@ use subtle::ConstantTimeEq;
 use super::problem::Problem;
 use crate::config::Secret;
 
+/// What a browser says of the page that it asks for; without a name in the library.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
 /// For one request: longer than any page takes, and shorter than the patience of who waits.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// Lets a request in that presents the token. Where there is none, one that names another host than
-/// this machine is refused: a page in a browser could have sent it, under a name that its owner has
-/// made lead here.
+/// Lets a request in that presents the token. Where there is none, one that a web page could have
+/// sent by somebody's browser is refused.
 pub(super) async fn guard(
     State(token): State<Arc<Option<Secret>>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let allowed = match &*token {
-        Some(token) => presents(request.headers(), token),
-        None => names_this_machine(request.headers()),
+    let headers = request.headers();
+    let refused = match &*token {
+        Some(token) if presents(headers, token) => None,
+        Some(_) => Some(Problem::unauthorized()),
+        None if !names_this_machine(headers) => Some(Problem::new(
+            StatusCode::FORBIDDEN,
+            "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
+             configure `token` of [admin]",
+        )),
+        None if is_of_a_page(headers) => Some(Problem::new(
+            StatusCode::FORBIDDEN,
+            "without a token no web page is served, and a browser has sent this for one (`Origin` \
+             or `Sec-Fetch-Site`): open the address itself, or configure `token` of [admin]",
+        )),
+        None => None,
     };
-    if allowed {
-        return next.run(request).await;
+    match refused {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
     }
-    if token.is_some() {
-        return Problem::unauthorized().into_response();
-    }
-    let words = "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
-                 configure `token` of [admin]";
-    Problem::new(StatusCode::FORBIDDEN, words).into_response()
 }
 
 fn presents(headers: &HeaderMap, token: &Secret) -> bool {
@@ -48,6 +57,8 @@ fn presents(headers: &HeaderMap, token: &Secret) -> bool {
     presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
 }
 
+/// Whether the request names this machine as its host, or none. A name of a web page's owner may lead
+/// here as well.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -59,11 +70,20 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|it: IpAddr| it.is_loopback())
 }
 
+/// Whether a browser has sent the request for a web page of another origin.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
+    headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|it| !is_own(it))
+}
+
 /// Bounds the time of a request.
 pub(super) async fn in_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIME, next.run(request)).await;
     answer.unwrap_or_else(|_| {
-        let words = format!("no answer within {REQUEST_TIME:?}; is the store away?");
+        let words = format!(
+            "no answer within {REQUEST_TIME:?}; is the store away? Or others read large pages: try \
+             again"
+        );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })
 }
@@ -71,6 +91,23 @@ pub(super) async fn in_time(request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_other_origins_are_told_by_what_browsers_send() {
+        for (name, value, of_a_page) in [
+            ("origin", "http://evil.example", true),
+            ("origin", "null", true),
+            ("sec-fetch-site", "cross-site", true),
+            ("sec-fetch-site", "same-site", true),
+            ("sec-fetch-site", "same-origin", false),
+            ("sec-fetch-site", "none", false),
+            ("accept", "*/*", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a value"));
+            assert_eq!(is_of_a_page(&headers), of_a_page, "{name}: {value}");
+        }
+    }
 
     #[test]
     fn only_this_machine_may_be_named() {

@@ -1,52 +1,60 @@
 //! Whether the process does what it is there for.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::State;
+use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::App;
 use super::problem::Problem;
 use crate::run::Phase;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// Between two questions to the store, so that one that is away is noticed while nothing happens.
 const EVERY: Duration = Duration::from_secs(1);
 /// A store that takes longer to answer is out of reach.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the store answered last.
+/// Since when the store is out of reach, if it is.
 #[derive(Default)]
-pub(super) struct Health(Mutex<Asked>);
-
-#[derive(Default)]
-struct Asked {
-    /// When it was asked, if it has not answered yet.
-    at: Option<Instant>,
-    error: Option<String>,
-}
+pub(super) struct Health(Mutex<Option<Timestamp>>);
 
 impl Health {
-    /// What is wrong with the store.
-    fn trouble(&self) -> Option<String> {
-        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = asked.at.map(|at| at.elapsed()).filter(|waited| *waited > PATIENCE);
-        let silent = |waited: Duration| format!("the store has not answered for {waited:.0?}");
-        waited.map(silent).or_else(|| asked.error.clone())
-    }
-
     async fn ask(&self, store: &dyn Store) {
-        self.note(Asked { at: Some(Instant::now()), error: None });
+        let since = Timestamp::now();
         // Whether there is such a mark does not matter.
-        let answer = store.mark("admin/health").await;
-        let error = answer.err().map(|error: StoreError| error.to_string());
-        self.note(Asked { at: None, error });
+        let mut asking = pin!(store.mark("admin/health"));
+        let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
+            answer
+        } else {
+            self.is_away(since, &format!("no answer within {PATIENCE:?}"));
+            asking.await
+        };
+        match answer {
+            Ok(_) => self.is_there(),
+            Err(error) => self.is_away(since, &error.to_string()),
+        }
     }
 
-    fn note(&self, asked: Asked) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let error = if asked.at.is_some() { last.error.take() } else { asked.error };
-        *last = Asked { at: asked.at, error };
+    fn is_away(&self, since: Timestamp, why: &str) {
+        let mut away = self.lock();
+        if away.is_none() {
+            tracing::warn!(why, "not ready: the store does not answer");
+            *away = Some(since);
+        }
+    }
+
+    fn is_there(&self) {
+        if let Some(since) = self.lock().take() {
+            tracing::info!(away_since = %since, "ready again: the store answers");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,16 +68,17 @@ pub(super) async fn watch(app: &App) {
     }
 }
 
-/// `GET /readyz`.
+/// `GET /readyz`. Whoever asks has no token: he is told which part is not ready, and nothing that
+/// the store or the system says of addresses and files.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "it is ending".to_owned(),
         Phase::LoadsHandlers => "it is loading its handlers".to_owned(),
         Phase::OpensStore => "it is opening its store".to_owned(),
         Phase::Claims => "it is claiming its partitions".to_owned(),
-        Phase::Drives => match app.health.trouble() {
+        Phase::Drives => match *app.health.lock() {
             None => return Ok("ready\n"),
-            Some(trouble) => trouble,
+            Some(since) => format!("the store has not answered since {since:.0}; see the log"),
         },
     };
     Err(Problem::unavailable(format!("not ready: {reason}")))
