@@ -5,6 +5,7 @@
 mod connection;
 mod guard;
 mod health;
+mod held;
 mod look;
 mod metrics;
 mod parked;
@@ -32,7 +33,8 @@ use problem::Problem;
 const DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
-/// Questions to the store under way at one time: each may bring a page of some MiB.
+/// Questions to the store under way at one time, until their answers are sent: each may bring a page
+/// of some MiB.
 const QUESTIONS: usize = 8;
 
 /// From the end of everything else until connections are cut.

@@ -7,6 +7,7 @@ mod logs;
 mod look;
 mod plugins;
 mod remote;
+mod row;
 mod run;
 mod show;
 mod status;

@@ -1,15 +1,18 @@
 //! Keys, dead letters, streams and handlers as JSON: the same from the command line and over HTTP.
 
+mod data;
 mod plugins;
 
 use bytes::Bytes;
-use ordain_core::{DeadLetter, Event, Job, LetterContent, Status};
+use ordain_core::{Job, LetterContent, Status};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::config::Stream;
 use crate::plugin::Handler;
 use crate::store::{KeyRow, StoredLetter};
 
+pub use data::{Data, data};
 pub use plugins::plugins;
 
 /// All statuses, in the order in which a key may have them.
@@ -53,33 +56,25 @@ pub fn stream(name: &str, handler: Option<(&Stream, &Handler)>) -> Value {
     })
 }
 
-/// Bytes as JSON if they are, else as text, else as base64.
-pub fn data(bytes: &[u8]) -> Value {
-    use base64::Engine;
-    if let Ok(value) = serde_json::from_slice(bytes) {
-        return value;
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.into(),
-        Err(_) => {
-            json!({ "base64": base64::engine::general_purpose::STANDARD.encode(bytes) })
-        }
-    }
+/// A key's record.
+#[derive(Debug, Serialize)]
+pub struct Key<'a> {
+    #[serde(flatten)]
+    record: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<Data<'a>>,
 }
 
-/// A key's record.
-pub fn key(row: &KeyRow, state: Option<&Bytes>) -> Value {
-    let mut value = match &row.job {
+/// Shows a key, with its state if that is given.
+pub fn key<'a>(row: &KeyRow, state: Option<&'a Bytes>) -> Key<'a> {
+    let mut record = match &row.job {
         Ok(job) => self::job(job),
         Err(error) => json!({ "status": "corrupt", "error": error }),
     };
-    value["key"] = (*row.key).into();
-    value["state_size"] = row.state_size.into();
-    value["due_at"] = row.due_at.map(time).into();
-    if let Some(state) = state {
-        value["state"] = data(state);
-    }
-    value
+    record["key"] = (*row.key).into();
+    record["state_size"] = row.state_size.into();
+    record["due_at"] = row.due_at.map(time).into();
+    Key { record, state: state.map(|state| data(state)) }
 }
 
 fn job(job: &Job) -> Value {
@@ -109,25 +104,42 @@ fn job(job: &Job) -> Value {
 }
 
 /// A dead letter.
-pub fn letter(stored: &StoredLetter) -> Value {
-    let DeadLetter { id, cause, error, origin, version, content } = &stored.letter;
-    let (event, raw) = match content {
-        LetterContent::Nothing => (Value::Null, Value::Null),
-        LetterContent::Event(event) => (self::event(event), Value::Null),
-        LetterContent::Raw(bytes) => (Value::Null, data(bytes)),
+#[derive(Debug, Serialize)]
+pub struct Letter<'a> {
+    id: String,
+    key: &'a str,
+    sequence: Option<u64>,
+    cause: &'static str,
+    error: &'a str,
+    origin: Option<&'a str>,
+    version: Option<&'a str>,
+    at: String,
+    event: Option<Event<'a>>,
+    raw: Option<Data<'a>>,
+}
+
+/// Shows a dead letter.
+pub fn letter(stored: &StoredLetter) -> Letter<'_> {
+    let letter = &stored.letter;
+    let (event, raw) = match &letter.content {
+        LetterContent::Nothing => (None, None),
+        LetterContent::Event(event) => (Some(self::event(event)), None),
+        LetterContent::Raw(bytes) => (None, Some(data(bytes))),
     };
-    json!({
-        "id": letter_id(id),
-        "key": &*id.key,
-        "sequence": (id.sequence > 0 || event["sequence"] == 0).then_some(id.sequence),
-        "cause": cause.name(),
-        "error": error,
-        "origin": origin,
-        "version": version.as_deref(),
-        "at": time(stored.at),
-        "event": event,
-        "raw": raw,
-    })
+    let is_numbered =
+        letter.id.sequence > 0 || event.as_ref().is_some_and(|it| it.sequence == Some(0));
+    Letter {
+        id: letter_id(&letter.id),
+        key: &letter.id.key,
+        sequence: is_numbered.then_some(letter.id.sequence),
+        cause: letter.cause.name(),
+        error: &letter.error,
+        origin: letter.origin.as_deref(),
+        version: letter.version.as_deref(),
+        at: time(stored.at),
+        event,
+        raw,
+    }
 }
 
 /// A letter's identity within its stream, as people give it back: `sequence-tag`, beside the key.
@@ -145,6 +157,11 @@ pub fn parse_letter_id(key: &str, text: &str) -> Option<ordain_core::LetterId> {
     })
 }
 
+/// JSON of what is shown here.
+pub fn to_json(shown: &impl Serialize) -> String {
+    serde_json::to_string(shown).expect("texts, numbers and lists of them are always JSON")
+}
+
 /// That a key is not there.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!("key {key:?} of stream {stream} has never been committed or held, or is forgotten")
@@ -157,16 +174,30 @@ pub fn no_letter_id(id: &str) -> String {
     )
 }
 
-fn event(event: &Event) -> Value {
-    json!({
-        "id": event.id(),
-        "type": event.kind(),
-        "source": event.source(),
-        "sequence": event.sequence(),
-        "time": event.time_ms().map(time),
-        "content_type": event.content_type(),
-        "end_of_sequence": event.end(),
-        "headers": event.headers().collect::<Vec<_>>(),
-        "data": data(event.data()),
-    })
+#[derive(Debug, Serialize)]
+struct Event<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    source: &'a str,
+    sequence: Option<u64>,
+    time: Option<String>,
+    content_type: &'a str,
+    end_of_sequence: bool,
+    headers: Vec<(&'a str, &'a str)>,
+    data: Data<'a>,
+}
+
+fn event(event: &ordain_core::Event) -> Event<'_> {
+    Event {
+        id: event.id(),
+        kind: event.kind(),
+        source: event.source(),
+        sequence: event.sequence(),
+        time: event.time_ms().map(time),
+        content_type: event.content_type(),
+        end_of_sequence: event.end(),
+        headers: event.headers().collect(),
+        data: data(event.data()),
+    }
 }

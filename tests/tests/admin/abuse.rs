@@ -69,3 +69,65 @@ fn callers_who_hold_their_connections_hold_up_nothing() -> Result<()> {
     ensure!(service.wait()?.success(), "{}", service.stderr());
     Ok(())
 }
+
+#[test]
+fn callers_who_say_nothing_keep_no_place() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let mut held = Vec::new();
+    let mut rounds = 0;
+    // Where those who are silent keep their places until they are sent away, this takes minutes.
+    service.until("answers between many who are silent", || {
+        held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
+        rounds += usize::from(get(address, "/healthz").is_ok_and(|it| it.status == 200));
+        rounds == 20
+    })
+}
+
+/// Dead letters of a page, each as large as may be: small objects, of which trees are large.
+fn large_letters(home: &Home) -> Result<()> {
+    let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
+    home.write("events.ndjson", line.repeat(8))
+}
+
+#[test]
+fn large_pages_take_little_more_memory_than_their_text() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    large_letters(&home)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let page = || get(address, "/v1/dead?stream=cases");
+    service.until("all letters", || page().is_ok_and(|it| it.body.len() > 7 << 20))?;
+    let body = page()?.json()?;
+    ensure!(body["dead"][0]["raw"][0]["a"] == 0, "as JSON");
+    service.signal("TERM")?;
+    let peak = service.peak_memory()? >> 10;
+    // Trees of a page would take 600 MiB by themselves.
+    ensure!(peak < 500, "{peak} MiB");
+    Ok(())
+}
+
+#[test]
+fn pages_that_are_not_read_keep_their_places() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    large_letters(&home)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let page = || get(address, "/v1/dead?stream=cases");
+    service.until("all letters", || page().is_ok_and(|it| it.body.len() > 7 << 20))?;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(b"GET /v1/dead?stream=cases HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        // Its beginning is there: it has been made.
+        stream.read_exact(&mut [0; 1_024])?;
+        held.push(stream);
+    }
+    let refused = get(address, "/v1/streams")?;
+    ensure!(refused.status == 503 && refused.problem()?.contains("others read"), "{refused:?}");
+    assert_eq!(get(address, "/healthz")?.status, 200);
+    drop(held);
+    service.until("places", || get(address, "/v1/streams").is_ok_and(|it| it.status == 200))
+}

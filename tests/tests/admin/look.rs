@@ -1,6 +1,7 @@
 //! Streams, keys, dead letters and handlers: the same as from the command line.
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
 use ordain_tests::http::{Answer, get, ready};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -58,7 +59,63 @@ fn it_is_what_the_command_line_shows() -> Result<()> {
     assert_eq!(letter, json!({ "dead": shown, "cursor": null }));
     assert_eq!(of_key, letter);
     assert_eq!(streams["streams"], home.rows(&["check", "--json"])?[0]["streams"]);
-    assert_eq!(vec![plugins], home.rows(&["plugins", "list", "--json"])?);
+    let mut here = home.rows(&["plugins", "list", "--json"])?;
+    assert_eq!(here[0]["handlers"][0]["running"].take(), Value::Null, "no process was asked");
+    here[0]["handlers"][0]["running"] = json!(["cases"]);
+    assert_eq!(vec![plugins], here);
+    Ok(())
+}
+
+#[test]
+fn what_runs_is_told_from_what_lies_in_the_folder() -> Result<()> {
+    let home = home()?;
+    let (_service, address) = at_rest(&home)?;
+    let handlers = || -> Result<Vec<(String, String, Value)>> {
+        let plugins = get(address, "/v1/plugins")?.json()?;
+        let rows = plugins["handlers"].as_array().context("handlers")?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let row = |it: &Value| (text(&it["digest"]), text(&it["state"]), it["running"].clone());
+        Ok(rows.iter().map(row).collect())
+    };
+    let streams = get(address, "/v1/streams")?.json()?;
+    let digest = streams["streams"][0]["digest"].as_str().context("a digest")?.to_owned();
+    let row = |state: &str, running: Value| (digest.clone(), state.to_owned(), running);
+    assert_eq!(handlers()?, [row("active", json!(["cases"]))]);
+
+    let tally = Home::new(&["tally"], "")?;
+    home.replace("plugins/faulty.wasm", std::fs::read(tally.path("plugins/tally.wasm"))?)?;
+    let [other, gone] = &handlers()?[..] else { anyhow::bail!("{:?}", handlers()?) };
+    ensure!(other.0 != digest && other.0.len() == 64, "{other:?}");
+    assert_eq!((&*other.1, &other.2), ("active", &json!([])));
+    assert_eq!(*gone, row("gone", json!(["cases"])));
+
+    std::fs::remove_file(home.path("plugins/faulty.wasm"))?;
+    assert_eq!(handlers()?, [row("gone", json!(["cases"]))]);
+    Ok(())
+}
+
+#[test]
+fn data_of_all_kinds_leaves_a_page_readable() -> Result<()> {
+    let home = home()?;
+    let deep = "[".repeat(5_000) + &"]".repeat(5_000);
+    let lines = [deep.as_bytes(), b"[1e999]", b" {\"a\": [1.0]}", b"text", b"\xff"];
+    home.write("events.ndjson", lines.join(&b'\n'))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let dead = || Some(get(address, "/v1/dead?stream=cases").ok()?.json().ok()?["dead"].take());
+    service.until("the letters", || dead().is_some_and(|it| it[3].is_object()))?;
+    let dead = dead().context("letters")?;
+    let mut raw: Vec<&Value> =
+        dead.as_array().context("a list")?.iter().map(|it| &it["raw"]).collect();
+    for right in [
+        json!({ "text": deep }),
+        json!({ "text": "[1e999]" }),
+        json!({ "a": [1.0] }),
+        json!("text"),
+    ] {
+        let at = raw.iter().position(|it| **it == right).with_context(|| right.to_string())?;
+        raw.remove(at);
+    }
     Ok(())
 }
 

@@ -1,12 +1,13 @@
 //! `--admin URL`: commands that look at a running process show what they show of its store.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::ready;
 use ordain_tests::service::Service;
+use serde_json::json;
 
 use crate::support::{ODD, at_rest, home};
 
@@ -38,7 +39,7 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json", "--admin", &url])?;
     let id = letters.iter().find(|it| it["key"] == "rejected").and_then(|it| it["id"].as_str());
     let show = ["dead", "show", "cases", id.unwrap_or_default(), "--key", "rejected"];
-    let looks: [&[&str]; 14] = [
+    let looks: [&[&str]; 12] = [
         &["keys", "list", "cases"],
         &["keys", "list", "cases", "--json"],
         &["keys", "list", "cases", "--limit", "7", "--prefix", "k"],
@@ -51,12 +52,13 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
         &["dead", "list", "cases"],
         &["dead", "list", "cases", "--json", "--key", "rejected"],
         &show,
-        &["plugins", "list"],
-        &["plugins", "list", "--json"],
     ];
     let asked: Result<Vec<String>> =
         looks.iter().map(|look| printed(&home, &[look, &["--admin", &url][..]].concat())).collect();
     let asked = asked?;
+    let plugins = printed(&home, &["plugins", "list", "--admin", &url])?;
+    let runs = |line: &str| line.starts_with("faulty+") && line.matches(" cases ").count() == 2;
+    ensure!(plugins.lines().any(runs), "{plugins}");
     let why = ["keys", "why", "cases", "rejected"];
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key rejected --admin {url}`")), "{hint}");
@@ -66,6 +68,8 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
     for (look, asked) in looks.iter().zip(asked) {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
     }
+    let here = printed(&home, &["plugins", "list"])?;
+    assert_eq!(here.replace(" ?     ", " cases "), plugins, "who runs it is not known here");
     let hint_here = printed(&home, &why)?;
     assert_eq!(hint.replace(&format!(" --admin {url}"), ""), hint_here);
     Ok(())
@@ -134,6 +138,129 @@ fn another_server_is_told_apart() -> Result<()> {
         });
         refused(&home, &["keys", "list", "cases", "--admin", &url], "", 1, found)?;
         served.join().map_err(|_| anyhow::anyhow!("the other server panicked"))??;
+    }
+    Ok(())
+}
+
+/// Connections that another server takes: a command that goes on for ever finds nobody at last.
+const CONNECTIONS: usize = 200;
+
+/// Another server, which writes an answer to each request; its URL.
+fn other(
+    answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + 'static,
+) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(CONNECTIONS) {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4_096];
+            let length = stream.read(&mut request).unwrap_or(0);
+            // Whether it is read to its end is what the tests are about.
+            let _ = answer(&String::from_utf8_lossy(&request[..length]), &mut stream);
+        }
+    });
+    Ok(url)
+}
+
+/// The same with bodies of JSON.
+fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> {
+    other(move |request, stream| {
+        let body = body(request);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
+        stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes())
+    })
+}
+
+#[test]
+fn what_another_server_writes_steers_no_terminal() -> Result<()> {
+    const EVIL: &str = "\x1b]0;x\x07\u{9b}2J\u{202e}\r\nnext";
+    let home = home()?;
+    let url = other_with(|request| {
+        let trouble = json!({ "cause": EVIL, "error": EVIL, "since": EVIL, "version": EVIL });
+        let key = json!({
+            "key": EVIL, "status": EVIL, "next": 1, "trouble": trouble, "due_at": EVIL,
+            "state": EVIL,
+        });
+        let letter = json!({
+            "id": EVIL, "key": EVIL, "cause": EVIL, "error": EVIL, "origin": EVIL, "raw": EVIL,
+        });
+        let handler = json!({
+            "handler": EVIL, "state": EVIL, "streams": [EVIL], "running": [EVIL], "path": EVIL,
+            "reason": EVIL,
+        });
+        let body = match request {
+            it if it.starts_with("GET /v1/streams/cases/keys/") => key,
+            it if it.starts_with("GET /v1/streams/cases/keys") => json!({ "keys": [key] }),
+            it if it.starts_with("GET /v1/streams") => json!({ "streams": [{ "stream": EVIL }] }),
+            it if it.starts_with("GET /v1/dead") => json!({ "dead": [letter] }),
+            _ => json!({ "handlers": [handler], "refused": [{ "path": EVIL, "reason": EVIL }] }),
+        };
+        body.to_string()
+    })?;
+    // A head, and what is said of one row.
+    let looks: [(&[&str], usize); 10] = [
+        (&["keys", "list", "cases"], 2),
+        (&["keys", "list", "cases", "--json"], 1),
+        (&["keys", "show", "cases", "k"], 13),
+        (&["keys", "show", "cases", "k", "--json"], 1),
+        (&["keys", "why", "cases", "k"], 4),
+        (&["dead", "list", "cases"], 2),
+        (&["dead", "list", "cases", "--json"], 1),
+        (&["dead", "show", "cases", "1-1"], 8),
+        (&["plugins", "list"], 3),
+        (&["plugins", "list", "--json"], 1),
+    ];
+    for (look, lines) in looks {
+        let shown = printed(&home, &[look, &["--admin", &url]].concat())?;
+        let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        ensure!(!shown.contains(steers), "{look:?}: {shown:?}");
+        ensure!(
+            shown.contains("\\u001b]0;x") && shown.lines().count() == lines,
+            "{look:?}: {shown}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_listing_that_does_not_move_on_is_an_error() -> Result<()> {
+    let home = home()?;
+    for list in ["keys", "dead"] {
+        let page = json!({ list: [], "cursor": "k1:x" }).to_string();
+        let url = other_with(move |_| page.clone())?;
+        let args = [list, "list", "cases", "--admin", &url];
+        refused(&home, &args, "", 1, "its listing does not move on: a page leads to itself")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_answer_without_end_is_an_error() -> Result<()> {
+    let home = home()?;
+    let url = other(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+        let part = vec![b'['; 64 << 10];
+        loop {
+            stream.write_all(&part)?;
+        }
+    })?;
+    let args = ["keys", "list", "cases", "--admin", &url];
+    refused(&home, &args, "", 1, "its answer has more than 128 MiB")
+}
+
+#[test]
+fn data_nested_without_end_hides_nothing() -> Result<()> {
+    let home = home()?;
+    let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+    let page =
+        format!("{{\"dead\":[{{\"key\":\"k\",\"id\":\"1-1\",\"event\":{{\"data\":{deep}}}}}]}}");
+    let url = other_with(move |_| page.clone())?;
+    let list = printed(&home, &["dead", "list", "cases", "--admin", &url])?;
+    ensure!(list.lines().nth(1).is_some_and(|it| it.starts_with("k  ")), "{list}");
+    for look in [&["dead", "list", "cases", "--json"][..], &["dead", "show", "cases", "1-1"]] {
+        let shown = printed(&home, &[look, &["--admin", &url]].concat())?;
+        ensure!(shown.contains(&deep), "{} bytes", shown.len());
     }
     Ok(())
 }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::App;
+use super::held::Held;
 use super::problem::Problem;
 use crate::run::known_streams;
 use crate::store::{KeyFilter, Page, Store};
@@ -20,6 +22,18 @@ const ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
 type Answer = Result<Response, Problem>;
+
+#[derive(Serialize)]
+struct KeysPage<'a> {
+    keys: Vec<view::Key<'a>>,
+    cursor: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct DeadPage<'a> {
+    dead: Vec<view::Letter<'a>>,
+    cursor: Option<&'a str>,
+}
 
 /// Which keys.
 #[derive(Debug, Deserialize)]
@@ -49,29 +63,27 @@ impl App {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// What the store has, as JSON, which is made where it holds up nobody. A question goes on where
-    /// nobody waits for it any more, and keeps its place: so those that a store does not answer do
-    /// not pile up.
+    /// What the store has, as JSON, which is made where it holds up nobody. A question keeps its
+    /// place until its answer is sent, and also where nobody waits for it any more: so neither those
+    /// that a store does not answer nor pages in memory pile up.
     async fn ask<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
-        show: impl FnOnce(T) -> Value + Send + 'static,
+        show: impl FnOnce(&T) -> String + Send + 'static,
     ) -> Answer
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
         let found = fetch(self.store()?);
-        // Nobody closes it.
         let place = Arc::clone(&self.questions).acquire_owned().await;
+        let place = place.expect("nobody closes it");
         let asking = tokio::spawn(async move {
             let found = found.await?;
-            let shown = tokio::task::spawn_blocking(move || format!("{}\n", show(found)));
-            let shown = shown.await.map_err(bug);
-            drop(place);
-            shown
+            let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
+            Ok::<_, Problem>(Held::new(shown.map_err(bug)?, place))
         });
-        Ok(body(asking.await.map_err(bug)??))
+        Ok(body(Body::new(asking.await.map_err(bug)??)))
     }
 }
 
@@ -79,7 +91,7 @@ fn bug(error: tokio::task::JoinError) -> Problem {
     crate::run::RunError::Panic(error).into()
 }
 
-fn body(json: String) -> Response {
+fn body(json: Body) -> Response {
     ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
@@ -113,7 +125,7 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
             let handler = stream.and_then(|it| handlers.as_ref()?.active.get(&*it.handler));
             view::stream(name, stream.zip(handler.map(|it| &**it)))
         });
-        json!({ "streams": rows.collect::<Vec<_>>() })
+        json!({ "streams": rows.collect::<Vec<_>>() }).to_string()
     })
     .await
 }
@@ -135,8 +147,8 @@ pub(super) async fn keys(
         Ok(store.keys(&stream, &filter).await?)
     };
     app.ask(fetch, |page| {
-        let keys: Vec<Value> = page.rows.iter().map(|row| view::key(row, None)).collect();
-        json!({ "keys": keys, "cursor": page.cursor })
+        let keys = page.rows.iter().map(|row| view::key(row, None)).collect();
+        view::to_json(&KeysPage { keys, cursor: page.cursor.as_deref() })
     })
     .await
 }
@@ -153,7 +165,7 @@ pub(super) async fn key(
         let found = store.key(&stream, &key).await?;
         found.ok_or_else(|| Problem::not_found(view::no_key(&stream, &key)))
     };
-    app.ask(fetch, |(row, state)| view::key(&row, state.as_ref())).await
+    app.ask(fetch, |(row, state)| view::to_json(&view::key(row, state.as_ref()))).await
 }
 
 /// `GET /v1/dead`.
@@ -178,8 +190,8 @@ pub(super) async fn dead(
         Ok(Page { rows, cursor: None })
     };
     app.ask(fetch, |page| {
-        let letters: Vec<Value> = page.rows.iter().map(view::letter).collect();
-        json!({ "dead": letters, "cursor": page.cursor })
+        let dead = page.rows.iter().map(view::letter).collect();
+        view::to_json(&DeadPage { dead, cursor: page.cursor.as_deref() })
     })
     .await
 }
@@ -191,9 +203,9 @@ pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
     let place = Arc::clone(&app.folder).acquire_owned().await;
     let asking = Arc::clone(&app);
     let looking = tokio::task::spawn_blocking(move || {
-        let seen = view::plugins(&asking.loaded, &handlers.engine);
+        let seen = view::plugins(&asking.loaded, &handlers.engine, Some(&handlers.active));
         drop(place);
         seen
     });
-    Ok(body(format!("{}\n", looking.await.map_err(bug)??)))
+    Ok(body(format!("{}\n", looking.await.map_err(bug)??).into()))
 }

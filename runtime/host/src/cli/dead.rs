@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::look::LookArgs;
 use super::{EXIT_FAILED, Failure, show};
-use crate::text::{clean, say};
+use crate::text::say;
 use crate::view;
 
 /// Rows that are read at a time.
@@ -79,7 +79,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(row) } else { line(row) };
+            text += &if args.json { show::json_line(row) } else { line(&row.fields()) };
         }
         show::text(&text)?;
         cursor = page.cursor;
@@ -94,8 +94,8 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 fn line(row: &Value) -> String {
-    let text = |field: &str| clean(row[field].as_str().unwrap_or_default());
-    let origin = row["origin"].as_str().map(|origin| format!(" ({})", clean(origin)));
+    let text = |field: &str| row[field].as_str().unwrap_or_default();
+    let origin = row["origin"].as_str().map(|origin| format!(" ({origin})"));
     format!(
         "{:<24} {:<24} {:<12} {}{}\n",
         text("key"),
@@ -120,6 +120,6 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
-    show::json(&letter, args.json)?;
+    show::row(&letter, args.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::look::LookArgs;
 use super::{Failure, show};
 use crate::store::KeyFilter;
-use crate::text::clean;
 use crate::view;
 
 /// Rows that are read at a time.
@@ -100,7 +99,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         let mut text = String::new();
         for row in page.rows.iter().take(left) {
             left -= 1;
-            text += &if args.json { show::json_line(row) } else { line(row) };
+            text += &if args.json { show::json_line(row) } else { line(&row.fields()) };
         }
         show::text(&text)?;
         filter.cursor = page.cursor;
@@ -115,19 +114,18 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 fn line(row: &Value) -> String {
-    let text = |value: &Value| value.as_str().map(|text| clean(text).into_owned());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_u64().map(|number| number.to_string());
     let trouble = &row["trouble"];
-    let why = match text(&row["error"]) {
-        Some(error) => error,
-        None => text(&trouble["error"])
-            .map(|error| format!("{}: {error}", trouble["cause"].as_str().unwrap_or_default()))
-            .unwrap_or_default(),
+    let why = match (row["error"].as_str(), trouble["error"].as_str()) {
+        (Some(error), _) => error.to_owned(),
+        (None, Some(error)) => format!("{}: {error}", text(&trouble["cause"])),
+        (None, None) => String::new(),
     };
     format!(
         "{:<32} {:<9} {:>12} {:>9}  {why}\n",
-        text(&row["key"]).unwrap_or_default(),
-        text(&row["status"]).unwrap_or_default(),
+        text(&row["key"]),
+        text(&row["status"]),
         number(&row["next"]).unwrap_or_default(),
         number(&row["held"]["count"]).unwrap_or_default(),
     )
@@ -137,9 +135,10 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
     let look = args.look.begin(&args.stream).await?;
     let row = look.key(&args.stream, &args.key).await?;
     if args.json || !why {
-        show::json(&row, args.json)?;
+        show::row(&row, args.json)?;
     } else {
-        show::text(&why::explain(&row, &look, &args.stream).await?)?;
+        let words = why::explain(&row.fields(), &look, &args.stream, &args.key).await?;
+        show::text(&words)?;
     }
     Ok(ExitCode::SUCCESS)
 }

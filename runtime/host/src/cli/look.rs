@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use clap::Args;
-use serde_json::Value;
 
 use super::remote::{Remote, parse_url};
+use super::row::Row;
 use super::{ConfigArg, Failure, open};
 use crate::config::Loaded;
 use crate::store::{KeyFilter, Page, Store};
@@ -52,11 +52,11 @@ impl LookArgs {
 
 impl Look {
     /// See [`Store::keys`].
-    pub(super) async fn keys(&self, stream: &str, of: &KeyFilter) -> Result<Page<Value>, Failure> {
+    pub(super) async fn keys(&self, stream: &str, of: &KeyFilter) -> Result<Page<Row>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.keys(stream, of).await?;
-                let rows = page.rows.iter().map(|row| view::key(row, None)).collect();
+                let rows = page.rows.iter().map(|row| Row::of(&view::key(row, None))).collect();
                 Ok(Page { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
@@ -65,16 +65,16 @@ impl Look {
                 query.extend(of.status.map(|status| ("status", view::status(status))));
                 query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
                 let answer = process.get(&["streams", stream, "keys"], &query)?;
-                page(process, answer, "keys")
+                page(process, &answer, "keys", of.cursor.as_deref())
             }
         }
     }
 
     /// One key, with its state.
-    pub(super) async fn key(&self, stream: &str, key: &str) -> Result<Value, Failure> {
+    pub(super) async fn key(&self, stream: &str, key: &str) -> Result<Row, Failure> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
-                Some((row, state)) => Ok(view::key(&row, state.as_ref())),
+                Some((row, state)) => Ok(Row::of(&view::key(&row, state.as_ref()))),
                 None => Err(Failure::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
             },
             Self::Process(process) => process.get(&["streams", stream, "keys", key], &[]),
@@ -88,11 +88,11 @@ impl Look {
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<Value>, Failure> {
+    ) -> Result<Page<Row>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.letters(stream, key, cursor, limit).await?;
-                let rows = page.rows.iter().map(view::letter).collect();
+                let rows = page.rows.iter().map(|row| Row::of(&view::letter(row))).collect();
                 Ok(Page { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
@@ -100,7 +100,7 @@ impl Look {
                 let mut query = vec![("stream", stream), ("limit", &*limit)];
                 query.extend(key.map(|key| ("key", key)));
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                page(process, process.get(&["dead"], &query)?, "dead")
+                page(process, &process.get(&["dead"], &query)?, "dead", cursor)
             }
         }
     }
@@ -111,15 +111,16 @@ impl Look {
         stream: &str,
         key: &str,
         id: &str,
-    ) -> Result<Option<Value>, Failure> {
+    ) -> Result<Option<Row>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let Some(id) = view::parse_letter_id(key, id) else { return Ok(None) };
-                Ok(store.letter(stream, &id).await?.as_ref().map(view::letter))
+                let letter = store.letter(stream, &id).await?;
+                Ok(letter.map(|letter| Row::of(&view::letter(&letter))))
             }
             Self::Process(process) => {
                 let query = [("stream", stream), ("key", key), ("id", id)];
-                Ok(page(process, process.get(&["dead"], &query)?, "dead")?.rows.pop())
+                Ok(page(process, &process.get(&["dead"], &query)?, "dead", None)?.rows.pop())
             }
         }
     }
@@ -131,9 +132,11 @@ impl Look {
                 Ok(loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version))
             }
             Self::Process(process) => {
-                let streams = page(process, process.get(&["streams"], &[])?, "streams")?.rows;
-                let row = streams.iter().find(|row| row["stream"] == stream);
-                Ok(row.and_then(|row| row["retry_on_new_version"].as_bool()).unwrap_or(true))
+                let streams = page(process, &process.get(&["streams"], &[])?, "streams", None)?;
+                let mut rows = streams.rows.iter();
+                let row =
+                    rows.find(|row| row.member("stream").is_some_and(|it: String| it == stream));
+                Ok(row.and_then(|row| row.member("retry_on_new_version")).unwrap_or(true))
             }
         }
     }
@@ -147,11 +150,19 @@ impl Look {
     }
 }
 
-/// A page of what a process has answered.
-fn page(process: &Remote, mut answer: Value, list: &str) -> Result<Page<Value>, Failure> {
-    let cursor = answer["cursor"].as_str().map(str::to_owned);
-    match answer.get_mut(list).map(Value::take) {
-        Some(Value::Array(rows)) => Ok(Page { rows, cursor }),
-        _ => Err(process.stranger(&format!("its answer has no `{list}`"))),
+/// A page of what a process has answered to whom asked for what comes behind a cursor.
+fn page(
+    process: &Remote,
+    answer: &Row,
+    list: &str,
+    behind: Option<&str>,
+) -> Result<Page<Row>, Failure> {
+    let Some(rows) = answer.member(list) else {
+        return Err(process.stranger(&format!("its answer has no `{list}`")));
+    };
+    let cursor: Option<String> = answer.member("cursor");
+    if cursor.is_some() && cursor.as_deref() == behind {
+        return Err(process.stranger("its listing does not move on: a page leads to itself"));
     }
+    Ok(Page { rows, cursor })
 }

@@ -6,14 +6,17 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::look::LookArgs;
+use super::row::Row;
 use super::{Failure, show};
 use crate::run::engine;
-use crate::text::clean;
 use crate::view::plugins;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PluginsCommand {
     /// List the handlers in the folder, with what uses them and what is wrong with files there.
+    ///
+    /// With `--admin` it also says which of them the process runs, and in which streams (`-`: none).
+    /// Without it that is not known (`?`).
     List(ListArgs),
 }
 
@@ -33,13 +36,17 @@ impl PluginsCommand {
             process.get(&["plugins"], &[])?
         } else {
             let loaded = args.look.load()?;
-            plugins(&loaded, &*engine(&loaded)?)?
+            Row::of(&plugins(&loaded, &*engine(&loaded)?, None)?)
         };
         if args.json {
-            show::json(&seen, true)?;
+            show::row(&seen, true)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut text = format!("{:<32} {:<8} {:<24} {}\n", "HANDLER", "STATE", "STREAMS", "FILE");
+        let seen = seen.fields();
+        let mut text = format!(
+            "{:<32} {:<8} {:<24} {:<24} {}\n",
+            "HANDLER", "STATE", "STREAMS", "RUNS IN", "FILE"
+        );
         text.extend(rows(&seen["handlers"]).map(handler));
         text.extend(rows(&seen["refused"]).map(refused));
         show::text(&text)?;
@@ -56,20 +63,24 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
 }
 
 fn handler(row: &Value) -> String {
-    let streams: Vec<&str> = rows(&row["streams"]).filter_map(Value::as_str).collect();
+    let names = |list: &Value| rows(list).filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+    let running = match names(&row["running"]) {
+        _ if row["running"].is_null() => "?".to_owned(),
+        none if none.is_empty() => "-".to_owned(),
+        streams => streams,
+    };
     let file = match row["reason"].as_str() {
         None => text(row, "path").to_owned(),
         Some(reason) => format!("{}: {reason}", text(row, "path")),
     };
     format!(
-        "{:<32} {:<8} {:<24} {}\n",
+        "{:<32} {:<8} {:<24} {running:<24} {file}\n",
         text(row, "handler"),
         text(row, "state"),
-        streams.join(", "),
-        clean(&file)
+        names(&row["streams"]),
     )
 }
 
 fn refused(row: &Value) -> String {
-    format!("{:<32} {:<8} {}\n", clean(text(row, "path")), "refused", clean(text(row, "reason")))
+    format!("{:<32} {:<8} {}\n", text(row, "path"), "refused", text(row, "reason"))
 }

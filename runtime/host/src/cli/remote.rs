@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
 use ureq::http::{StatusCode, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Failure;
+use super::row::Row;
 use crate::text::clean;
 
 /// The variable with the token of the process.
@@ -19,8 +19,9 @@ const TOKEN: &str = "ORDAIN_TOKEN";
 const CONNECT: Duration = Duration::from_secs(5);
 /// For an answer: longer than the listener itself takes.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Bytes of an answer: a page of the largest dead letters, as JSON, has less.
-const ANSWER_BYTES: u64 = 1 << 30;
+/// MiB of an answer. A page of dead letters has 8, of an event or a state alone there may be 64, and
+/// escapes of JSON and base64 add to that.
+const ANSWER_MIB: u64 = 128;
 
 /// A process that listens for operators.
 pub(super) struct Remote {
@@ -60,7 +61,7 @@ impl Remote {
     }
 
     /// What it answers for a path, whose segments are given, and a query.
-    pub(super) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
+    pub(super) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Row, Failure> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
         let mut url = format!("{}/v1", self.url);
         for segment in path {
@@ -74,12 +75,12 @@ impl Remote {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let mut answer = request.call().map_err(|error| self.failed(error))?;
-        let body = answer.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
+        let body = answer.body_mut().with_config().limit(ANSWER_MIB << 20).read_to_vec();
         let body = body.map_err(|error| self.failed(error))?;
-        let value: Option<Value> = serde_json::from_slice(&body).ok();
-        match (answer.status(), value) {
-            (StatusCode::OK, Some(value)) => Ok(value),
-            (status, problem) => Err(self.refused(status, problem.as_ref())),
+        let row: Option<Row> = serde_json::from_slice(&body).ok();
+        match (answer.status(), row) {
+            (StatusCode::OK, Some(row)) => Ok(row),
+            (status, problem) => Err(self.refused(status, problem)),
         }
     }
 
@@ -92,10 +93,10 @@ impl Remote {
         ))
     }
 
-    fn refused(&self, status: StatusCode, problem: Option<&Value>) -> Failure {
-        let right = |problem: &&Value| problem["status"] == status.as_u16();
-        let detail = problem.filter(right).and_then(|problem| problem["detail"].as_str());
-        match (status, detail) {
+    fn refused(&self, status: StatusCode, problem: Option<Row>) -> Failure {
+        let right = |problem: &Row| problem.member("status") == Some(status.as_u16());
+        let detail = problem.filter(right).and_then(|problem| problem.member::<String>("detail"));
+        match (status, detail.as_deref()) {
             (_, None) => self.stranger(&format!("its status is {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let what = if self.token.is_some() { "refuses the token in" } else { "wants" };
@@ -124,6 +125,9 @@ impl Remote {
                 "{} cannot be asked: {error}; are there strange characters in {TOKEN}?",
                 self.url
             )),
+            ureq::Error::BodyExceedsLimit(_) => {
+                self.stranger(&format!("its answer has more than {ANSWER_MIB} MiB"))
+            }
             error => self.stranger(&error.to_string()),
         }
     }

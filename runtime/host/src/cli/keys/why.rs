@@ -14,24 +14,27 @@ const LETTERS: usize = 500;
 /// What the error of a message to an unknown sink says.
 const UNKNOWN_SINK: &str = "which is not configured";
 
-/// Explains a key's record.
-pub(super) async fn explain(row: &Value, look: &Look, stream: &str) -> Result<String, Failure> {
-    let name = text(row, "key");
+/// Explains a key's record, whose texts are clean.
+pub(super) async fn explain(
+    row: &Value,
+    look: &Look,
+    stream: &str,
+    name: &str,
+) -> Result<String, Failure> {
     let key = clean(name);
     if let Some(error) = row["error"].as_str() {
         return Ok(format!(
-            "key {key}: its record cannot be read: {}\nIts events are dead-lettered with the \
-             cause `corrupt`.\n",
-            clean(error)
+            "key {key}: its record cannot be read: {error}\nIts events are dead-lettered with the \
+             cause `corrupt`.\n"
         ));
     }
     let mut words = format!("key {key}: {}\n", standing(row));
     let trouble = &row["trouble"];
     if !trouble.is_null() {
-        words += &format!("why: {} ({})", clean(text(trouble, "error")), text(trouble, "cause"));
+        words += &format!("why: {} ({})", text(trouble, "error"), text(trouble, "cause"));
         words += &format!(", since {}", text(trouble, "since"));
         if let Some(version) = trouble["version"].as_str() {
-            words += &format!(", under {}", clean(version));
+            words += &format!(", under {version}");
         }
         words.push('\n');
     }
@@ -86,7 +89,7 @@ fn standing(row: &Value) -> String {
         }
         "parked" => format!("parked at event {next}"),
         "completed" => format!("ended with event {}", next.saturating_sub(1)),
-        other => clean(other).into_owned(),
+        other => other.to_owned(),
     }
 }
 
