@@ -1,6 +1,6 @@
 //! What a round sends, and what must come of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ const NTH: usize = 20;
 const WINDOW: usize = 100;
 const BURST: Range<usize> = 1..400;
 const PAUSE: Range<u64> = 0..400;
-/// Messages that are no events.
-const BROKEN: Range<usize> = 0..20;
+/// Messages that are no events: one of each kind at least.
+const BROKEN: Range<usize> = 2..20;
 
 /// A key, as it must be at the end.
 pub(crate) struct Key {
@@ -49,8 +49,9 @@ pub(crate) struct Plan {
     pub(crate) lines: Vec<String>,
     /// What is sent, in bursts with the time to wait before each.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
-    /// The bodies of messages without a sequence that are sent as well.
-    pub(crate) broken: BTreeSet<String>,
+    /// The bodies of messages that are no events and are sent as well, and whether their headers
+    /// can be read: then they lack a sequence.
+    pub(crate) broken: BTreeMap<String, bool>,
 }
 
 impl Plan {
@@ -80,10 +81,12 @@ impl Plan {
         }
         sent.extend(late);
         let mut sent = disturb(&sent, WINDOW, NTH, random.random());
-        let broken: BTreeSet<String> = (0..random.random_range(BROKEN))
-            .map(|number| json!({ "broken": format!("{round}-{number}") }).to_string())
-            .collect();
-        for body in &broken {
+        let broken = (0..random.random_range(BROKEN)).map(|number| {
+            let body = json!({ "broken": format!("{round}-{number}") }).to_string();
+            (body, number % 2 == 0)
+        });
+        let broken: BTreeMap<String, bool> = broken.collect();
+        for body in broken.keys() {
             sent.insert(random.random_range(0..=sent.len()), body.clone());
         }
         let mut bursts = Vec::new();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lapin::message::Delivery;
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, ExchangeKind};
 use ordain_servers::{Rabbit, Redis, wait_until};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
@@ -224,12 +224,16 @@ fn produce(url: &str, plan: &Plan) -> Result<u32> {
 }
 
 fn message(plan: &Plan, line: &str) -> Result<Outgoing> {
-    if !plan.broken.contains(line) {
+    let Some(is_readable) = plan.broken.get(line) else {
         return from_line(line);
+    };
+    let mut headers = FieldTable::default();
+    if !is_readable {
+        headers.insert("X-End-Of-Sequence".into(), AMQPValue::LongString("perhaps".into()));
     }
     Ok(Outgoing {
         routing_key: "broken".to_owned(),
-        properties: BasicProperties::default().with_headers(FieldTable::default()),
+        properties: BasicProperties::default().with_headers(headers),
         body: line.as_bytes().to_vec(),
     })
 }
