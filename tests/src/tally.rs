@@ -60,7 +60,15 @@ pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Res
             })
             .collect();
         let got = got.remove(key).unwrap_or_default();
-        ensure!(got == expected, "key {key}: expected {expected:?}, got {got:?}");
+        let same = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
+        ensure!(
+            got == expected,
+            "key {key}: {} messages, of {} expected; after {same} comes {:?} and not {:?}",
+            got.len(),
+            expected.len(),
+            got.get(same),
+            expected.get(same)
+        );
     }
     ensure!(got.is_empty(), "messages of unknown keys: {:?}", got.keys());
     Ok(())
