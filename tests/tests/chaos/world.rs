@@ -106,9 +106,10 @@ impl World {
         sleep(Duration::from_millis(random.random_range(0..1_500)));
         self.look_after_host()?;
         let whom = random.random_range(0..100);
-        if whom < 15 {
+        if whom < 25 {
             self.count("kills of the broker", 1);
-            self.rabbit.kill()?;
+            // What is committed now cannot be published.
+            self.pile_up(random, || self.rabbit.kill())?;
             if random.random() {
                 self.kill_host(random)?;
             }
@@ -116,7 +117,7 @@ impl World {
                 self.kill_store(random)?;
             }
             self.rabbit.restart()?;
-        } else if whom < 40 {
+        } else if whom < 45 {
             self.kill_store(random)?;
         } else {
             self.kill_host(random)?;
@@ -124,8 +125,28 @@ impl World {
         Ok(())
     }
 
+    /// Does something, half the time while the host stands still, which then goes on for a moment
+    /// with what has piled up: one that is nearly always done is hardly ever killed between a
+    /// commit and what follows it.
+    fn pile_up(
+        &self,
+        random: &mut ChaCha8Rng,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if random.random() {
+            return meanwhile();
+        }
+        self.host.signal("STOP")?;
+        sleep(Duration::from_millis(random.random_range(0..500)));
+        meanwhile()?;
+        self.host.signal("CONT")?;
+        sleep(Duration::from_millis(random.random_range(0..100)));
+        Ok(())
+    }
+
     fn kill_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         self.count("kills of the host", 1);
+        self.pile_up(random, || Ok(()))?;
         self.host.signal("KILL")?;
         self.host.wait()?;
         sleep(Duration::from_millis(random.random_range(0..300)));
