@@ -1,6 +1,6 @@
 //! RabbitMQ: where events come from, and where messages go.
 //!
-//! `connect` opens connections and says what their errors mean, `topology` declares queues.
+//! `url` says where the broker is, `connect` opens connections and says what their errors mean, `topology` declares queues.
 //! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
 //! them. `publish` sends messages that `encode`
@@ -14,6 +14,7 @@ mod encode;
 mod publish;
 mod subscription;
 mod topology;
+mod url;
 mod value;
 mod watch;
 mod window;
@@ -23,3 +24,4 @@ pub use consumer::{ConsumerOptions, start};
 pub use decode::Decoder;
 pub use publish::AmqpSink;
 pub use topology::Topology;
+pub use url::parse as parse_url;

@@ -1,6 +1,7 @@
 //! What cannot be used ends a start in words, with the exit code that says whose affair it is.
 
 use anyhow::{Result, ensure};
+use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::Client;
@@ -31,8 +32,14 @@ fn what_is_there_in_another_form_or_not_at_all() -> Result<()> {
     let rig = Rig::new()?;
     rig.client.queue_with("cases", FieldTable::default())?;
     refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
-
+    rig.client.exchange("other", ExchangeKind::Fanout)?;
     let url = rig.rabbit.url();
+    let other = config(&url, "", "", "partitions = 4");
+    let other = other
+        .replace("exchange = \"cases\", queue = \"cases\"", "exchange = \"other\", queue = \"q\"");
+    rig.home.write("ordain.toml", other)?;
+    refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
+
     rig.home.write("ordain.toml", config(&url, "", "", "declare = false, partitions = 2"))?;
     refused(&rig.home, 78, &["queue \"cases.0\"", "no queue"])?;
 
@@ -54,6 +61,21 @@ fn a_wrong_login_and_a_broker_that_is_away() -> Result<()> {
     let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
     rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;
     refused(&rig.home, 75, &["the broker is not there yet", "127.0.0.1:1"])
+}
+
+/// Who may make only what the stream has may do enough, before RabbitMQ 4.0.
+#[test]
+fn a_user_with_narrow_rights() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.ctl(&["add_user", "narrow", "guest"])?;
+    rig.rabbit.ctl(&["set_permissions", "narrow", "^cases(\\.dropped)?$", ".*", ".*"])?;
+    let url = rig.rabbit.url().replace("guest:guest", "narrow:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = ordain_tests::service::Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
 }
 
 /// A queue of numbered events must not be made again behind their backs.

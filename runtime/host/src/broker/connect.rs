@@ -39,9 +39,9 @@ pub struct Broker {
 impl Broker {
     /// A broker by its URL; the error does not show the password.
     pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
-        let mut uri: AMQPUri = url.parse()?;
+        let mut uri = super::url::parse(url)?;
         let seconds = heartbeat.as_secs().max(1);
-        uri.query.heartbeat.get_or_insert(u16::try_from(seconds).unwrap_or(u16::MAX));
+        uri.query.heartbeat = Some(u16::try_from(seconds).unwrap_or(u16::MAX));
         Ok(Self { uri })
     }
 

@@ -19,6 +19,9 @@ use crate::store::KEY_SIZE_LIMIT;
 pub(super) const SEQUENCE: &str = "X-Sequence-ID";
 /// Whether it is the last one of its key.
 pub(super) const END: &str = "X-End-Of-Sequence";
+/// The same two as CloudEvents name them, in binary mode.
+const CE_SEQUENCE: &str = "cloudEvents:sequence";
+const CE_END: &str = "cloudEvents:endofsequence";
 /// The producer's clock, in ms since the Unix epoch.
 const TIME_MS: &str = "timestamp_in_ms";
 /// With what the names of CloudEvents attributes begin.
@@ -136,13 +139,13 @@ impl Decoder {
         };
         let kind = attribute("type", headers.kind, properties.kind().as_ref())?;
         let content_type =
-            attribute("content type", headers.content_type, properties.content_type().as_ref())?;
-        let end = match headers.end.or(headers.ce_end) {
+            attribute("datacontenttype", headers.content_type, properties.content_type().as_ref())?;
+        let end = match named(END, headers.end, CE_END, headers.ce_end) {
             None => false,
-            Some(value) => as_bool(value).map_or_else(
+            Some((name, value)) => as_bool(value).map_or_else(
                 || {
-                    let found = json(value, SHOWN);
-                    refuse(Cause::Unreadable, format!("{END} must be true or false, found {found}"))
+                    let message = format!("{name} must be true or false, found {}", shown(value));
+                    refuse(Cause::Unreadable, message)
                 },
                 Ok,
             )?,
@@ -185,14 +188,14 @@ impl Decoder {
 
     /// The producer's number.
     fn sequence(headers: &Headers<'_>) -> Read<Option<u64>> {
-        let Some(value) = headers.sequence.or(headers.ce_sequence) else { return Ok(None) };
+        let found = named(SEQUENCE, headers.sequence, CE_SEQUENCE, headers.ce_sequence);
+        let Some((name, value)) = found else { return Ok(None) };
         match as_integer(value) {
             Some(number) if number < SEQUENCE_END => Ok(Some(number)),
             _ => {
-                let found = json(value, SHOWN);
-                let message = format!(
-                    "{SEQUENCE} must be a whole number below {SEQUENCE_END}, found {found}"
-                );
+                let found = shown(value);
+                let message =
+                    format!("{name} must be a whole number below {SEQUENCE_END}, found {found}");
                 refuse(Cause::NoSequence, message)
             }
         }
@@ -235,8 +238,20 @@ impl Decoder {
     }
 }
 
-/// The longest piece of a value that an error repeats.
-const SHOWN: usize = 60;
+/// As much of a value as an error repeats.
+fn shown(value: &AMQPValue) -> String {
+    json(value, 60)
+}
+
+/// The first of two headers that is there, with its name.
+fn named<'a>(
+    own: &'static str,
+    value: Option<&'a AMQPValue>,
+    of_cloudevents: &'static str,
+    other: Option<&'a AMQPValue>,
+) -> Option<(&'static str, &'a AMQPValue)> {
+    value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
+}
 
 /// An attribute of CloudEvents, or else a property of AMQP; one without anything in it is none.
 fn attribute<'a>(
@@ -247,8 +262,8 @@ fn attribute<'a>(
     let text = match (header, property) {
         (Some(value), _) => {
             let Some(text) = as_text(value) else {
-                let found = json(value, SHOWN);
-                let message = format!("`cloudEvents:{name}` must be a text, found {found}");
+                let found = shown(value);
+                let message = format!("cloudEvents:{name} must be a text, found {found}");
                 return refuse(Cause::Unreadable, message);
             };
             text
@@ -283,11 +298,11 @@ fn time(headers: &Headers<'_>, timestamp: Option<u64>) -> Read<Option<u64>> {
         let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
         return ms.map(Some).map_or_else(
             || {
-                let found = json(value, SHOWN);
+                let found = shown(value);
                 refuse(
                     Cause::Unreadable,
                     format!(
-                        "`cloudEvents:time` must be as in RFC 3339, from 1970 on, such as \
+                        "cloudEvents:time must be as in RFC 3339, from 1970 on, such as \
                          \"2026-01-31T12:00:00Z\", found {found}"
                     ),
                 )

@@ -6,14 +6,17 @@
 use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
+use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ExchangeKind};
+use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
 use super::connect::{Broker, BrokerError};
 use crate::config::{AmqpSource, Bind};
 
 /// Spreads routing keys over queues, always in the same way (plugin `rabbitmq_sharding`).
 const SPREADING: &str = "x-modulus-hash";
+/// How often a queue delivers a message before it drops it.
+const DELIVERY_LIMIT: &str = "x-delivery-limit";
 /// A kind of exchange that there is from RabbitMQ 4.0 on.
 const OF_FOUR: &str = "x-local-random";
 
@@ -64,12 +67,12 @@ impl Topology {
         if !self.declare {
             return self.look_for_exchange(broker, connection).await;
         }
-        let limits = has_no_limit(broker).await?;
+        let is_limited = is_limited(broker, &self.queue).await?;
         let failed = |error| broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         self.declare_dropped(&channel).await.map_err(failed)?;
         for partition in 0..self.partitions {
-            self.declare_queue(&channel, partition, limits).await.map_err(|error| {
+            self.declare_queue(&channel, partition, is_limited).await.map_err(|error| {
                 explained(broker.error(&error), &self.queue(partition), "queue")
             })?;
         }
@@ -157,15 +160,15 @@ impl Topology {
         &self,
         channel: &Channel,
         partition: u32,
-        has_no_limit: bool,
+        is_limited: bool,
     ) -> lapin::Result<()> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), text("quorum"));
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         arguments.insert("x-dead-letter-exchange".into(), text(&self.dropped()));
-        if has_no_limit {
-            arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+        if is_limited {
+            arguments.insert(DELIVERY_LIMIT.into(), AMQPValue::LongInt(-1));
         }
         let queue = self.queue(partition);
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
@@ -197,28 +200,31 @@ fn text(text: &str) -> AMQPValue {
 /// What helps where something is there in another form, or the plugin is not.
 fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let BrokerError::Refused(words) = error else { return error };
-    let advice = if words.contains(SPREADING) {
-        "more than one partition needs a plugin that comes with RabbitMQ: `rabbitmq-plugins enable \
-         rabbitmq_sharding`"
+    let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT) {
+        "it was made before RabbitMQ 4.0, and has a delivery limit since: take what is in it, \
+         remove it, and start again"
     } else if words.contains("inequivalent") {
         "remove it, use another name, or use it as it is with declare = false"
+    } else if words.contains(SPREADING) {
+        "more than one partition needs a plugin that comes with RabbitMQ: `rabbitmq-plugins enable \
+         rabbitmq_sharding`"
     } else {
         "make it by hand and set declare = false, or allow the user to"
     };
     BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}. Here {advice}"))
 }
 
-/// Whether a queue may say that it has no delivery limit. From 4.0 on it has one unless it says so;
-/// before, one that says so loses its messages. A broker does not tell its version to this client.
-async fn has_no_limit(broker: &Broker) -> Result<bool, BrokerError> {
+/// Whether a queue has a delivery limit unless it says that it has none: from 4.0 on. Before, one
+/// that says so loses its messages. A broker does not tell its version to this client.
+async fn is_limited(broker: &Broker, queue: &str) -> Result<bool, BrokerError> {
     let connection = broker.connect("ordain: which version").await?;
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
     let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };
     let kind = ExchangeKind::Custom(OF_FOUR.to_owned());
-    let name = format!("ordain.version.{:016x}", rand::random::<u64>());
+    let name = format!("{queue}.version.{:016x}", rand::random::<u64>());
     let declared =
         channel.exchange_declare(name.as_str().into(), kind, options, FieldTable::default()).await;
-    match declared.map_err(|error| broker.error(&error)) {
+    match declared {
         Ok(()) => {
             let options = lapin::options::ExchangeDeleteOptions::default();
             // It is gone with the next restart of the broker at the latest.
@@ -226,7 +232,19 @@ async fn has_no_limit(broker: &Broker) -> Result<bool, BrokerError> {
             let _ = connection.close(200, "done".into()).await;
             Ok(true)
         }
-        Err(BrokerError::Refused(_)) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if is_unknown_kind(&error) => Ok(false),
+        Err(error) => match broker.error(&error) {
+            BrokerError::Refused(words) => Err(BrokerError::Refused(format!(
+                "an exchange `{queue}.version.*`, which tells by its kind what the broker can do, \
+                 cannot be declared: {words}. Here allow the user to configure names that begin \
+                 with {queue:?}, or make everything by hand and set declare = false"
+            ))),
+            away @ BrokerError::Away(_) => Err(away),
+        },
     }
+}
+
+fn is_unknown_kind(error: &lapin::Error) -> bool {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return false };
+    matches!(error.kind(), AMQPErrorKind::Hard(AMQPHardError::COMMANDINVALID))
 }

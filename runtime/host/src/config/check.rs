@@ -130,10 +130,8 @@ impl Checks<'_> {
         }
         let repeats = stream.source.repeats();
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
-            let message = format!(
-                "must be at least {repeats}, the events that a crash can bring again (prefetch \
-                 and checkpoint distance)"
-            );
+            let message =
+                format!("must be at least {repeats}, the events that a crash can bring again");
             self.note(&at("id_window"), message);
         }
         if let Some(sink) = &stream.dead_letter {

@@ -215,11 +215,7 @@ impl Scalar for BrokerUrl {
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| text.strip_prefix(scheme));
-        match rest {
-            Some(rest) if !rest.is_empty() => Ok(Self(Secret(text.to_owned()))),
-            _ => Err(String::new()),
-        }
+        crate::broker::parse_url(text).map(|_| Self(Secret(text.to_owned())))
     }
 
     fn stand_in() -> Option<Self> {
