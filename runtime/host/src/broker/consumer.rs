@@ -194,12 +194,15 @@ pub(super) fn decode(
     delivery: &Delivery,
 ) -> Result<Event, Box<DeadLetter>> {
     options.decoder.decode(delivery).map_err(|error| {
-        let raw: Bytes = whole(delivery).into();
+        // Of a body that is larger than an event may be, the beginning is kept, as of a line of a file.
+        let (body, rest) = beginning(&delivery.data, options.decoder.event_size);
+        let raw: Bytes = whole(delivery, body).into();
+        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
         Box::new(DeadLetter {
             id: LetterId {
                 key: error.key.unwrap_or_default().into(),
                 sequence: error.sequence.unwrap_or_default(),
-                tag: digest(&raw),
+                tag,
             },
             cause: error.cause,
             error: error.message,
@@ -210,14 +213,20 @@ pub(super) fn decode(
     })
 }
 
-/// A message with all that came with it, as JSON.
-fn whole(delivery: &Delivery) -> Vec<u8> {
+/// So many bytes of a body, or a few less where it is text, and the rest.
+fn beginning(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
+    let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
+    body.split_at(limit.min(body.len()))
+}
+
+/// A message with all that came with it and the body that is kept, as JSON.
+fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     let properties = &delivery.properties;
     let text =
         |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
-    let (body, coding) = match std::str::from_utf8(&delivery.data) {
+    let (body, coding) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), "text"),
-        Err(_) => (STANDARD.encode(&delivery.data), "base64"),
+        Err(_) => (STANDARD.encode(body), "base64"),
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
@@ -244,6 +253,7 @@ fn whole(delivery: &Delivery) -> Vec<u8> {
         "headers": headers,
         "body": body,
         "body_coding": coding,
+        "body_size": delivery.data.len(),
     });
     message.to_string().into_bytes()
 }
