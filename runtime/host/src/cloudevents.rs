@@ -20,7 +20,7 @@ pub use compact::{NESTING_LIMIT, TooDeep, compact};
 pub use decode::{DecodeError, Decoder};
 pub use encode::encode;
 pub use id::{message_id, source_of};
-pub use letter::{LetterAttributes, encode_letter, letter_attributes};
+pub use letter::{LetterAttributes, REASONS, encode_letter, letter_attributes};
 
 /// The longest id, type, source and content type, in bytes. URLs of some KiB exist; more is a
 /// payload in the wrong place.

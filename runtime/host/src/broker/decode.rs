@@ -23,9 +23,9 @@ pub(super) const END: &str = "X-End-Of-Sequence";
 const CE_SEQUENCE: &str = "cloudEvents:sequence";
 const CE_END: &str = "cloudEvents:endofsequence";
 /// The producer's clock, in ms since the Unix epoch.
-const TIME_MS: &str = "timestamp_in_ms";
+pub(super) const TIME_MS: &str = "timestamp_in_ms";
 /// With what the names of CloudEvents attributes begin.
-const PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];
+pub(super) const PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];
 /// Headers that a queue adds to what it delivers again: what they say is not the event's, which is
 /// the same one each time.
 pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];

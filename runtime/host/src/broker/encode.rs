@@ -3,6 +3,10 @@
 //!
 //! The body is the data. Properties are short texts in AMQP, up to 255 bytes: what is longer is a
 //! header, as CloudEvents name it, which the decoder understands as well.
+//!
+//! A header of others whose name would mean something to RabbitMQ or to the decoder goes out under
+//! another name: nobody but Ordain says what the id or the sequence of a message is, and no header
+//! makes the broker refuse it. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
 
 use std::sync::Arc;
 
@@ -12,13 +16,27 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
-use super::decode::{END, SEQUENCE};
-use crate::cloudevents::{letter_attributes, message_id, source_of};
+use super::decode::{END, PREFIXES, SEQUENCE, TIME_MS};
+use crate::cloudevents::{REASONS, letter_attributes, message_id, source_of};
 use crate::config::RoutingKey;
 use crate::store::OutboxMessage;
+use crate::text::cut;
 
 /// The key of a message, whatever its routing key is.
 const KEY: &str = "X-Key";
+/// The stream that a message is of.
+const SOURCE: &str = "cloudEvents:source";
+/// The id of a message that is too long for the property.
+const LONG_ID: &str = "cloudEvents:id";
+/// Headers that RabbitMQ reads: more routing keys, in an array. It closes the channel where they are
+/// anything else.
+const ROUTING: [&str; 2] = ["CC", "BCC"];
+/// What goes before a name that is taken.
+const ORIGINAL: &str = "x-original-";
+/// Bytes of a name, at most: a short string of AMQP.
+const NAME_LIMIT: usize = 255;
+/// Bytes of a dead letter's reason, at most: a header is not split into several frames.
+const REASON_LIMIT: usize = 16 << 10;
 /// Written to disk by queues that can.
 const PERSISTENT: u8 = 2;
 
@@ -31,16 +49,41 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether this is what the broker gave back.
+    /// Whether this is what the broker gave back: by its id. The rest may have been changed there, as
+    /// RabbitMQ's plugin for timestamps does.
     pub(super) fn is(&self, returned: &Delivery) -> bool {
-        self.routing_key == returned.routing_key
-            && self.properties == returned.properties
-            && self.body.bytes() == returned.data
+        self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &[u8] {
+        id(&self.properties)
+    }
+
+    /// The stream and key, in which there is an order.
+    pub(super) fn of(&self) -> (Vec<u8>, Vec<u8>) {
+        let header = |name| header(&self.properties, name).to_vec();
+        (header(SOURCE), header(KEY))
+    }
+}
+
+fn id(properties: &BasicProperties) -> &[u8] {
+    match properties.message_id() {
+        Some(id) => id.as_str().as_bytes(),
+        None => header(properties, LONG_ID),
+    }
+}
+
+/// A header that is a text; empty where there is none.
+fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
+    match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
+        Some(AMQPValue::LongString(text)) => text.as_bytes(),
+        _ => &[],
     }
 }
 
 /// The data of what is published, shared with where it came from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Body {
     Message(Message),
     Event(Arc<Event>),
@@ -63,7 +106,7 @@ impl Body {
 pub(super) fn message(stream: &str, message: &OutboxMessage, template: &RoutingKey) -> Outgoing {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let mut envelope = Envelope::new(stream, key, inner.headers());
+    let mut envelope = Envelope::new(stream, key, inner.headers(), &[]);
     envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
     envelope.attribute("type", inner.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
@@ -85,7 +128,7 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
     };
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
-    let mut envelope = Envelope::new(stream, &letter.id.key, headers);
+    let mut envelope = Envelope::new(stream, &letter.id.key, headers, &REASONS);
     envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
     envelope.attribute("type", attributes.kind, BasicProperties::with_type);
     envelope.attribute(
@@ -94,7 +137,7 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
         BasicProperties::with_content_type,
     );
     for (name, value) in &attributes.reason {
-        envelope.headers.insert((*name).into(), text(value));
+        envelope.headers.insert((*name).into(), text(&cut(value.to_string(), REASON_LIMIT)));
     }
     if let Some(sequence) = event.and_then(Event::sequence) {
         envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
@@ -125,19 +168,25 @@ struct Envelope {
 }
 
 impl Envelope {
-    fn new<'a>(stream: &str, key: &str, headers: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+    /// With the headers of others, of which those that are `taken` get other names.
+    fn new<'a>(
+        stream: &str,
+        key: &str,
+        headers: impl Iterator<Item = (&'a str, &'a str)>,
+        taken: &[&str],
+    ) -> Self {
         let mut envelope = Self {
             properties: BasicProperties::default().with_delivery_mode(PERSISTENT),
             headers: FieldTable::default(),
         };
         for (name, value) in headers {
-            // One that is longer cannot be a name in AMQP.
-            if let Ok(name) = ShortString::try_new(name) {
-                envelope.headers.insert(name, text(value));
-            }
+            let is_taken = is_read(name) || taken.contains(&name);
+            let mut name = if is_taken { format!("{ORIGINAL}{name}") } else { name.to_owned() };
+            name.truncate(name.floor_char_boundary(NAME_LIMIT));
+            envelope.headers.insert(name.into(), text(value));
         }
         envelope.headers.insert(KEY.into(), text(key));
-        envelope.headers.insert("cloudEvents:source".into(), text(&source_of(stream)));
+        envelope.headers.insert(SOURCE.into(), text(&source_of(stream)));
         envelope
     }
 
@@ -161,6 +210,13 @@ impl Envelope {
     fn properties(self) -> BasicProperties {
         self.properties.with_headers(self.headers)
     }
+}
+
+/// Whether RabbitMQ or the decoder reads a header of this name.
+fn is_read(name: &str) -> bool {
+    [KEY, SEQUENCE, END, TIME_MS].contains(&name)
+        || ROUTING.contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn text(text: &str) -> AMQPValue {

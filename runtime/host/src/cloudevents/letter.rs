@@ -16,7 +16,7 @@ const NO_EVENT: &str = "ordain.dead-letter";
 const BYTES: &str = "application/octet-stream";
 
 /// The attributes that say what happened. Headers of these names stand apart.
-const ATTRIBUTES: [&str; 9] = [
+pub const REASONS: [&str; 9] = [
     "deadcause",
     "deaderror",
     "deadversion",
@@ -99,7 +99,7 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, out: &mut Vec<u8>) {
         LetterContent::Nothing => {}
         LetterContent::Raw(bytes) => data(out, BYTES, bytes),
         LetterContent::Event(event) => {
-            headers(out, event.headers(), &ATTRIBUTES);
+            headers(out, event.headers(), &REASONS);
             data(out, event.content_type(), event.data());
         }
     }
