@@ -8,6 +8,7 @@ mod amqp {
     mod letters;
     mod lost;
     mod messages;
+    mod publish;
     mod refused;
     mod support;
     mod timeouts;

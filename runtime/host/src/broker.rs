@@ -1,16 +1,19 @@
 //! RabbitMQ: where events come from, and where messages go.
 //!
-//! `url` says where the broker is, `connect` opens connections and says what their errors mean, `topology` declares queues.
+//! `url` says where the broker is, `connect` opens connections and says what their errors mean,
+//! `topology` declares queues.
 //! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
-//! them. `publish` sends messages that `encode`
-//! makes. Nothing here decides what becomes of an event: that a delivery is acknowledged, and which,
-//! is said by the sequencer.
+//! them. `publish` sends messages that `encode` makes; `flight` has those that are on their way,
+//! `held` those that nobody takes. Nothing here decides what becomes of an event: that a delivery is
+//! acknowledged, and which, is said by the sequencer.
 
 mod connect;
 mod consumer;
 mod decode;
 mod encode;
+mod flight;
+mod held;
 mod publish;
 mod subscription;
 mod topology;
@@ -22,6 +25,6 @@ mod window;
 pub use connect::{Broker, BrokerError};
 pub use consumer::{ConsumerOptions, start};
 pub use decode::Decoder;
-pub use publish::AmqpSink;
+pub use publish::{AmqpSink, Published};
 pub use topology::Topology;
 pub use url::parse as parse_url;

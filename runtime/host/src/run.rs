@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::Stats;
-use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::admin::Admin;
 use crate::broker::BrokerError;
@@ -34,6 +34,10 @@ pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
+
+/// After the drivers have ended, for what an earlier process committed and is being published. What
+/// waits for a queue stays in the outbox.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Why a run could not start, or ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +74,7 @@ pub enum RunError {
     /// Publishing stopped.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
-    /// The publisher's thread panicked.
+    /// The publisher panicked.
     #[error(
         "a bug of the host: the publisher ended; what is committed is published at the next start"
     )]
@@ -179,7 +183,7 @@ async fn drive(
     let Some((partitions, publisher)) = starting.claim(publisher).await? else {
         return Ok(Report::default());
     };
-    let mut publishing = publisher.start(queue, Handle::current())?;
+    let mut publishing = tokio::spawn(publisher.run(queue));
     let mut drivers = JoinSet::new();
     for partition in partitions {
         let (parts, shared) = starting.parts(partition, handlers).await?;
@@ -193,25 +197,32 @@ async fn drive(
     // The publisher ends when the last driver has let go of it.
     drop(starting);
 
-    let mut stats = Stats::default();
+    let (mut stats, mut is_published) = (Stats::default(), false);
     loop {
         tokio::select! {
             ended = drivers.join_next() => match ended {
                 Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
                 None => break,
             },
-            end = &mut publishing => {
-                end.map_err(|_| RunError::PublisherGone)??;
-                break;
+            end = published(&mut publishing), if !is_published => {
+                end?;
+                is_published = true;
             }
         }
     }
-    while let Some(ended) = drivers.join_next().await {
-        stats = stats.and(&ended.map_err(RunError::Panic)??);
+    if !is_published && let Ok(end) = timeout(FAREWELL, published(&mut publishing)).await {
+        end?;
     }
+    publishing.abort();
     store.flush().await?;
     let held = if once { Some(Held::count(&**store).await?) } else { None };
     Ok(Report { stats, held })
+}
+
+async fn published(
+    publishing: &mut JoinHandle<Result<(), PublisherError>>,
+) -> Result<(), RunError> {
+    Ok(publishing.await.map_err(|_| RunError::PublisherGone)??)
 }
 
 /// The streams that are configured or that the store has data of, in order.

@@ -5,6 +5,7 @@ mod error;
 mod file;
 mod outlets;
 mod publisher;
+mod runs;
 
 use std::io;
 
@@ -43,6 +44,14 @@ impl Sink {
         match self {
             Self::File(file) => file.path().display().to_string(),
             Self::Standard => "standard output".to_owned(),
+        }
+    }
+
+    /// Whether anything appended may not be durable.
+    pub fn needs_sync(&self) -> bool {
+        match self {
+            Self::File(file) => file.needs_sync(),
+            Self::Standard => false,
         }
     }
 

@@ -89,6 +89,20 @@ impl Broker {
     }
 }
 
+/// Whether the broker has closed a channel or a connection, perhaps because of the one message that
+/// it was given: not where the exchange is not there, or where somebody has closed it by hand.
+pub(super) fn is_of_a_message(error: &lapin::Error) -> bool {
+    use AMQPHardError::{FRAMEERROR, INTERNALERROR, NOTIMPLEMENTED, SYNTAXERROR};
+    use AMQPSoftError::{ACCESSREFUSED, CONTENTTOOLARGE, PRECONDITIONFAILED};
+
+    let ErrorKind::ProtocolError(error) = error.kind() else { return false };
+    matches!(
+        error.kind(),
+        AMQPErrorKind::Soft(ACCESSREFUSED | CONTENTTOOLARGE | PRECONDITIONFAILED)
+            | AMQPErrorKind::Hard(FRAMEERROR | INTERNALERROR | NOTIMPLEMENTED | SYNTAXERROR)
+    )
+}
+
 /// Where it is, as it is named in messages.
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use ordain_core::{Input, Ordering, Settings};
-use tokio::runtime::Handle;
+use ordain_core::{Ordering, Settings};
 use tokio::sync::{mpsc, watch};
 
 use super::{Handlers, RunError, numbering};
@@ -17,7 +16,7 @@ use crate::driver::{INBOX, Note, Parts, Shared};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Job, Publisher, PublisherError, Target};
 use crate::source::{self, Checkpoint, FileOptions, Position};
-use crate::store::{Claim, Claimed, Partition, Store};
+use crate::store::{Claimed, Partition, Store};
 
 /// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
 /// for events, states and outcomes.
@@ -100,44 +99,36 @@ impl<'a> Starting<'a> {
             for number in 0..stream.source.partitions() {
                 let partition = Partition { stream: name.shared(), number };
                 let claimed = self.store.claim(&partition).await?;
-                publisher =
-                    self.publish_left_overs(publisher, &partition, claimed.claim, stream).await?;
+                self.publish_left_overs(&mut publisher, &partition, &claimed, stream).await?;
                 mine.push(Mine { name, stream, partition, claimed });
             }
         }
         Ok((!*self.shutdown.borrow()).then_some((mine, publisher)))
     }
 
-    /// In a thread of its own: sinks block, and one that fails may do so for long.
     async fn publish_left_overs(
         &self,
-        mut publisher: Publisher,
+        publisher: &mut Publisher,
         partition: &Partition,
-        claim: Claim,
+        claimed: &Claimed,
         stream: &Stream,
-    ) -> Result<Publisher, RunError> {
-        let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
+    ) -> Result<(), RunError> {
         let target = Arc::new(Target {
             partition: partition.clone(),
-            claim,
+            claim: claimed.claim,
             dead_letter: stream.dead_letter.as_ref().map(Name::shared),
-            // Nobody here has committed it.
-            done: Box::new(|_, _| {}),
+            inbox: None,
         });
-        let publishing = tokio::task::spawn_blocking(move || {
-            let stop = || *shutdown.borrow();
-            let left = publisher.publish_left_overs(&target, &runtime, &stop)?;
-            Ok::<_, PublisherError>((publisher, left))
-        });
-        let (publisher, left) = publishing.await.map_err(RunError::Panic)??;
+        let stop = || *self.shutdown.borrow();
+        let left = publisher.publish_left_overs(&target, claimed, &stop).await?;
         if left > 0 {
             tracing::info!(
                 stream = &*partition.stream,
                 messages = left,
-                "published what an earlier process committed and did not publish"
+                "publishing what an earlier process committed and did not publish"
             );
         }
-        Ok(publisher)
+        Ok(())
     }
 
     /// Everything that a partition's driver needs.
@@ -169,9 +160,7 @@ impl<'a> Starting<'a> {
             partition: partition.clone(),
             claim: claimed.claim,
             dead_letter: stream.dead_letter.as_ref().map(Name::shared),
-            done: Box::new(move |shard, through| {
-                drop(publish.blocking_send(Note::Input(Input::Published { shard, through })));
-            }),
+            inbox: Some(publish),
         };
         let settings = config.settings(stream, &share(config, stream, partition.number, version));
         let progress = Arc::new(Shared::new(partition.clone()));

@@ -64,7 +64,4 @@ pub enum PublisherError {
         /// Why it could not be written.
         error: io::Error,
     },
-    /// The thread could not be started.
-    #[error("the publisher's thread cannot be started")]
-    Thread(#[from] io::Error),
 }

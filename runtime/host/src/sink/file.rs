@@ -118,6 +118,10 @@ impl FileSink {
         Ok(())
     }
 
+    pub(super) fn needs_sync(&self) -> bool {
+        !self.synced
+    }
+
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if !self.synced {
             self.file.sync_data()?;

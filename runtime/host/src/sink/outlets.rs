@@ -1,14 +1,15 @@
 //! All sinks of a process by name: what is to be published is gathered here, and goes out together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use ordain_core::DeadLetter;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::{JoinSet, block_in_place};
 
 use super::{PublisherError, Sink};
-use crate::broker::AmqpSink;
+use crate::broker::{AmqpSink, Published};
 use crate::cloudevents;
 use crate::store::{Mark, OutboxMessage};
 
@@ -23,7 +24,12 @@ pub struct Outlets {
     /// With the lines that are not yet written.
     lines: BTreeMap<String, (Sink, Vec<u8>)>,
     exchanges: BTreeMap<String, AmqpSink>,
+    /// Messages of the run that is being gathered that go to exchanges.
+    unconfirmed: usize,
 }
+
+/// Whether the end was asked for.
+pub(super) type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
 impl Outlets {
     /// Adds a sink of lines.
@@ -34,6 +40,12 @@ impl Outlets {
     /// Adds a sink that is an exchange.
     pub fn add_exchange(&mut self, name: &str, sink: AmqpSink) {
         self.exchanges.insert(name.to_owned(), sink);
+    }
+
+    /// Starts the tasks of the exchanges, which tell what they have published.
+    pub(super) fn start(&mut self, published: &UnboundedSender<Published>) -> JoinSet<()> {
+        let exchanges = self.exchanges.values_mut();
+        exchanges.filter_map(|it| it.start(published.clone())).collect()
     }
 
     /// Takes a message of a run.
@@ -48,6 +60,7 @@ impl Outlets {
             cloudevents::encode(stream, message, None, buffer);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             exchange.put(run, stream, message);
+            self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, &message.key, message.emitted.sequence));
         }
@@ -71,6 +84,7 @@ impl Outlets {
             cloudevents::encode_letter(stream, letter, buffer);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             exchange.put_letter(run, stream, letter);
+            self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, key, sequence));
         }
@@ -82,38 +96,35 @@ impl Outlets {
         self.lines.values().map(|(_, buffer)| buffer.len()).sum()
     }
 
-    /// Writes the lines, and returns the marks that go with them.
-    pub(super) fn write(&mut self, stop: &dyn Fn() -> bool) -> Result<Vec<Mark>, PublisherError> {
+    /// Ends a run: gives the exchanges what they have of it, and writes its lines. Returns how many
+    /// messages the exchanges have to confirm, and the marks that go with the lines.
+    pub(super) async fn write(
+        &mut self,
+        stop: Stop<'_>,
+    ) -> Result<(usize, Vec<Mark>), PublisherError> {
+        self.exchanges.values_mut().for_each(AmqpSink::send);
         let mut marks = Vec::new();
         for (name, (sink, buffer)) in &mut self.lines {
             if buffer.is_empty() {
                 continue;
             }
-            insist(name, sink, stop, |sink| sink.append(buffer))?;
+            insist(name, sink, stop, |sink| sink.append(buffer)).await?;
             buffer.clear();
             // What a large batch took is not kept for the small ones.
             buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
-        Ok(marks)
+        Ok((std::mem::take(&mut self.unconfirmed), marks))
     }
 
     /// Makes the lines durable.
-    pub(super) fn sync(&mut self, stop: &dyn Fn() -> bool) -> Result<(), PublisherError> {
+    pub(super) async fn sync(&mut self, stop: Stop<'_>) -> Result<(), PublisherError> {
         for (name, (sink, _)) in &mut self.lines {
-            insist(name, sink, stop, Sink::sync)?;
+            if sink.needs_sync() {
+                insist(name, sink, stop, Sink::sync).await?;
+            }
         }
         Ok(())
-    }
-
-    /// Publishes what exchanges have, and waits until it is confirmed. What is not stays.
-    pub(super) async fn flush(&mut self) {
-        join_all(self.exchanges.values_mut().map(AmqpSink::flush)).await;
-    }
-
-    /// The runs that have something that no exchange has confirmed.
-    pub(super) fn unpublished(&self) -> BTreeSet<u64> {
-        self.exchanges.values().flat_map(AmqpSink::unpublished).collect()
     }
 }
 
@@ -128,14 +139,14 @@ fn unknown(stream: &str, sink: &str, key: &str, sequence: u64) -> PublisherError
 
 /// Tries until it works or `stop` says so: what is committed must be published. Meanwhile the
 /// outbox fills and the streams pause.
-fn insist(
+async fn insist(
     name: &str,
     sink: &mut Sink,
-    stop: &dyn Fn() -> bool,
+    stop: Stop<'_>,
     mut action: impl FnMut(&mut Sink) -> io::Result<()>,
 ) -> Result<(), PublisherError> {
     let mut tries = 0_u32;
-    while let Err(error) = action(sink) {
+    while let Err(error) = block_in_place(|| action(sink)) {
         if matches!(sink, Sink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
         }
@@ -151,7 +162,7 @@ fn insist(
             );
         }
         tries = tries.saturating_add(1);
-        std::thread::sleep(RETRY);
+        tokio::time::sleep(RETRY).await;
     }
     Ok(())
 }

@@ -1,0 +1,293 @@
+//! Messages that the broker refuses, a broker that takes nothing, and what others notice of it.
+
+use anyhow::{Context as _, Result, ensure};
+use lapin::ExchangeKind;
+use lapin::message::Delivery;
+use lapin::types::AMQPValue;
+use ordain_servers::{Rabbit, RabbitOptions, Redis};
+use ordain_tests::amqp::{Outgoing, from_line, header};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::service::Service;
+use serde_json::{Value, json};
+
+use super::support::Rig;
+
+/// A rig whose handler does what its events say, with more sinks.
+fn rig(rabbit: Rabbit, store: &str, stream: &str, sinks: &str) -> Result<Rig> {
+    let rig = Rig::on(rabbit, store, stream, "prefetch = 500")?;
+    let config = rig.home.read("ordain.toml").replace("tally", "faulty");
+    rig.home.write("ordain.toml", config + sinks)?;
+    Ok(rig)
+}
+
+fn event(key: &str, sequence: u64, data: &Value) -> Result<Outgoing> {
+    from_line(&line(key, sequence, data))
+}
+
+fn with_headers(mut event: Outgoing, headers: &[(&str, &str)]) -> Outgoing {
+    let mut table = event.properties.headers().clone().unwrap_or_default();
+    for (name, value) in headers {
+        table.insert((*name).into(), AMQPValue::LongString((*value).into()));
+    }
+    event.properties = event.properties.with_headers(table);
+    event
+}
+
+/// Sequences of the events that messages came of, from their ids.
+fn sequences(taken: &[Delivery]) -> Result<Vec<u64>> {
+    let sequence = |it: &Delivery| {
+        let id = it.properties.message_id().as_ref().context("an id")?.to_string();
+        Ok(id.split('/').nth(3).context("a sequence")?.parse()?)
+    };
+    taken.iter().map(sequence).collect()
+}
+
+/// What a producer writes into headers neither makes a message that the broker refuses nor one that
+/// says another id or sequence than its own.
+#[test]
+fn headers_that_mean_something() -> Result<()> {
+    let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
+    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rig = rig(rabbit, "", "dead_letter = \"dead\"", dead)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let rejected = event("a", 1, &json!({ "do": "reject" }))?;
+    let rejected = with_headers(
+        rejected,
+        &[
+            ("cloudEvents:CC", "elsewhere"),
+            ("cloudEvents:BCC", "elsewhere"),
+            ("cloudEvents:cloudEvents:id", "another"),
+            ("cloudEvents_X-Sequence-ID", "17"),
+            ("deadcause", "none"),
+            ("tenant", "blue"),
+        ],
+    );
+    rig.client.publish("cases", &[rejected, event("b", 1, &json!({ "do": "emit" }))?])?;
+    let taken = rig.client.take("out", 2)?;
+    let letter = taken.iter().find(|it| it.routing_key.as_str() == "a").context("the letter")?;
+    for (name, value) in [
+        ("x-original-CC", Some("elsewhere")),
+        ("x-original-BCC", Some("elsewhere")),
+        ("x-original-cloudEvents:id", Some("another")),
+        ("x-original-X-Sequence-ID", Some("17")),
+        ("x-original-deadcause", Some("none")),
+        ("tenant", Some("blue")),
+        ("deadcause", Some("rejected")),
+        ("X-Sequence-ID", Some("1")),
+        ("CC", None),
+        ("BCC", None),
+        ("cloudEvents:id", None),
+    ] {
+        let found = header(letter, name);
+        ensure!(found.as_deref() == value, "{name} is {found:?} in {letter:?}");
+    }
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// Of an event that is too large its dead letter has the beginning: it goes where the event did not
+/// need to.
+#[test]
+fn dead_letters_of_large_events() -> Result<()> {
+    let dead =
+        "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n[runtime]\nevent_size = \"64KiB\"\n";
+    let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 262144"))?;
+    let rig = rig(rabbit, "", "dead_letter = \"dead\"", dead)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let mut large = event("a", 1, &json!({}))?;
+    // Twice as large in JSON.
+    large.body = vec![b'"'; 250_000];
+    rig.client.publish("cases", &[large])?;
+    let letter = rig.client.take("out", 1)?.pop().context("the letter")?;
+    let whole: Value = serde_json::from_slice(&letter.data)?;
+    ensure!(whole["body"].as_str().map(str::len) == Some(64 << 10), "{}", whole["body"]);
+    ensure!(whole["body_size"] == 250_000, "{}", whole["body_size"]);
+    ensure!(header(&letter, "deadsequence").as_deref() == Some("1"), "{letter:?}");
+    rig.until_empty()?;
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// Takes messages until these many different ones of other keys than `a` have come that were not
+/// taken before; those of `a`.
+fn others(rig: &Rig, count: usize) -> Result<Vec<Delivery>> {
+    let (mut ids, mut of_a) = (Vec::new(), Vec::new());
+    while ids.len() < count {
+        for message in rig.client.take("out", 1)? {
+            let id = message.properties.message_id().clone();
+            if message.routing_key.as_str() == "a" {
+                of_a.push(message);
+            } else if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(of_a)
+}
+
+/// A message that the broker refuses holds up those of its key and nobody else; once it is taken
+/// they follow in order.
+#[test]
+fn a_message_that_the_broker_refuses() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 65536"))?;
+    let rig = rig(rabbit, "", "", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let emit = |key: &str, sequence, bytes: usize| {
+        event(key, sequence, &json!({ "do": "emit", "bytes": bytes }))
+    };
+    let mut events = Vec::new();
+    for sequence in 1..=20 {
+        for key in ["a", "b", "c", "d"] {
+            let large = key == "a" && sequence == 3;
+            events.push(emit(key, sequence, if large { 100_000 } else { 10 })?);
+        }
+    }
+    rig.client.publish("cases", &events)?;
+    service.until_says("the broker refuses a message")?;
+    // All of the others come, perhaps twice, and what of its key was before it.
+    let mut all = others(&rig, 60)?;
+    rig.until_empty()?;
+    rig.client.publish("cases", &[emit("a", 21, 10)?, emit("b", 21, 10)?])?;
+    loop {
+        let next = rig.client.take("out", 1)?;
+        let is_last = sequences(&next)? == [21];
+        all.extend(next.into_iter().filter(|it| it.routing_key.as_str() == "a"));
+        if is_last {
+            break;
+        }
+    }
+    ensure!(sequences(&all)?.iter().all(|it| *it < 3), "{all:?}");
+    ensure!(service.stderr().contains("id=\"cases/a/"), "{}", service.stderr());
+    ensure!(service.stderr().contains("larger than"), "{}", service.stderr());
+
+    let more = "application:set_env(rabbit, max_message_size, 1000000).";
+    rig.rabbit.ctl(&["eval", more])?;
+    service.signal("KILL")?;
+    service.wait()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    service.until_says("committed and did not publish")?;
+    loop {
+        let mut found = sequences(&all)?;
+        found.sort_unstable();
+        found.dedup();
+        if found == (1..=21).collect::<Vec<_>>() {
+            break;
+        }
+        let next = rig.client.take("out", 1)?;
+        all.extend(next.into_iter().filter(|it| it.routing_key.as_str() == "a"));
+    }
+    let found = sequences(&all)?;
+    let from_third: Vec<_> = found.iter().skip_while(|it| **it != 3).copied().collect();
+    ensure!(from_third == (3..=21).collect::<Vec<_>>(), "{found:?}");
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// What waits for a queue in many shards keeps no start from going on.
+#[test]
+fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nshards = 64\nurl = \"{}\"", redis.url());
+    let other = "[sinks.other]\nkind = \"amqp\"\nexchange = \"other\"\n";
+    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rig = rig(rabbit, &store, "", other)?;
+    rig.client.exchange("other", ExchangeKind::Topic)?;
+    rig.client.queue("other")?;
+    rig.client.bind("other", "other", "#")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let events: Vec<_> = (0..300)
+        .map(|key| event(&format!("k{key}"), 1, &json!({ "do": "emit" })))
+        .collect::<Result<_>>()?;
+    rig.client.publish("cases", &events)?;
+    service.until_says("no queue takes messages")?;
+    rig.until_empty()?;
+    service.signal("KILL")?;
+    service.wait()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let events: Vec<_> = (0..300)
+        .map(|key| event(&format!("k{key}"), 2, &json!({ "do": "emit", "sink": "other" })))
+        .collect::<Result<_>>()?;
+    rig.client.publish("cases", &events)?;
+    let taken = rig.client.take("other", 300)?;
+    ensure!(sequences(&taken)?.iter().all(|it| *it == 2), "{taken:?}");
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    let mut keys: Vec<_> =
+        rig.client.take("out", 300)?.iter().map(|it| it.routing_key.to_string()).collect();
+    keys.sort();
+    keys.dedup();
+    ensure!(keys.len() == 300, "each is published once: {}", keys.len());
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A broker that takes no messages keeps no file from being written.
+#[test]
+fn files_go_on_while_the_broker_blocks() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let client = ordain_tests::amqp::Client::connect(&rabbit.url())?;
+    client.exchange("out", ExchangeKind::Topic)?;
+    client.queue("out")?;
+    client.bind("out", "out", "#")?;
+    let config = format!(
+        "[broker]\nurl = \"{}\"\n\
+         [streams.one]\nhandler = \"faulty\"\nsource = {{ kind = \"file\", path = \"one\" }}\n\
+         [streams.two]\nhandler = \"tally\"\nsource = {{ kind = \"file\", path = \"two\" }}\n\
+         [sinks.faulty]\nkind = \"amqp\"\nexchange = \"out\"\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n",
+        rabbit.url()
+    );
+    let home = Home::new(&["tally", "faulty"], &config)?;
+    home.write("one", "")?;
+    home.write("two", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    rabbit.ctl(&["set_vm_memory_high_watermark", "0"])?;
+    let emits = |sequence| line("k", sequence, &json!({ "do": "emit", "bytes": 400_000 })) + "\n";
+    home.append("one", (1..=50).map(emits).collect::<String>())?;
+    service.until_says("the broker takes no messages for now")?;
+    home.append("two", (1..=50).map(|it| line("k", it, &json!(it)) + "\n").collect::<String>())?;
+    service.until("the lines of the file", || home.lines("out.ndjson") == 50)?;
+    rabbit.ctl(&["set_vm_memory_high_watermark", "0.4"])?;
+    let taken = client.take("out", 50)?;
+    ensure!(sequences(&taken)? == (1..=50).collect::<Vec<_>>(), "{taken:?}");
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A key that no queue takes holds up its own later messages, and no others; they come in order.
+#[test]
+fn a_key_without_a_queue_keeps_its_order() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rig = rig(rabbit, "", "", "")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.client.queue("some")?;
+    rig.client.bind("some", "out", "b")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let emit = |key: &str, sequence| event(key, sequence, &json!({ "do": "emit" }));
+    // One of the key after the other, and of another one each time: it does not wait for the first.
+    for sequence in 1..=40 {
+        rig.client.publish("cases", &[emit("a", sequence)?, emit("b", sequence)?])?;
+        ensure!(sequences(&rig.client.take("some", 1)?)? == [sequence]);
+    }
+    rig.until_empty()?;
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "a")?;
+    let taken = rig.client.take("out", 40)?;
+    ensure!(sequences(&taken)? == (1..=40).collect::<Vec<_>>(), "{:?}", sequences(&taken)?);
+    service.signal("TERM")?;
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
