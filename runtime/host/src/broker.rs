@@ -4,7 +4,7 @@
 //! `topology` declares queues.
 //! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
-//! them. `publish` sends messages that `encode` makes; `flight` has those that are on their way,
+//! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes; `flight` has those that are on their way,
 //! `held` those that nobody takes. Nothing here decides what becomes of an event: that a delivery is
 //! acknowledged, and which, is said by the sequencer.
 
@@ -17,6 +17,7 @@ mod held;
 mod publish;
 mod subscription;
 mod topology;
+mod unreadable;
 mod url;
 mod value;
 mod watch;

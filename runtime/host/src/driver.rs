@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Effect, Input, Sequencer, Stats, Stop, Turn};
+use ordain_core::{CommitReply, Input, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::Turns;
@@ -27,14 +27,12 @@ use taken::Taken;
 
 pub use error::DriverError;
 pub use parts::{Note, Parts};
-pub use progress::{Shared, Times};
+pub use progress::{Progress, Times};
 
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
 /// Completions taken at one time.
 const TAKE: usize = 8;
-/// Turns handed over at once.
-const BUNCH: usize = 128;
 /// Between two warnings that a stream stands still.
 const TELL_EVERY: Duration = Duration::from_mins(1);
 
@@ -78,7 +76,7 @@ pub struct Driver {
     /// Only the store's word is waited for that it has everything.
     ending: bool,
     failed: Option<DriverError>,
-    progress: Arc<Shared>,
+    progress: Arc<Progress>,
 }
 
 impl Driver {
@@ -336,71 +334,6 @@ impl Driver {
             "the source failed; the stream ends when what was taken of it is settled or held"
         );
         self.source_failed = Some(DriverError::Source(error));
-    }
-
-    fn perform_all(&mut self) -> Result<(), DriverError> {
-        while let Some(effect) = self.sequencer.poll_effect() {
-            self.perform(effect);
-        }
-        // After a stop nothing is written any more, not even a checkpoint.
-        self.check()?;
-        self.watch_doubt();
-        self.hand_over();
-        if self.taken.is_due()
-            && !self.taken.is_saving()
-            && let Some(save) = self.checkpoint()
-        {
-            self.ask(async move { Answer::Saved(save.await) });
-        }
-        self.check()
-    }
-
-    /// Notes what it means that the store may be at an earlier time, and says how that ended.
-    fn watch_doubt(&mut self) {
-        if self.sequencer.in_doubt() {
-            self.taken.may_be_lost();
-            return;
-        }
-        let rewound = self.sequencer.stats().rewound;
-        let again = rewound - std::mem::replace(&mut self.rewound, rewound);
-        if again > 0 {
-            tracing::warn!(
-                stream = &*self.partition.stream,
-                partition = self.partition.number,
-                "{again} commits that the store had lost were made again from memory: nothing is lost"
-            );
-        }
-    }
-
-    fn check(&mut self) -> Result<(), DriverError> {
-        self.failed.take().map_or(Ok(()), Err)
-    }
-
-    fn perform(&mut self, effect: Effect) {
-        match effect {
-            Effect::Run(turn) => {
-                self.bunch.push(turn);
-                if self.bunch.len() >= BUNCH {
-                    self.turns.submit(std::mem::take(&mut self.bunch));
-                }
-            }
-            Effect::Load { token, key } => self.loads.push((token, key)),
-            Effect::Commit(batch) => self.commit(batch),
-            Effect::Ack { through } => self.taken.acknowledge(through),
-            Effect::Publish { batch, applied } => self.publish(batch, applied),
-            Effect::ReadSpill { token, key, from, limit, bytes } => {
-                self.pages.push_back(Page { token, key, from, limit, bytes });
-            }
-            Effect::Replay { token, key, source, missing, within } => {
-                debug_assert_eq!(source, 0, "the store is the only replay source of this build");
-                self.replay(token, key, missing, within);
-            }
-            Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
-            Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),
-            Effect::Stop(Stop::Rewound { shard, detail }) => {
-                self.failed = Some(DriverError::Rewound { shard, detail });
-            }
-        }
     }
 }
 

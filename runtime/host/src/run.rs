@@ -1,12 +1,13 @@
 //! `ordain run`: opens everything that the configuration names, drives every partition, and
 //! closes it all again. Read [`run`] from top to bottom.
 
-mod brokers;
+mod broker;
 mod figures;
 mod files;
 mod handlers;
 mod numbering;
 mod report;
+mod sources;
 mod streams;
 
 use std::io;
@@ -166,14 +167,17 @@ async fn drive(
     once: bool,
     handlers: &Handlers,
     store: &Arc<dyn Store>,
-    shutdown: watch::Receiver<bool>,
+    mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
     streams::check_left_overs(loaded, &**store).await?;
     numbering::check(loaded, &**store).await?;
-    let broker = brokers::broker(loaded)?;
+    let broker = broker::configured(loaded)?;
     let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
-    brokers::prepare(loaded, &**store, broker.as_ref(), &mut outlets).await?;
+    tokio::select! {
+        prepared = broker::prepare(loaded, &**store, broker.as_ref(), &mut outlets) => prepared?,
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    }
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
     let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 

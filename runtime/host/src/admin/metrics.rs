@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::App;
 use super::problem::Problem;
-use crate::driver::{Shared, Times};
+use crate::driver::{Progress, Times};
 use crate::histogram::Histogram;
 
 /// Which form is answered to whom asks for it; the other is that of Prometheus itself.
@@ -25,7 +25,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// Everything at one moment.
 struct Snapshot {
-    partitions: Vec<(String, Arc<Shared>, Stats)>,
+    partitions: Vec<(String, Arc<Progress>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     all: Stats,
     times: Times,

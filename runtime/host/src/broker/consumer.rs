@@ -10,27 +10,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use lapin::message::Delivery;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
-use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
+use ordain_core::Ordering;
 use rand::RngExt as _;
-use serde_json::{Value, json};
 use tokio::sync::watch as latest;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connect::{Broker, BrokerError};
-use super::decode::{Decoder, OF_THE_QUEUE};
+use super::decode::Decoder;
 use super::subscription::{Ended, Subscription};
 use super::topology::Topology;
-use super::value::table;
 use super::watch::{Flow, watch};
 use super::window::Window;
-use crate::driver::Shared;
+use crate::driver::Progress;
 use crate::source::{Acknowledged, Deliveries, READ_AHEAD, Source};
 
 /// Between two tries to come back, from and to; the next one comes after up to twice as long.
@@ -53,14 +47,14 @@ pub struct ConsumerOptions {
     pub stream: Arc<str>,
     /// Deliveries that are not acknowledged, at most.
     pub prefetch: u16,
-    /// What those that are not taken yet may take of memory, in bytes, about.
+    /// What those that are not taken yet may take of memory, in bytes, about. A `fifo` stream has
+    /// `prefetch` ahead whatever that takes: a smaller window would bring what an earlier process
+    /// gave back in another order, and by that order its events are numbered.
     pub memory: usize,
     /// Makes events of them.
     pub decoder: Decoder,
-    /// A queue that has gone may not be made again: its events had no numbers of their own.
-    pub must_be_there: bool,
     /// Where it is shown how many messages wait in the queue.
-    pub progress: Arc<Shared>,
+    pub progress: Arc<Progress>,
 }
 
 /// Starts to consume. It goes on through whatever befalls the connection, until nobody takes its
@@ -85,7 +79,9 @@ async fn run(
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
     let (mut generation, mut wait, mut lost) = (0, BACKOFF.0, false);
-    let mut window = Window::new(options.prefetch, options.memory);
+    let is_fifo = options.decoder.ordering == Ordering::Fifo;
+    let memory = if is_fifo { usize::MAX } else { options.memory };
+    let mut window = Window::new(options.prefetch, memory);
     loop {
         generation += 1;
         let (flow, since) = (Flow::default(), Instant::now());
@@ -97,7 +93,8 @@ async fn run(
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "consuming again");
             }
-            let subscription = Subscription::new(options, generation, &channel, &flow, &mut window);
+            let subscription =
+                Subscription::new(options, &queue, generation, &channel, &flow, &mut window);
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
                 error = watch(options, &connection, &queue, &flow) => Err(error),
@@ -112,12 +109,12 @@ async fn run(
             Err(error) => error,
         };
         if let BrokerError::Refused(_) = &error
-            && options.must_be_there
+            && is_fifo
         {
             return Err(error);
         }
         lost = true;
-        if reached || generation == 1 || wait == BACKOFF.0 {
+        if reached || wait == BACKOFF.0 {
             tracing::warn!(
                 stream = &*options.stream, queue, %error,
                 "the queue is not consumed at the moment; it is tried again"
@@ -157,7 +154,7 @@ async fn subscribe(
     prefetch: u16,
     again: bool,
 ) -> Result<(Connection, Channel, Consumer), BrokerError> {
-    let ConsumerOptions { broker, topology, stream, partition, must_be_there, .. } = options;
+    let ConsumerOptions { broker, topology, stream, partition, decoder, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
     let open = async || {
         let channel = connection.create_channel().await?;
@@ -168,8 +165,9 @@ async fn subscribe(
     };
     match open().await.map_err(|error| broker.error(&error)) {
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
-        // What is there is used as it is. What has gone is made again, with its bindings.
-        Err(BrokerError::Refused(_)) if again && !must_be_there => {
+        // What is there is used as it is. What has gone is made again, with its bindings, but not
+        // where its events had no numbers of their own.
+        Err(BrokerError::Refused(_)) if again && decoder.ordering == Ordering::Sequenced => {
             topology.prepare(broker, &connection, false).await?;
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
             Ok((connection, channel, consumer))
@@ -186,74 +184,4 @@ async fn farewell(connection: &Connection, channel: &Channel) {
     });
     // Where it fails there is nobody to be told.
     let _ = ended.await;
-}
-
-/// The event of a delivery, or the dead letter of one that is none.
-pub(super) fn decode(
-    options: &ConsumerOptions,
-    delivery: &Delivery,
-) -> Result<Event, Box<DeadLetter>> {
-    options.decoder.decode(delivery).map_err(|error| {
-        // Of a body that is larger than an event may be, the beginning is kept, as of a line of a file.
-        let (body, rest) = beginning(&delivery.data, options.decoder.event_size);
-        let raw: Bytes = whole(delivery, body).into();
-        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
-        Box::new(DeadLetter {
-            id: LetterId {
-                key: error.key.unwrap_or_default().into(),
-                sequence: error.sequence.unwrap_or_default(),
-                tag,
-            },
-            cause: error.cause,
-            error: error.message,
-            origin: Some(format!("queue {}", options.topology.queue(options.partition))),
-            version: None,
-            content: LetterContent::Raw(raw),
-        })
-    })
-}
-
-/// So many bytes of a body, or a few less where it is text, and the rest.
-fn beginning(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
-    let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
-    body.split_at(limit.min(body.len()))
-}
-
-/// A message with all that came with it and the body that is kept, as JSON.
-fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
-    let properties = &delivery.properties;
-    let text =
-        |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
-    let (body, coding) = match std::str::from_utf8(body) {
-        Ok(text) => (text.to_owned(), "text"),
-        Err(_) => (STANDARD.encode(body), "base64"),
-    };
-    let mut headers = properties.headers().as_ref().map(table);
-    if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // The same message always gives the same letter.
-        headers.retain(|name, _| !OF_THE_QUEUE.contains(&name.as_str()));
-    }
-    let message = json!({
-        "exchange": delivery.exchange.as_str(),
-        "routing_key": delivery.routing_key.as_str(),
-        "properties": {
-            "content_type": text(properties.content_type()),
-            "content_encoding": text(properties.content_encoding()),
-            "delivery_mode": properties.delivery_mode(),
-            "priority": properties.priority(),
-            "correlation_id": text(properties.correlation_id()),
-            "reply_to": text(properties.reply_to()),
-            "expiration": text(properties.expiration()),
-            "message_id": text(properties.message_id()),
-            "timestamp": properties.timestamp(),
-            "type": text(properties.kind()),
-            "user_id": text(properties.user_id()),
-            "app_id": text(properties.app_id()),
-        },
-        "headers": headers,
-        "body": body,
-        "body_coding": coding,
-        "body_size": delivery.data.len(),
-    });
-    message.to_string().into_bytes()
 }

@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 use tokio::sync::watch as latest;
 
 use super::connect::BrokerError;
-use super::consumer::{ConsumerOptions, decode};
+use super::consumer::ConsumerOptions;
+use super::unreadable::event;
 use super::value::weight;
 use super::watch::Flow;
 use super::window::Window;
@@ -29,6 +30,7 @@ pub(super) enum Ended {
 /// A channel on which a queue is consumed.
 pub(super) struct Subscription<'a> {
     options: &'a ConsumerOptions,
+    queue: &'a str,
     generation: u64,
     channel: &'a Channel,
     flow: &'a Flow,
@@ -48,6 +50,7 @@ impl<'a> Subscription<'a> {
     /// A subscription that has just begun.
     pub(super) fn new(
         options: &'a ConsumerOptions,
+        queue: &'a str,
         generation: u64,
         channel: &'a Channel,
         flow: &'a Flow,
@@ -56,7 +59,7 @@ impl<'a> Subscription<'a> {
         window.begin();
         let untold = Some(window.now().into());
         let (taken, done, held, bytes) = (0, 0, VecDeque::new(), 0);
-        Self { options, generation, channel, flow, window, taken, done, held, bytes, untold }
+        Self { options, queue, generation, channel, flow, window, taken, done, held, bytes, untold }
     }
 
     /// Goes on until nobody takes its deliveries any more, the window changes or the channel is
@@ -119,7 +122,7 @@ impl<'a> Subscription<'a> {
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
         let bytes = delivery.data.len() + headers;
         self.window.note(bytes, delivery.redelivered);
-        self.held.push_back((decode(self.options, delivery), bytes));
+        self.held.push_back((event(&self.options.decoder, self.queue, delivery), bytes));
         self.bytes += bytes;
         Ok(())
     }

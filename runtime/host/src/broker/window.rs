@@ -78,8 +78,9 @@ impl Window {
         grows
     }
 
-    /// Whether what nobody has taken yet is too much. Then a smaller window is the one from now on,
-    /// in which as many fit as were the largest one: a second time in a row would disturb the order.
+    /// Whether what nobody has taken yet is too much. Then a smaller window is the one from now on:
+    /// as if each were as large as the largest of this subscription, since a second change before
+    /// all has come again would disturb the order.
     pub(super) fn overflows(&mut self, held: usize) -> bool {
         let overflows = held as u64 > self.bytes && self.now > 1;
         if overflows {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ordain_core::{Input, Settings};
 use tokio::sync::{mpsc, watch};
 
-use super::Shared;
+use super::Progress;
 use crate::plugin::{Results, Turns};
 use crate::sink::{Job, Target};
 use crate::source::Source;
@@ -47,5 +47,5 @@ pub struct Parts {
     /// Becomes true when the process is to end.
     pub shutdown: watch::Receiver<bool>,
     /// Where its figures are shown.
-    pub progress: Arc<Shared>,
+    pub progress: Arc<Progress>,
 }

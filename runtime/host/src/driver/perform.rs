@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Applied, Batch, CommitReply, Input, Key, Token};
+use ordain_core::{Applied, Batch, CommitReply, Effect, Input, Key, Stop, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
 use crate::sink::Job;
 use crate::store::{StoreError, insist_on};
 
+/// Turns handed over at once.
+const BUNCH: usize = 128;
 /// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
 const LOADS: usize = 2;
 /// Reads of spilled events under way at one time. What they bring is known only afterwards.
@@ -53,8 +55,74 @@ pub(super) struct Page {
 }
 
 impl Driver {
+    /// Performs everything that the sequencer asks for.
+    pub(super) fn perform_all(&mut self) -> Result<(), DriverError> {
+        while let Some(effect) = self.sequencer.poll_effect() {
+            self.perform(effect);
+        }
+        // After a stop nothing is written any more, not even a checkpoint.
+        self.check()?;
+        self.watch_doubt();
+        self.hand_over();
+        if self.taken.is_due()
+            && !self.taken.is_saving()
+            && let Some(save) = self.checkpoint()
+        {
+            self.ask(async move { Answer::Saved(save.await) });
+        }
+        self.check()
+    }
+
+    /// Notes what it means that the store may be at an earlier time, and says how that ended.
+    fn watch_doubt(&mut self) {
+        if self.sequencer.in_doubt() {
+            self.taken.may_be_lost();
+            return;
+        }
+        let rewound = self.sequencer.stats().rewound;
+        let again = rewound - std::mem::replace(&mut self.rewound, rewound);
+        if again > 0 {
+            tracing::warn!(
+                stream = &*self.partition.stream,
+                partition = self.partition.number,
+                "{again} commits that the store had lost were made again from memory: nothing is lost"
+            );
+        }
+    }
+
+    fn check(&mut self) -> Result<(), DriverError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Run(turn) => {
+                self.bunch.push(turn);
+                if self.bunch.len() >= BUNCH {
+                    self.turns.submit(std::mem::take(&mut self.bunch));
+                }
+            }
+            Effect::Load { token, key } => self.loads.push((token, key)),
+            Effect::Commit(batch) => self.commit(batch),
+            Effect::Ack { through } => self.taken.acknowledge(through),
+            Effect::Publish { batch, applied } => self.publish(batch, applied),
+            Effect::ReadSpill { token, key, from, limit, bytes } => {
+                self.pages.push_back(Page { token, key, from, limit, bytes });
+            }
+            Effect::Replay { token, key, source, missing, within } => {
+                debug_assert_eq!(source, 0, "the store is the only replay source of this build");
+                self.replay(token, key, missing, within);
+            }
+            Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
+            Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),
+            Effect::Stop(Stop::Rewound { shard, detail }) => {
+                self.failed = Some(DriverError::Rewound { shard, detail });
+            }
+        }
+    }
+
     /// Hands over what was gathered while effects were drained, and what had to wait.
-    pub(super) fn hand_over(&mut self) {
+    fn hand_over(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
         if !self.bunch.is_empty() {
             self.turns.submit(std::mem::take(&mut self.bunch));
@@ -86,7 +154,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn commit(&mut self, batch: Arc<Batch>) {
+    fn commit(&mut self, batch: Arc<Batch>) {
         let (store, partition, claim) =
             (Arc::clone(&self.store), self.partition.clone(), self.claim);
         let (shard, number) = (batch.shard, batch.number);
@@ -111,7 +179,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
+    fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
         let job = Job { target: Arc::clone(&self.target), batch, applied };
         match self.publisher.try_send(job) {
             // If the publisher has ended, the process is about to, and the outbox keeps the
@@ -133,13 +201,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn replay(
-        &mut self,
-        token: Token,
-        key: Key,
-        missing: Vec<RangeInclusive<u64>>,
-        within: u64,
-    ) {
+    fn replay(&mut self, token: Token, key: Key, missing: Vec<RangeInclusive<u64>>, within: u64) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
             let find = || store.find(&partition, &key, &missing, within);
@@ -154,7 +216,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
+    fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         self.answer(async move {
             let read = || store.due(&partition, after.as_ref(), limit, all);
@@ -164,7 +226,7 @@ impl Driver {
     }
 
     /// Writes a checkpoint, unless the store may have lost what that rests on.
-    pub(super) fn checkpoint(&mut self) -> Option<impl Future<Output = Saved> + Send + use<>> {
+    fn checkpoint(&mut self) -> Option<impl Future<Output = Saved> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;
         }
@@ -178,7 +240,7 @@ impl Driver {
         self.ask(async move { Answer::One(input.await) });
     }
 
-    pub(super) fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
+    fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
         let mut asked: Asked = Box::pin(answer);
         // The question goes off here and now, not when the driver next waits.
         if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -21,7 +21,7 @@ const AHEAD: Duration = Duration::from_mins(1);
 
 /// Figures that a driver puts and others read.
 #[derive(Debug)]
-pub struct Shared {
+pub struct Progress {
     partition: Partition,
     stats: Mutex<Stats>,
     times: Mutex<Times>,
@@ -59,7 +59,7 @@ impl Times {
     }
 }
 
-impl Shared {
+impl Progress {
     /// Of a partition that is about to be driven.
     pub fn new(partition: Partition) -> Self {
         Self {
@@ -138,7 +138,7 @@ mod tests {
     fn times_that_cannot_be_are_left_out() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         let day = 24 * 60 * 60 * 1_000;
-        let shared = Shared::new(Partition { stream: "s".into(), number: 0 });
+        let shared = Progress::new(Partition { stream: "s".into(), number: 0 });
         let absurd = [0, 1, now / 1_000, now - 31 * day, now + day, u64::MAX];
         shared.committed(Duration::ZERO, &absurd.map(Some));
         let count =

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ordain_core::Stats;
 
 use super::Handlers;
-use crate::driver::Shared;
+use crate::driver::Progress;
 use crate::store::Store;
 
 /// How far a run is.
@@ -31,7 +31,7 @@ struct Seen {
     phase: Phase,
     handlers: Option<Arc<Handlers>>,
     store: Option<Arc<dyn Store>>,
-    partitions: Vec<Arc<Shared>>,
+    partitions: Vec<Arc<Progress>>,
 }
 
 impl Figures {
@@ -55,7 +55,7 @@ impl Figures {
     }
 
     /// The partitions that are driven.
-    pub fn partitions(&self) -> Vec<Arc<Shared>> {
+    pub fn partitions(&self) -> Vec<Arc<Progress>> {
         self.seen().partitions.clone()
     }
 
@@ -75,7 +75,7 @@ impl Figures {
         (seen.store, seen.phase) = (Some(Arc::clone(store)), Phase::Claims);
     }
 
-    pub(super) fn drives(&self, partition: Arc<Shared>) {
+    pub(super) fn drives(&self, partition: Arc<Progress>) {
         self.seen().partitions.push(partition);
     }
 

@@ -5,22 +5,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use ordain_core::{Ordering, Settings};
 use tokio::sync::{mpsc, watch};
 
 use super::{Handlers, RunError, numbering};
-use crate::broker::{self, Broker, ConsumerOptions, Topology};
-use crate::cloudevents::Decoder;
-use crate::config::{Config, Loaded, Name, Place, Share, Sink, Source as SourceConfig, Stream};
-use crate::driver::{INBOX, Note, Parts, Shared};
+use crate::broker::Broker;
+use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
+use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Job, Publisher, PublisherError, Target};
-use crate::source::{self, Checkpoint, FileOptions, Position};
 use crate::store::{Claimed, Partition, Store};
-
-/// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
-/// for events, states and outcomes.
-const AHEAD: usize = 4;
 
 /// What all partitions share while they are brought up.
 pub(super) struct Starting<'a> {
@@ -136,7 +129,7 @@ impl<'a> Starting<'a> {
         &mut self,
         mine: Mine<'a>,
         handlers: &Handlers,
-    ) -> Result<(Parts, Arc<Shared>), RunError> {
+    ) -> Result<(Parts, Arc<Progress>), RunError> {
         let Mine { name, stream, partition, claimed } = mine;
         let config = &self.loaded.config;
         let handler = Arc::clone(&handlers.active[&*stream.handler]);
@@ -163,7 +156,7 @@ impl<'a> Starting<'a> {
             inbox: Some(publish),
         };
         let settings = config.settings(stream, &share(config, stream, partition.number, version));
-        let progress = Arc::new(Shared::new(partition.clone()));
+        let progress = Arc::new(Progress::new(partition.clone()));
         let (source, checkpoint) = self.source(name, stream, &settings, &progress).await?;
         let parts = Parts {
             settings,
@@ -181,93 +174,5 @@ impl<'a> Starting<'a> {
             progress: Arc::clone(&progress),
         };
         Ok((parts, progress))
-    }
-
-    /// Starts a source where its checkpoint says.
-    async fn source(
-        &mut self,
-        name: &Name,
-        stream: &Stream,
-        settings: &Settings,
-        progress: &Arc<Shared>,
-    ) -> Result<(source::Source, Option<String>), RunError> {
-        let event_size = self.loaded.config.runtime.event_size.bytes();
-        let config = match &stream.source {
-            SourceConfig::File(config) => config,
-            SourceConfig::Amqp(config) => {
-                let broker =
-                    self.broker.as_ref().expect("a source of a broker is checked to have one");
-                let options = ConsumerOptions {
-                    broker: Arc::clone(broker),
-                    topology: Topology::of(config),
-                    partition: settings.partition,
-                    stream: name.shared(),
-                    prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
-                    // A smaller window would bring what an earlier process gave back in another
-                    // order, and by that order `fifo` events are numbered.
-                    memory: match stream.ordering {
-                        Ordering::Fifo => usize::MAX,
-                        Ordering::Sequenced => settings.memory_budget / AHEAD,
-                    },
-                    decoder: broker::Decoder {
-                        ordering: stream.ordering,
-                        event_size,
-                        key: config.key.clone(),
-                    },
-                    must_be_there: stream.ordering == Ordering::Fifo,
-                    progress: Arc::clone(progress),
-                };
-                return Ok((broker::start(options), None));
-            }
-            _ => unreachable!("`unsupported` refuses other sources"),
-        };
-        let decoder = Decoder { ordering: stream.ordering, event_size };
-        let Place::File(path) = &config.path else {
-            let (name, position) = ("standard input".into(), Position::default());
-            let options = FileOptions { file: None, name, position, follow: false, decoder };
-            return Ok((source::start(options).map_err(RunError::Thread)?, None));
-        };
-        let file = self.sources.remove(&**name).expect("every file of events was opened");
-        let mark = Checkpoint::mark(name, path);
-        let checkpoint = match self.store.mark(&mark).await? {
-            None => None,
-            Some(bytes) => match Checkpoint::decode(&bytes) {
-                Ok(checkpoint) => Some(checkpoint),
-                Err(error) => {
-                    let error = anyhow::Error::from(error);
-                    tracing::warn!(
-                        stream = %name, "{error:#}; reading the file from its beginning; {}",
-                        source::read_again(stream.ordering)
-                    );
-                    None
-                }
-            },
-        };
-        let position = match &checkpoint {
-            None => None,
-            Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
-                let message = format!("{} cannot be read: {error}", path.display());
-                self.loaded.error(&format!("streams.{name}.source.path"), message)
-            })?,
-        };
-        match (checkpoint, position) {
-            (Some(_), None) => tracing::warn!(
-                stream = %name, path = %path.display(),
-                "not the file of the last time, or changed where it was read: reading it from its \
-                 beginning; {}", source::read_again(stream.ordering)
-            ),
-            (_, Some(Position { line, .. })) => {
-                tracing::info!(stream = %name, line, "going on where the last run was");
-            }
-            (None, None) => {}
-        }
-        let options = FileOptions {
-            file: Some((file, path.clone())),
-            name: path.display().to_string(),
-            position: position.unwrap_or_default(),
-            follow: !self.once,
-            decoder,
-        };
-        Ok((source::start(options).map_err(RunError::Thread)?, Some(mark)))
     }
 }

@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Snapshot;
-use crate::driver::Shared;
+use crate::driver::Progress;
 use crate::histogram::Histogram;
 
 /// Labels of one sample.
@@ -147,7 +147,7 @@ impl All<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        of: impl Fn(&Shared, &Stats) -> Vec<(Labels, usize)>,
+        of: impl Fn(&Progress, &Stats) -> Vec<(Labels, usize)>,
     ) -> Written {
         let samples = self.snapshot.partitions.iter().flat_map(|(number, shared, stats)| {
             of(shared, stats).into_iter().map(move |(mut labels, value)| {

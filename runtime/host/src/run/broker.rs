@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(500);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// The broker, if one is configured.
-pub(super) fn broker(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
+pub(super) fn configured(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
     let Some(config) = &loaded.config.broker else { return Ok(None) };
     let heartbeat = config.heartbeat.map_or(loaded.config.runtime.lease.0 / 2, |it| it.0);
     let broker = Broker::new(config.url.0.expose(), Duration::from_millis(heartbeat));
@@ -37,6 +37,7 @@ pub(super) async fn prepare(
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
     let with_data = store.streams().await?;
+    let until = Instant::now() + START;
     for (name, stream) in &loaded.config.streams {
         let Source::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
@@ -49,22 +50,30 @@ pub(super) async fn prepare(
             let _ = connection.close(200, "done".into()).await;
             Ok(())
         };
-        wait_for(prepare).await?;
+        wait_for(until, prepare).await?;
     }
     for (name, sink) in &loaded.config.sinks {
         let Sink::Amqp(config) = sink else { continue };
-        let opened = wait_for(async || AmqpSink::open(name, config, broker).await).await?;
+        let opened = wait_for(until, async || AmqpSink::open(name, config, broker).await).await?;
         outlets.add_exchange(name, opened);
     }
     Ok(())
 }
 
-/// Tries for half a minute what only a broker that is not there yet keeps from working.
-async fn wait_for<T>(work: impl AsyncFn() -> Result<T, BrokerError>) -> Result<T, BrokerError> {
-    let (started, mut told_at) = (Instant::now(), None);
+/// Tries until then what only a broker that is not there yet keeps from working.
+async fn wait_for<T>(
+    until: Instant,
+    work: impl AsyncFn() -> Result<T, BrokerError>,
+) -> Result<T, BrokerError> {
+    let mut told_at = None;
     loop {
         let reason = match work().await {
-            Err(BrokerError::Away(reason)) if started.elapsed() < START => reason,
+            Err(BrokerError::Away(reason)) if Instant::now() < until => reason,
+            Err(BrokerError::Away(reason)) => {
+                return Err(BrokerError::Away(format!(
+                    "{reason}. It was waited for: is RabbitMQ running there (`broker.url`)?"
+                )));
+            }
             done => return done,
         };
         if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {

@@ -1,0 +1,82 @@
+//! What becomes of a message that is no event: a dead letter with the message whole.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lapin::message::Delivery;
+use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
+use serde_json::{Value, json};
+
+use super::decode::{Decoder, OF_THE_QUEUE};
+use super::value::table;
+
+/// The event of a delivery, or the dead letter of one that is none and came from this queue.
+pub(super) fn event(
+    decoder: &Decoder,
+    queue: &str,
+    delivery: &Delivery,
+) -> Result<Event, Box<DeadLetter>> {
+    decoder.decode(delivery).map_err(|error| {
+        // Of a body that is larger than an event may be, the beginning is kept, as of a line of a file.
+        let (body, rest) = beginning(&delivery.data, decoder.event_size);
+        let raw: Bytes = whole(delivery, body).into();
+        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
+        Box::new(DeadLetter {
+            id: LetterId {
+                key: error.key.unwrap_or_default().into(),
+                sequence: error.sequence.unwrap_or_default(),
+                tag,
+            },
+            cause: error.cause,
+            error: error.message,
+            origin: Some(format!("queue {queue}")),
+            version: None,
+            content: LetterContent::Raw(raw),
+        })
+    })
+}
+
+/// So many bytes of a body, or a few less where it is text, and the rest.
+fn beginning(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
+    let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
+    body.split_at(limit.min(body.len()))
+}
+
+/// A message with all that came with it and the body that is kept, as JSON.
+fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
+    let properties = &delivery.properties;
+    let text =
+        |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
+    let (body, coding) = match std::str::from_utf8(body) {
+        Ok(text) => (text.to_owned(), "text"),
+        Err(_) => (STANDARD.encode(body), "base64"),
+    };
+    let mut headers = properties.headers().as_ref().map(table);
+    if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
+        // The same message always gives the same letter.
+        headers.retain(|name, _| !OF_THE_QUEUE.contains(&name.as_str()));
+    }
+    let message = json!({
+        "exchange": delivery.exchange.as_str(),
+        "routing_key": delivery.routing_key.as_str(),
+        "properties": {
+            "content_type": text(properties.content_type()),
+            "content_encoding": text(properties.content_encoding()),
+            "delivery_mode": properties.delivery_mode(),
+            "priority": properties.priority(),
+            "correlation_id": text(properties.correlation_id()),
+            "reply_to": text(properties.reply_to()),
+            "expiration": text(properties.expiration()),
+            "message_id": text(properties.message_id()),
+            "timestamp": properties.timestamp(),
+            "type": text(properties.kind()),
+            "user_id": text(properties.user_id()),
+            "app_id": text(properties.app_id()),
+        },
+        "headers": headers,
+        "body": body,
+        "body_coding": coding,
+        "body_size": delivery.data.len(),
+    });
+    message.to_string().into_bytes()
+}
