@@ -32,9 +32,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const CONFIRM: Duration = Duration::from_secs(20);
 /// Messages that are not confirmed, at most: enough for the way to the broker and back while it
 /// writes those before.
-const WINDOW: usize = 4_096;
+const WINDOW: usize = 1_024;
 /// Bytes of them, about: they are copied.
 const WINDOW_BYTES: usize = 8 << 20;
+/// Messages that go out together while others are unconfirmed, unless those are confirmed before so many
+/// wait: each write, and each answer to it, is work for both sides.
+const GROUP: usize = 256;
 /// Between two looks at what waits.
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two warnings of one kind.
@@ -298,6 +301,9 @@ impl Exchange {
     /// Hands as much over as may be unconfirmed.
     fn hand_over<'a>(&mut self, channel: &'a Channel, flight: &mut Flight<'a>) {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        if !flight.is_empty() && self.waiting.len() < GROUP {
+            return;
+        }
         while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
             let Some(item) = self.waiting.pop_front() else { break };
             let Some(item) = self.held.pass(item) else { continue };
