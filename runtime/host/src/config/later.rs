@@ -19,9 +19,11 @@ const NOT_YET: &[NotYet] = &[
     ("a sink of kind \"stream\"", &["sinks.stream"], |it, _| {
         sinks(it, |it| matches!(it, Sink::Stream(_)), "")
     }),
-    ("a sequenced sink", &["sinks.file.sequenced"], |it, _| {
-        sinks(it, Sink::sequenced, ".sequenced")
-    }),
+    (
+        "a sequenced sink",
+        &["sinks.amqp.sequenced", "sinks.file.sequenced", "sinks.stream.sequenced"],
+        |it, _| sinks(it, Sink::sequenced, ".sequenced"),
+    ),
     ("replay over HTTP", &["streams.gap.replay"], |it, _| streams(it, asks_http, "gap.replay")),
     ("a file in several partitions", &["streams.source.file.partitions"], |it, _| {
         sources(it, is_split_file)

@@ -159,6 +159,8 @@ fn every_setting_is_documented_and_every_default_is_right() {
     let explained = explain();
     assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
     let marks = explained.matches("Not yet in this build: ").count();
+    let sinks = explained.matches("Not yet in this build: a sequenced sink").count();
+    assert_eq!(sinks, 3, "one of each kind");
     assert_eq!(marks, super::later::places().count(), "{explained}");
 }
 
