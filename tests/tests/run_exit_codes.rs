@@ -206,6 +206,16 @@ fn files_that_cannot_be_used() -> Result<()> {
 }
 
 #[test]
+fn a_run_to_the_end_of_what_has_none() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let source = r#"{ kind = "file", path = "events.ndjson" }"#;
+    let queue = tally::CONFIG.replace(source, r#"{ kind = "amqp", queue = "cases" }"#);
+    home.write("ordain.toml", format!("{queue}[broker]\nurl = \"amqp://127.0.0.1:1\"\n"))?;
+    let words = ["ordain.toml:4: streams.cases.source: a queue has no end", "leave --once out"];
+    check(&home, ONCE, CONFIG, &words)
+}
+
+#[test]
 fn one_file_under_two_names() -> Result<()> {
     let second = "[sinks.other]\nkind = \"file\"\npath = \"other.ndjson\"\n";
     let home = Home::new(&["tally"], &format!("{}{second}", tally::CONFIG))?;

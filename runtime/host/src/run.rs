@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::admin::Admin;
 use crate::broker::BrokerError;
-use crate::config::{ConfigError, Loaded, StoreConfig};
+use crate::config::{ConfigError, Loaded, Source, StoreConfig};
 use crate::driver::{Driver, DriverError, asked_to_stop};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
@@ -118,12 +118,27 @@ pub async fn run(
     figures: &Arc<Figures>,
 ) -> Result<Report, RunError> {
     loaded.unsupported()?;
+    if once {
+        ends(loaded)?;
+    }
     let admin = Admin::listen(loaded, once, figures, &shutdown).await?;
     let report = start(loaded, once, shutdown, figures).await;
     if let Some(admin) = admin {
         admin.end().await;
     }
     report
+}
+
+/// Refuses a source that never ends, for a run that waits for the end of each.
+fn ends(loaded: &Loaded) -> Result<(), ConfigError> {
+    for (name, stream) in &loaded.config.streams {
+        if let Source::Amqp(_) = stream.source {
+            let message = "a queue has no end, for which --once waits: leave --once out, or give a \
+                           configuration whose sources are all of kind \"file\"";
+            return Err(loaded.error(&format!("streams.{name}.source"), message));
+        }
+    }
+    Ok(())
 }
 
 /// Opens what is needed, and drives.

@@ -18,7 +18,8 @@ use crate::text::say;
 pub(super) struct RunArgs {
     #[command(flatten)]
     config: FileArg,
-    /// End when every source has ended and every event is settled or held.
+    /// End when every source has ended and every event is settled or held. Refused where one never
+    /// ends: a queue of a broker.
     #[arg(long)]
     once: bool,
     /// With --once: exit with 1 if anything was dead-lettered or is held.
