@@ -62,6 +62,25 @@ fn the_remedy_fits_the_cause() -> Result<()> {
 }
 
 #[test]
+fn keys_in_the_middle_of_their_life() -> Result<()> {
+    let home = home()?;
+    let far = [("near", 5_000), ("far", 50_000)]
+        .map(|(key, sequence)| line(key, sequence, &json!({ "do": "emit" })));
+    home.write("events.ndjson", far.join("\n"))?;
+    home.run_once()?;
+    let near = home.output(&["keys", "why", "cases", "near"])?;
+    let text = String::from_utf8(near.stdout)?;
+    ensure!(
+        text.contains("what helps: its producer sends events 1 to 4999 again, which"),
+        "{text}"
+    );
+    let far = home.output(&["keys", "why", "cases", "far"])?;
+    let text = String::from_utf8(far.stderr)?;
+    ensure!(text.contains("; dead letters: 1; see `ordain dead list cases --key far`"), "{text}");
+    Ok(())
+}
+
+#[test]
 fn the_report_names_commands_that_can_be_run() -> Result<()> {
     let home = home()?;
     std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;

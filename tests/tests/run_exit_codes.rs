@@ -50,7 +50,7 @@ fn a_wrong_call() -> Result<()> {
         &home,
         &["keys", "list", "cases", "--status", "odd"],
         USAGE,
-        &["one of active, waiting"],
+        &["invalid value 'odd'", "[possible values: active, waiting, retrying, parked, completed]"],
     )?;
     check(
         &home,

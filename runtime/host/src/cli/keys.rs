@@ -4,6 +4,7 @@ mod why;
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ordain_core::Status;
 use serde_json::Value;
@@ -41,7 +42,7 @@ pub(super) struct ListArgs {
     /// The stream.
     stream: String,
     /// Only keys with this status.
-    #[arg(long, value_parser = view::parse_status)]
+    #[arg(long, value_parser = statuses())]
     status: Option<Status>,
     /// Only keys that begin so.
     #[arg(long, default_value = "")]
@@ -131,9 +132,26 @@ fn line(row: &Value) -> String {
     )
 }
 
+/// The statuses, so that the help names them.
+fn statuses() -> impl TypedValueParser<Value = Status> {
+    PossibleValuesParser::new(view::STATUSES.map(view::status))
+        .try_map(|name| view::parse_status(&name))
+}
+
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
     let look = args.look.begin(&args.stream).await?;
-    let row = look.key(&args.stream, &args.key).await?;
+    let row = match look.key(&args.stream, &args.key).await {
+        Err(Failure::Failed(error)) if why => {
+            // Its events may all be dead letters.
+            return Err(Failure::Failed(
+                match why::letters(&look, &args.stream, &args.key).await? {
+                    Some(letters) => anyhow::anyhow!("{error}; {letters}"),
+                    None => error,
+                },
+            ));
+        }
+        row => row?,
+    };
     if args.json || !why {
         show::row(&row, args.json)?;
     } else {

@@ -42,20 +42,32 @@ pub(super) async fn explain(
     if let Some(at) = row["due_at"].as_str() {
         words += &format!("looked at again: {at}\n");
     }
-    let letters = look.letters(stream, Some(name), None, LETTERS).await?;
-    if !letters.rows.is_empty() {
-        let more = if letters.cursor.is_some() { " or more" } else { "" };
-        words += &format!(
-            "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`\n",
-            letters.rows.len(),
-            quoted(name),
-            look.option()
-        );
+    if let Some(letters) = letters(look, stream, name).await? {
+        words += &format!("{letters}\n");
     }
     if let Some(helps) = what_helps(row, look.tries_again(stream)?) {
         words += &format!("what helps: {helps}\n");
     }
     Ok(words)
+}
+
+/// How many dead letters a key has, and how to see them; `None` if it has none.
+pub(super) async fn letters(
+    look: &Look,
+    stream: &str,
+    name: &str,
+) -> Result<Option<String>, Failure> {
+    let letters = look.letters(stream, Some(name), None, LETTERS).await?;
+    if letters.rows.is_empty() {
+        return Ok(None);
+    }
+    let more = if letters.cursor.is_some() { " or more" } else { "" };
+    Ok(Some(format!(
+        "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`",
+        letters.rows.len(),
+        quoted(name),
+        look.option()
+    )))
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -76,7 +88,7 @@ fn standing(row: &Value) -> String {
     let (next, attempts) = (number(row, "next"), number(row, "attempts"));
     match text(row, "status") {
         "active" => format!("everything before event {next} is settled; nothing is wrong"),
-        "waiting" => format!("waits for event {next}, which has not come"),
+        "waiting" => format!("waits for {}", missing(row)),
         "retrying" => {
             let times = count(attempts, "time");
             format!("event {next} failed {times} and is tried again")
@@ -93,6 +105,13 @@ fn standing(row: &Value) -> String {
     }
 }
 
+/// What keeps it from going on: the events before the first that is held.
+fn missing(row: &Value) -> String {
+    let (next, held) = (number(row, "next"), number(&row["held"], "first"));
+    let last = held.saturating_sub(1);
+    if last > next { format!("events {next} to {last}") } else { format!("event {next}") }
+}
+
 fn held(row: &Value) -> String {
     let held = &row["held"];
     let (first, last) = (number(held, "first"), number(held, "last"));
@@ -104,8 +123,7 @@ fn held(row: &Value) -> String {
 }
 
 fn what_helps(row: &Value, tries_again: bool) -> Option<String> {
-    let next = number(row, "next");
-    let again = format!("its producer sends event {next} again, which ends this at any time");
+    let again = format!("its producer sends {} again, which ends this at any time", missing(row));
     let (trouble, cause) = (&row["trouble"], cause(row));
     match text(row, "status") {
         "waiting" => return Some(again),
@@ -186,6 +204,25 @@ mod tests {
         ] {
             let helps = parked(cause, error, "account@1.0.0");
             assert!(helps.starts_with(remedy), "{cause}: {helps}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_missing_is_named() {
+        for (next, first, missing) in
+            [(1, 2, "event 1"), (1, 5_000, "events 1 to 4999"), (7, 0, "event 7")]
+        {
+            let trouble = json!({ "cause": Cause::Gap.name() });
+            let held = json!({ "first": first });
+            for status in ["waiting", "parked"] {
+                let row =
+                    json!({ "status": status, "next": next, "held": held, "trouble": trouble });
+                let helps = what_helps(&row, true).unwrap_or_default();
+                assert!(
+                    helps.starts_with(&format!("its producer sends {missing} again")),
+                    "{helps}"
+                );
+            }
         }
     }
 
