@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ordain::broker::{self, Broker, ConsumerOptions, Decoder};
 use ordain::config::{Loaded, Source as SourceConfig, Stream};
-use ordain::driver::Shared;
+use ordain::driver;
 use ordain::plugin::{Pool, Results, StreamContext, Turns};
 use ordain::run::{Handlers, handlers, open_store};
 use ordain::source::{Acknowledged, Deliveries, Source};
@@ -81,7 +81,8 @@ fn consumer(
     let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
     let decoder =
         Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20, key: source.key.clone() };
-    let progress = Shared::new(Partition { stream: Arc::clone(&name), number: partition });
+    let progress =
+        driver::Progress::new(Partition { stream: Arc::clone(&name), number: partition });
     ConsumerOptions {
         broker,
         topology,
@@ -91,7 +92,6 @@ fn consumer(
         // One subscription for all: what comes again is not told apart here.
         memory: usize::MAX,
         decoder,
-        must_be_there: false,
         progress: Arc::new(progress),
     }
 }
