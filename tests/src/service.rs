@@ -147,8 +147,16 @@ impl Service {
         }
     }
 
+    /// Asks it to end in order, and waits until it has: its exit code must be 0.
+    pub fn end(&mut self) -> Result<()> {
+        self.signal("TERM")?;
+        let status = self.wait()?;
+        ensure!(status.success(), "it ended with {status}: {}", self.stderr());
+        Ok(())
+    }
+
     /// Ends it as a power failure would, but for what the system still holds.
-    pub fn kill(mut self) -> Result<()> {
+    pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())

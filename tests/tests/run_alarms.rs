@@ -36,8 +36,7 @@ fn trouble_is_told_and_the_end_too() -> Result<()> {
     ensure!(told("event=1 cause=\"trap\" error=trap: ") == 1, "{}", service.stderr());
     ensure!(told("cause=\"rejected\" error=not\\r\\u202ethis") == 1, "{}", service.stderr());
     ensure!(told("cause=\"unreadable\"") == 1, "{}", service.stderr());
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let end = home.read("stderr").lines().last().unwrap_or_default().to_owned();
     for word in ["ended", "delivered=5", "settled=1", "dead=2", "messages=1"] {
         ensure!(end.contains(word), "{word} is not in {end}");

@@ -96,8 +96,7 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
         dead = letters(&home).unwrap_or_default();
         dead.len() == 2
     })?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     assert_eq!(told(), 1, "it is read once, as long as it is in memory");
     out += &service.stdout();
     for (letter, sequence) in dead.iter().zip([4, 5]) {

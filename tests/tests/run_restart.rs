@@ -10,9 +10,7 @@ use serde_json::Value;
 
 /// Ends a service; its report.
 fn end(mut service: Service) -> Result<Value> {
-    service.signal("TERM")?;
-    let status = service.wait()?;
-    ensure!(status.code() == Some(0), "{status}: {}", service.stderr());
+    service.end()?;
     Ok(serde_json::from_str(&service.stdout())?)
 }
 

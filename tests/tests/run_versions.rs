@@ -69,8 +69,7 @@ fn keys_parked_by_failures_try_again() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let expected = 2 * FAILING.len();
     service.until("what was held", || home.lines("out.ndjson") == expected)?;
-    service.signal("TERM")?;
-    assert_eq!(service.wait()?.code(), Some(0));
+    service.end()?;
     assert_eq!(parked(&home)?, ["gap"]);
     let rows = home.rows(&["keys", "list", "cases", "--status", "active", "--json"])?;
     let mended = rows.iter().filter(|row| row["version"] == "faulty@1.2.3" && row["next"] == 4);

@@ -65,9 +65,7 @@ fn callers_who_hold_their_connections_hold_up_nothing() -> Result<()> {
     service.until("a place", || get(address, "/healthz").is_ok_and(|it| it.status == 200))?;
     let mut silent = &held[0];
     assert_eq!(silent.read(&mut [0; 1_024]).unwrap_or(0), 0, "it has been sent away");
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 #[test]

@@ -34,8 +34,7 @@ fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
     let early = get(address, "/readyz")?;
     ensure!(early.status == 200 || early.problem()?.starts_with("not ready: it is "), "{early:?}");
     assert_eq!(ready(&mut service)?, address);
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     ensure!(get(address, "/healthz").is_err(), "nobody listens there any more");
     Ok(())
 }
@@ -115,8 +114,7 @@ fn a_token_is_asked_for_but_not_for_health() -> Result<()> {
         ensure!(answer.status != 401, "{page}: {answer:?}");
     }
     assert_eq!(get_with(address, "/metrics", &[&right])?.status, 200);
-    service.signal("TERM")?;
-    service.wait()?;
+    service.end()?;
     ensure!(!service.stderr().contains(TOKEN), "the token is in the log: {}", service.stderr());
     Ok(())
 }

@@ -45,8 +45,7 @@ fn it_is_what_the_command_line_shows() -> Result<()> {
     let letter = ask(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;
     let streams = ask("/v1/streams")?.json()?;
     let plugins = ask("/v1/plugins")?.json()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
 
     assert_eq!(keys.len(), GOOD + 4);
     assert_eq!(keys, home.rows(&["keys", "list", "cases", "--json"])?);

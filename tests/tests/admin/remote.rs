@@ -63,8 +63,7 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key rejected --admin {url}`")), "{hint}");
     refused(&home, looks[0], "", 75, "Or ask the process that has it: --admin URL")?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     for (look, asked) in looks.iter().zip(asked) {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
     }

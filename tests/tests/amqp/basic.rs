@@ -14,9 +14,7 @@ fn runs(rig: &Rig) -> Result<()> {
     rig.publish(&disturb(&lines, 100, 20, 7))?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 #[test]
@@ -51,8 +49,7 @@ fn keys_stay_in_their_partitions() -> Result<()> {
         keys.sort();
         Ok(keys)
     };
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let before = partitions(&rig)?;
     ensure!((0..4).all(|it| before.iter().any(|(_, partition)| *partition == it)), "{before:?}");
 
@@ -67,8 +64,7 @@ fn keys_stay_in_their_partitions() -> Result<()> {
     }
     ensure!(all.len() == rest.len(), "each once");
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     ensure!(partitions(&rig)? == before, "{:?} after {before:?}", partitions(&rig)?);
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
     ensure!(rows.iter().all(|row| row["next"] == 31), "{rows:?}");
@@ -90,7 +86,5 @@ fn tls_with_a_certificate_of_ones_own() -> Result<()> {
     let lines = in_turn(5, 20);
     rig.publish(&lines)?;
     rig.check(&lines)?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
-use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_servers::Rabbit;
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::log::in_turn;
 use ordain_tests::service::Service;
@@ -28,7 +28,7 @@ fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
 }
 
 fn fed(partitions: u64) -> Result<()> {
-    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rabbit = Rabbit::start()?;
     let client = Client::connect(&rabbit.url())?;
     client.exchange("feed", ExchangeKind::Topic)?;
     client.exchange("some", ExchangeKind::Direct)?;
@@ -44,8 +44,7 @@ fn fed(partitions: u64) -> Result<()> {
     publish(&rig, &lines)?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
 
     // Where the keys were, they come again.
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;

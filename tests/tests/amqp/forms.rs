@@ -67,9 +67,7 @@ fn cloud_events_in_binary_mode() -> Result<()> {
     let ends = taken.iter().filter(|it| header(it, "X-End-Of-Sequence").is_some()).count();
     ensure!(ends == 7, "{ends} of the messages are the last of their key");
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// The handler's clock shows the time of the event, and an event that it rejects is kept with all
@@ -89,8 +87,7 @@ fn attributes_of_cloud_events() -> Result<()> {
         ensure!(senses["time_ms"] == TIME.1, "{senses}");
     }
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     for key in keys {
         let letters = rig.home.rows(&["dead", "list", "cases", "--json", "--key", key])?;
         let event = json!({
@@ -125,8 +122,7 @@ fn a_key_in_a_header() -> Result<()> {
     rig.client.publish("cases", &messages)?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1 && letters[0]["cause"] == "no-key", "{letters:?}");
     let error = letters[0]["error"].as_str().context("why")?;
@@ -142,8 +138,7 @@ fn a_message_that_comes_again_is_the_same_one() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let unreadable = || {
         let mut it = from_line(&line("a", 1, &json!({ "n": 1 })))?;
         let mut headers = it.properties.headers().clone().unwrap_or_default();
@@ -158,8 +153,7 @@ fn a_message_that_comes_again_is_the_same_one() -> Result<()> {
     rig.client.publish("cases", &[unreadable()?])?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1, "{letters:?}");
     Ok(())

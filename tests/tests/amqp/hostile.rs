@@ -34,8 +34,7 @@ fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
     rig.publish(rest)?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     let all = letters.iter().map(ToString::to_string).collect::<String>();
     ensure!(letters.len() == 5, "{all}");

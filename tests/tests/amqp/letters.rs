@@ -77,8 +77,7 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
     ensure!(whole["body"] == "//4=" && whole["properties"]["message_id"] == "-1", "{whole}");
 
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let stored = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(stored.len() == 3, "{stored:?}");
     Ok(())

@@ -29,9 +29,7 @@ fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     ended.with_context(|| {
         format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
     })?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 #[test]
@@ -93,9 +91,7 @@ fn a_queue_that_is_removed() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     ensure!(service.is_running()?, "{}", service.stderr());
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// A queue that has messages and delivers none is told of, and its events are taken as soon as they
@@ -105,8 +101,7 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
 
     let held = rig.client.hold("cases")?;
     let lines = in_turn(5, 20);
@@ -115,9 +110,7 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
     service.until_says("delivers none")?;
     rig.client.release(held)?;
     rig.check(&lines)?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// Large events come as few at a time as fit into memory, small ones as many as are configured. With
@@ -128,8 +121,7 @@ fn large_and_small_events() -> Result<()> {
     let rig = Rig::on(Rabbit::start()?, small, "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.signal("KILL")?;
-    service.wait()?;
+    service.kill()?;
     let text = "x".repeat(500_000);
     let of = |numbers: RangeInclusive<u64>, data: Value| -> Vec<String> {
         let keys = |number| (1..=40).map(move |key| (format!("k{key}"), number));
@@ -158,8 +150,7 @@ fn sizes_that_change_disturb_no_order() -> Result<()> {
     let rig = Rig::on(Rabbit::start()?, small, stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.signal("KILL")?;
-    service.wait()?;
+    service.kill()?;
     let text = "x".repeat(300_000);
     let lines: Vec<String> = (1..=100)
         .flat_map(|number| (1..=20).map(move |key| (format!("k{key}"), number)))
@@ -177,9 +168,7 @@ fn sizes_that_change_disturb_no_order() -> Result<()> {
     let rounds: Vec<&str> =
         figures.lines().filter(|it| it.starts_with("ordain_gap_rounds_total{")).collect();
     ensure!(!rounds.is_empty() && rounds.iter().all(|it| it.ends_with(" 0")), "{rounds:?}");
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// What a kill gives back comes again in the order that it had, and by that order `fifo` events are
@@ -193,13 +182,10 @@ fn a_fifo_stream_keeps_its_order_over_kills() -> Result<()> {
     rig.publish(&lines)?;
     for wait in [20, 700, 750, 800] {
         sleep(Duration::from_millis(wait));
-        service.signal("KILL")?;
-        service.wait()?;
+        service.kill()?;
         service = Service::start(&rig.home, &["run"])?;
     }
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }

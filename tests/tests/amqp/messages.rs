@@ -35,8 +35,7 @@ fn what_is_no_event_is_kept_whole() -> Result<()> {
     let taken = rig.client.take("out", 1)?;
     ensure!(header(&taken[0], "X-Key").as_deref() == Some("c"), "{taken:?}");
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     let mut causes: Vec<_> = letters.iter().map(|it| it["cause"].as_str().unwrap_or("")).collect();
     causes.sort_unstable();
@@ -64,8 +63,7 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     rig.publish(rest)?;
     service.until_says("no queue takes messages of the exchange \"out\"")?;
     rig.until_empty()?;
-    service.signal("KILL")?;
-    service.wait()?;
+    service.kill()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     service.until_says("no queue takes")?;
     rig.client.queue("out")?;
@@ -75,9 +73,7 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     ids.sort();
     ids.dedup();
     ensure!(ids.len() == rest.len(), "each is published once: {}", ids.len());
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// Messages of an exchange and dead letters of a file are of the same commits. While messages wait
@@ -105,16 +101,14 @@ fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
     service.until("the letters of the file", || rig.home.lines("dead.ndjson") == 40)?;
     rig.until_empty()?;
     for _ in 0..2 {
-        service.signal("KILL")?;
-        service.wait()?;
+        service.kill()?;
         service = Service::start(&rig.home, &["run"])?;
         service.until("the letters again", || rig.home.lines("dead.ndjson") == 40)?;
     }
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
     rig.check(&lines)?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let mut letters: Vec<String> =
         rig.home.read("dead.ndjson").lines().map(str::to_owned).collect();
     letters.sort();
@@ -148,8 +142,7 @@ fn routing_keys_that_are_too_long() -> Result<()> {
     keys.sort();
     ensure!(keys == [&long[..255], "short"], "{keys:?}");
     service.until_says("parked")?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let why = rig.home.output(&["keys", "why", "cases", &long])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     ensure!(why.contains("a routing key of 300 bytes; AMQP allows 255"), "{why}");
@@ -183,7 +176,5 @@ fn keys_without_a_queue_among_others() -> Result<()> {
         ids.dedup();
         ensure!(ids.len() == count, "{} of {count} came to {queue}", ids.len());
     }
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }

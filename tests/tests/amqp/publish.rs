@@ -48,7 +48,7 @@ fn sequences(taken: &[Delivery]) -> Result<Vec<u64>> {
 #[test]
 fn headers_that_mean_something() -> Result<()> {
     let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
-    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rabbit = Rabbit::start()?;
     let rig = rig(rabbit, "", "dead_letter = \"dead\"", dead)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -84,9 +84,7 @@ fn headers_that_mean_something() -> Result<()> {
         ensure!(found.as_deref() == value, "{name} is {found:?} in {letter:?}");
     }
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// Of an event that is too large its dead letter has the beginning: it goes where the event did not
@@ -109,9 +107,7 @@ fn dead_letters_of_large_events() -> Result<()> {
     ensure!(whole["body_size"] == 250_000, "{}", whole["body_size"]);
     ensure!(header(&letter, "deadsequence").as_deref() == Some("1"), "{letter:?}");
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// Takes messages until these many different ones of other keys than `a` have come that were not
@@ -169,8 +165,7 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
 
     let more = "application:set_env(rabbit, max_message_size, 1000000).";
     rig.rabbit.ctl(&["eval", more])?;
-    service.signal("KILL")?;
-    service.wait()?;
+    service.kill()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     service.until_says("committed and did not publish")?;
     loop {
@@ -186,9 +181,7 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
     let found = sequences(&all)?;
     let from_third: Vec<_> = found.iter().skip_while(|it| **it != 3).copied().collect();
     ensure!(from_third == (3..=21).collect::<Vec<_>>(), "{found:?}");
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// What waits for a queue in many shards keeps no start from going on.
@@ -197,7 +190,7 @@ fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nshards = 64\nurl = \"{}\"", redis.url());
     let other = "[sinks.other]\nkind = \"amqp\"\nexchange = \"other\"\n";
-    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rabbit = Rabbit::start()?;
     let rig = rig(rabbit, &store, "", other)?;
     rig.client.exchange("other", ExchangeKind::Topic)?;
     rig.client.queue("other")?;
@@ -211,8 +204,7 @@ fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
     rig.client.publish("cases", &events)?;
     service.until_says("no queue takes messages")?;
     rig.until_empty()?;
-    service.signal("KILL")?;
-    service.wait()?;
+    service.kill()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let events: Vec<_> = (0..300)
         .map(|key| event(&format!("k{key}"), 2, &json!({ "do": "emit", "sink": "other" })))
@@ -227,15 +219,13 @@ fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
     keys.sort();
     keys.dedup();
     ensure!(keys.len() == 300, "each is published once: {}", keys.len());
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// A broker that takes no messages keeps no file from being written.
 #[test]
 fn files_go_on_while_the_broker_blocks() -> Result<()> {
-    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rabbit = Rabbit::start()?;
     let client = ordain_tests::amqp::Client::connect(&rabbit.url())?;
     client.exchange("out", ExchangeKind::Topic)?;
     client.queue("out")?;
@@ -261,15 +251,13 @@ fn files_go_on_while_the_broker_blocks() -> Result<()> {
     rabbit.ctl(&["set_vm_memory_high_watermark", "0.4"])?;
     let taken = client.take("out", 50)?;
     ensure!(sequences(&taken)? == (1..=50).collect::<Vec<_>>(), "{taken:?}");
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// A key that no queue takes holds up its own later messages, and no others; they come in order.
 #[test]
 fn a_key_without_a_queue_keeps_its_order() -> Result<()> {
-    let rabbit = Rabbit::with(&RabbitOptions::new())?;
+    let rabbit = Rabbit::start()?;
     let rig = rig(rabbit, "", "", "")?;
     rig.rabbit.ctl(&["delete_queue", "out"])?;
     rig.client.queue("some")?;
@@ -287,7 +275,5 @@ fn a_key_without_a_queue_keeps_its_order() -> Result<()> {
     rig.client.bind("out", "out", "a")?;
     let taken = rig.client.take("out", 40)?;
     ensure!(sequences(&taken)? == (1..=40).collect::<Vec<_>>(), "{:?}", sequences(&taken)?);
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }

@@ -73,9 +73,7 @@ fn a_user_with_narrow_rights() -> Result<()> {
     rig.home.write("ordain.toml", config(&url, "", "", ""))?;
     let mut service = ordain_tests::service::Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// A queue of numbered events must not be made again behind their backs.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use lapin::ExchangeKind;
-use ordain_servers::{Rabbit, RabbitOptions, wait_until};
+use ordain_servers::{Rabbit, wait_until};
 use ordain_tests::amqp::{Client, Outgoing, from_line, to_line};
 use ordain_tests::host::Home;
 use ordain_tests::log::by_key;
@@ -32,7 +32,7 @@ impl Rig {
 
     /// With a store, settings of the stream and of its source. Behind `out` is a queue `out`.
     pub(crate) fn with(store: &str, stream: &str, source: &str) -> Result<Self> {
-        Self::on(Rabbit::with(&RabbitOptions::new())?, store, stream, source)
+        Self::on(Rabbit::start()?, store, stream, source)
     }
 
     pub(crate) fn on(rabbit: Rabbit, store: &str, stream: &str, source: &str) -> Result<Self> {

@@ -36,8 +36,7 @@ fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
     rig.publish(&lines[..1])?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     ensure!(!service.stderr().contains(TIMED_OUT), "{}", service.stderr());
     Ok(())
 }
@@ -58,9 +57,7 @@ fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
     rig.publish(&first[..1])?;
     rig.check(&lines)?;
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
-    Ok(())
+    service.end()
 }
 
 /// Nor does it end a `fifo` stream, which has numbered events that come again.
@@ -86,8 +83,7 @@ fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
     ids.dedup();
     ensure!(ids.len() == 3, "{ids:?}");
     rig.until_empty()?;
-    service.signal("TERM")?;
-    ensure!(service.wait()?.success(), "{}", service.stderr());
+    service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1 && letters[0]["event"]["id"] == "slow-1", "{letters:?}");
     let keys = rig.home.rows(&["keys", "list", "cases", "--json"])?;

@@ -147,8 +147,7 @@ impl World {
     fn kill_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         self.count("kills of the host", 1);
         self.pile_up(random, || Ok(()))?;
-        self.host.signal("KILL")?;
-        self.host.wait()?;
+        self.host.kill()?;
         sleep(Duration::from_millis(random.random_range(0..300)));
         self.start_host()
     }
@@ -180,10 +179,7 @@ impl World {
 
     /// Ends the host in order.
     pub(crate) fn stop_host(&mut self) -> Result<()> {
-        self.host.signal("TERM")?;
-        let status = self.host.wait()?;
-        ensure!(status.success(), "the host ended ({status})");
-        Ok(())
+        self.host.end()
     }
 
     /// Goes on behind [`Self::stop_host`].
