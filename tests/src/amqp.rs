@@ -130,11 +130,7 @@ impl Client {
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             // What comes beyond them goes back with the end of the channel.
-            let channel = self.connection.create_channel().await?;
-            channel.basic_qos(OUTSTANDING as u16, BasicQosOptions::default()).await?;
-            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
-            let mut consumer: Consumer =
-                channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+            let (channel, mut consumer) = self.consume(queue, Some(OUTSTANDING as u16)).await?;
             let mut taken = Vec::new();
             while taken.len() < count {
                 let next = timeout(QUIET, consumer.next()).await;
@@ -153,10 +149,7 @@ impl Client {
     /// The messages of a queue, until none comes for a while, acknowledged.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            let channel = self.connection.create_channel().await?;
-            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
-            let mut consumer =
-                channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+            let (channel, mut consumer) = self.consume(queue, None).await?;
             let mut taken = Vec::new();
             while let Ok(Some(delivery)) = timeout(PAUSE, consumer.next()).await {
                 let delivery: Delivery = delivery?;
@@ -172,13 +165,18 @@ impl Client {
 
     /// Becomes the consumer of a queue, takes one message when there is one, and keeps it.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
-        self.runtime.block_on(async {
-            let channel = self.connection.create_channel().await?;
-            channel.basic_qos(1, BasicQosOptions::default()).await?;
-            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
-            let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
-            Ok((channel, consumer))
-        })
+        self.runtime.block_on(self.consume(queue, Some(1)))
+    }
+
+    /// A consumer on a channel of its own; without a prefetch it gets all that there is.
+    async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
+        let channel = self.connection.create_channel().await?;
+        if let Some(prefetch) = prefetch {
+            channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        }
+        let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+        Ok((channel, consumer))
     }
 
     /// Gives back what [`Self::hold`] has.
