@@ -261,10 +261,6 @@ async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result
     let load = side.load(rate * (COLD + WARM));
     let deliveries = load.deliveries.len();
     let cold = (rate * COLD) as usize;
-    if side.who == Who::Host && case.admin.is_none() {
-        // It has nothing to tell it with.
-        return Ok(None);
-    }
     let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, cold))?;
     while !case.is_consumed().await? {
         running.check()?;
@@ -272,7 +268,10 @@ async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result
     }
     let (first, rest) = load.split(cold);
     case.pace(&load, first, rate).await?;
-    let before = histogram(case).await?;
+    let before = match side.who {
+        Who::Host => Histogram::scrape(case.admin).await?,
+        Who::Consumer(_) => Histogram::default(),
+    };
     let reached = case.pace(&load, rest, rate).await?;
     if reached < rate * 0.95 {
         eprintln!("{}: latency at {reached:.0} instead of {rate:.0} events/s", side.name);
@@ -282,21 +281,9 @@ async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result
     match side.who {
         Who::Consumer(_) => running.finish_with_latency(),
         Who::Host => {
-            let latency = latency_of_host(case, &before).await?;
+            let latency = Histogram::scrape(case.admin).await?.latency_since(&before);
             running.finish()?;
             Ok(latency)
         }
     }
-}
-
-async fn histogram(case: &Case) -> Result<Histogram> {
-    match case.admin {
-        Some(port) => Histogram::scrape(port).await,
-        None => Ok(Histogram::default()),
-    }
-}
-
-/// What the host tells of the events since an earlier look; nothing where it does not.
-async fn latency_of_host(case: &Case, before: &Histogram) -> Result<Option<Latency>> {
-    Ok(histogram(case).await?.latency_since(before))
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -53,8 +53,8 @@ pub(super) struct Case {
     /// Where `ordain.toml` is.
     pub(super) home: TempDir,
     pub(super) loaded: Loaded,
-    /// Where the host tells of itself, if this build does.
-    pub(super) admin: Option<u16>,
+    /// Where the host tells of itself.
+    pub(super) admin: u16,
     emits: bool,
     queues: Vec<String>,
     connection: Connection,
@@ -67,15 +67,11 @@ impl Case {
         let redis = Redis::start(&[&format!("appendfsync {}", options.fsync)])?;
         let home = tempfile::tempdir()?;
         let file = home.path().join("ordain.toml");
-        let text = config(options, rabbit, &redis);
         // Ports of the system: nobody else takes this one before the host does, most likely.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let with_admin = format!("{text}[admin]\nlisten = \"127.0.0.1:{port}\"\n");
-        let (loaded, admin) = match parse(&file, &with_admin) {
-            Ok(loaded) => (loaded, Some(port)),
-            Err(_) => (parse(&file, &text)?, None),
-        };
-        fs::write(&file, if admin.is_some() { &with_admin } else { &text })?;
+        let admin = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        fs::write(&file, config(options, rabbit, &redis, admin))?;
+        let loaded = Loaded::load(&file)?;
+        loaded.unsupported()?;
         let (broker, topology) = broker(&loaded)?;
         let connection = broker.connect("bench").await?;
         topology.prepare(&broker, &connection, false).await?;
@@ -215,7 +211,7 @@ async fn declare_out(channel: &Channel) -> Result<()> {
 }
 
 /// The host's configuration: defaults, but for where everything is.
-fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis) -> String {
+fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> String {
     let (plugins, partitions) = (options.plugins.display(), options.partitions);
     let mut text = format!("[plugins]\ndir = \"{plugins}\"\n");
     let mut add = |line: &str| {
@@ -225,6 +221,7 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis) -> String {
     if !options.embedded {
         add(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url()));
     }
+    add(&format!("[admin]\nlisten = \"127.0.0.1:{admin}\""));
     add(&format!("[broker]\nurl = \"{}\"", rabbit.url()));
     add(&format!("[streams.{STREAM}]\nhandler = \"probe\""));
     let prefetch = options.prefetch.map(|it| format!(", prefetch = {it}")).unwrap_or_default();
@@ -236,12 +233,6 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis) -> String {
         add(&format!("[sinks.{OUT}]\nkind = \"amqp\"\nexchange = \"{OUT}\""));
     }
     text
-}
-
-fn parse(file: &Path, text: &str) -> Result<Loaded> {
-    let loaded = Loaded::parse(file, text, &|_| None)?;
-    loaded.unsupported()?;
-    Ok(loaded)
 }
 
 /// Where the events of a configuration are.
