@@ -233,14 +233,9 @@ impl Rabbit {
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 
-    /// Processor time that it has used since it was started, in seconds.
-    pub fn cpu(&self) -> Result<f64> {
-        let id = self.process.id().context("the broker does not run")?;
-        let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
-        let fields = stat.rsplit_once(") ").context("a stat of Linux")?.1;
-        let mut ticks = fields.split(' ').skip(11).map(str::parse::<f64>);
-        let (user, system) = (ticks.next().context("utime")??, ticks.next().context("stime")??);
-        Ok((user + system) / TICKS)
+    /// The id of its process, where it was started.
+    pub fn id(&self) -> Option<u32> {
+        self.process.id()
     }
 
     fn log(&self) -> String {
@@ -309,6 +304,3 @@ impl Rabbit {
         given.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }
-
-/// In which Linux counts processor time, by the second (`sysconf(_SC_CLK_TCK)`).
-const TICKS: f64 = 100.0;
