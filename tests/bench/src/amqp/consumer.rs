@@ -38,6 +38,9 @@ pub(crate) enum Kind {
     Unordered,
 }
 
+/// Why the side without order has no partition of this kind.
+const PIPELINE: &str = "it has the host's own source";
+
 /// Takes all events of one load, and waits for SIGTERM. Then it prints percentiles, if it has some.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consumer {
@@ -145,11 +148,10 @@ impl Consumer {
 
     fn prefetch(&self, source: &Source) -> u16 {
         match self.kind {
-            Kind::Bare | Kind::BarePublish | Kind::Unordered => {
-                source.prefetch().try_into().unwrap_or(u16::MAX)
-            }
+            Kind::Bare | Kind::BarePublish => source.prefetch().try_into().unwrap_or(u16::MAX),
             Kind::Tasks | Kind::Serial => hand::PREFETCH,
             Kind::Single => 1,
+            Kind::Unordered => unreachable!("{PIPELINE}"),
         }
     }
 }
@@ -160,7 +162,8 @@ impl Partition {
             Kind::BarePublish => bare::consume_and_publish(self, &broker).await,
             Kind::Tasks => hand::tasks(self, &redis).await,
             Kind::Single | Kind::Serial => hand::serial(self, &redis).await,
-            Kind::Bare | Kind::Unordered => bare::consume(self).await,
+            Kind::Bare => bare::consume(self).await,
+            Kind::Unordered => unreachable!("{PIPELINE}"),
         }
     }
 }

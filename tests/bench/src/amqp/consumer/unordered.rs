@@ -47,8 +47,9 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
         let version = handler.version().clone();
         let done = Box::new(move |results| drop(send.blocking_send(results)));
         let turns = pool.attach(StreamContext::new(name.shared(), [""; 0]), handler, done);
+        let event_size = loaded.config.runtime.event_size.bytes();
         let options =
-            consumer(stream, name.shared(), Arc::clone(&broker), topology.clone(), number);
+            consumer(stream, partition.clone(), Arc::clone(&broker), topology.clone(), event_size);
         let line = Line {
             shards: Shards::new(&store, &partition, &claimed, loaded, stream, version),
             source: broker::start(options),
@@ -73,26 +74,23 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
 
 fn consumer(
     stream: &Stream,
-    name: Arc<str>,
+    partition: Partition,
     broker: Arc<Broker>,
     topology: broker::Topology,
-    partition: u32,
+    event_size: usize,
 ) -> ConsumerOptions {
     let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
-    let decoder =
-        Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20, key: source.key.clone() };
-    let progress =
-        driver::Progress::new(Partition { stream: Arc::clone(&name), number: partition });
+    let decoder = Decoder { ordering: Ordering::Sequenced, event_size, key: source.key.clone() };
     ConsumerOptions {
         broker,
         topology,
-        partition,
-        stream: name,
+        partition: partition.number,
+        stream: Arc::clone(&partition.stream),
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
         // One subscription for all: what comes again is not told apart here.
         memory: usize::MAX,
         decoder,
-        progress: Arc::new(progress),
+        progress: Arc::new(driver::Progress::new(partition)),
     }
 }
 
