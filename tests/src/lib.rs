@@ -8,6 +8,7 @@ pub mod http;
 pub mod log;
 pub mod plugins;
 pub mod raw_amqp;
+pub mod rig;
 pub mod service;
 pub mod tally;
 pub mod workers;

@@ -10,6 +10,5 @@ mod amqp {
     mod messages;
     mod publish;
     mod refused;
-    mod support;
     mod timeouts;
 }

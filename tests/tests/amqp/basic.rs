@@ -3,9 +3,8 @@
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, RabbitOptions, Redis};
 use ordain_tests::log::{disturb, in_turn};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
-
-use super::support::Rig;
 
 fn runs(rig: &Rig) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -26,7 +25,7 @@ fn events_from_a_queue_take_effect_once_and_in_order() -> Result<()> {
 fn the_store_may_be_in_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
-    runs(&Rig::with(&store, "", "prefetch = 500")?)
+    runs(&Rig::with(&store, "", "")?)
 }
 
 /// A backlog on four partitions, and a broker that is started again: no key changes its queue.
@@ -75,7 +74,7 @@ fn keys_stay_in_their_partitions() -> Result<()> {
 fn tls_with_a_certificate_of_ones_own() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().tls())?;
     let authority = rabbit.certificates().map(ordain_servers::Certificates::authority);
-    let rig = Rig::on(rabbit, "", "", "prefetch = 500")?;
+    let rig = Rig::on(rabbit, "", "", "")?;
     let mut refused = rig.home.ordain(&["run"])?;
     let refused = refused.output()?;
     let told = String::from_utf8_lossy(&refused.stderr);

@@ -7,9 +7,8 @@ use lapin::ExchangeKind;
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::log::in_turn;
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
-
-use super::support::Rig;
 
 /// Publishes the events of each key in turn to the stream's exchange, to one that passes on all, and
 /// to one that passes on `k1` alone.

@@ -6,11 +6,10 @@ use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::wait_until;
 use ordain_tests::amqp::{Outgoing, from_line, header, to_line};
 use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
-
-use super::support::Rig;
 
 /// When all events happened.
 const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);

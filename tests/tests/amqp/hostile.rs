@@ -3,9 +3,8 @@
 use anyhow::{Result, ensure};
 use ordain_tests::log::in_turn;
 use ordain_tests::raw_amqp::{RawProducer, nested, table, text};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
-
-use super::support::Rig;
 
 #[test]
 fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {

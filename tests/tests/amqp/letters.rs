@@ -6,10 +6,9 @@ use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
 use ordain_tests::amqp::{from_line, header};
 use ordain_tests::log::line;
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
-
-use super::support::Rig;
 
 fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
     for (name, value) in headers {
@@ -21,7 +20,7 @@ fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
 
 #[test]
 fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
-    let rig = Rig::with("", "dead_letter = \"dead\"", "prefetch = 500")?;
+    let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
     rig.client.exchange("graves", ExchangeKind::Topic)?;
     rig.client.queue("graves")?;
     rig.client.bind("graves", "graves", "grave.#")?;

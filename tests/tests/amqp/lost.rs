@@ -8,10 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Rabbit;
 use ordain_tests::http::{get, ready};
 use ordain_tests::log::{in_turn, line};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
-
-use super::support::Rig;
 
 /// Events come, something is done to the broker, more come, and all of them take effect once.
 fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {

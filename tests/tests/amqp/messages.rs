@@ -5,9 +5,8 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::{Outgoing, header};
 use ordain_tests::log::in_turn;
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
-
-use super::support::Rig;
 
 fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
     let mut headers = FieldTable::default();
@@ -81,7 +80,7 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
 /// letter once all the same.
 #[test]
 fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
-    let rig = Rig::with("", "dead_letter = \"dead\"", "prefetch = 500")?;
+    let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
     let config = rig.home.read("ordain.toml");
     let file = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
     rig.home.write("ordain.toml", config + file)?;

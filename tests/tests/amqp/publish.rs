@@ -8,14 +8,13 @@ use ordain_servers::{Rabbit, RabbitOptions, Redis};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::host::Home;
 use ordain_tests::log::line;
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
-use super::support::Rig;
-
 /// A rig whose handler does what its events say, with more sinks.
 fn rig(rabbit: Rabbit, store: &str, stream: &str, sinks: &str) -> Result<Rig> {
-    let rig = Rig::on(rabbit, store, stream, "prefetch = 500")?;
+    let rig = Rig::on(rabbit, store, stream, "")?;
     let config = rig.home.read("ordain.toml").replace("tally", "faulty");
     rig.home.write("ordain.toml", config + sinks)?;
     Ok(rig)

@@ -6,8 +6,7 @@ use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::Client;
 use ordain_tests::host::Home;
-
-use super::support::{Rig, config};
+use ordain_tests::rig::{Rig, config};
 
 /// What a start says that is refused.
 fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<()> {
@@ -79,7 +78,7 @@ fn a_user_with_narrow_rights() -> Result<()> {
 /// A queue of numbered events must not be made again behind their backs.
 #[test]
 fn a_fifo_stream_whose_queue_has_gone() -> Result<()> {
-    let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 500")?;
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
     let mut service = ordain_tests::service::Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     rig.publish(&ordain_tests::log::in_turn(3, 10))?;

@@ -5,10 +5,9 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::from_line;
 use ordain_tests::log::{in_turn, line};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
-
-use super::support::Rig;
 
 /// What the broker says when it closes a channel.
 const TIMED_OUT: &str = "delivery acknowledgement";
@@ -27,7 +26,7 @@ fn hasty(seconds: u64) -> Result<Rabbit> {
 #[test]
 fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
-    let rig = Rig::on(hasty(15)?, "", stream, "prefetch = 500")?;
+    let rig = Rig::on(hasty(15)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(10, 40);
@@ -45,7 +44,7 @@ fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
 #[test]
 fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
-    let rig = Rig::on(hasty(4)?, "", stream, "prefetch = 500")?;
+    let rig = Rig::on(hasty(4)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(10, 30);
@@ -65,7 +64,7 @@ fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
 fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\
                   retry = { attempts = 2, backoff = \"15s..20s\", on_exhausted = \"skip\" }";
-    let rig = Rig::on(hasty(4)?, "", stream, "prefetch = 500")?;
+    let rig = Rig::on(hasty(4)?, "", stream, "")?;
     rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;

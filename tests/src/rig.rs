@@ -3,21 +3,27 @@
 use anyhow::Result;
 use lapin::ExchangeKind;
 use ordain_servers::{Rabbit, wait_until};
-use ordain_tests::amqp::{Client, Outgoing, from_line, to_line};
-use ordain_tests::host::Home;
-use ordain_tests::log::by_key;
-use ordain_tests::tally;
 
-pub(crate) struct Rig {
-    pub(crate) rabbit: Rabbit,
-    pub(crate) client: Client,
-    pub(crate) home: Home,
+use crate::amqp::{Client, Outgoing, from_line, to_line};
+use crate::host::Home;
+use crate::log::by_key;
+use crate::tally;
+
+/// See the module.
+pub struct Rig {
+    /// The broker.
+    pub rabbit: Rabbit,
+    /// Its client, without TLS.
+    pub client: Client,
+    /// The home, with the handlers `tally` and `faulty`.
+    pub home: Home,
 }
 
-/// The configuration of a stream from the queue `cases` to the exchange `out`.
-pub(crate) fn config(url: &str, store: &str, stream: &str, source: &str) -> String {
+/// The configuration of a stream from the queue `cases` to the exchange `out`: with sections before
+/// it, such as that of a store, settings of the stream, and of its source.
+pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
     format!(
-        "{store}\n[broker]\nurl = \"{url}\"\n\
+        "{sections}\n[broker]\nurl = \"{url}\"\n\
          [streams.cases]\nhandler = \"tally\"\n{stream}\n\
          source = {{ kind = \"amqp\", exchange = \"cases\", queue = \"cases\", {source} }}\n\
          [sinks.tally]\nkind = \"amqp\"\nexchange = \"out\"\n"
@@ -26,33 +32,35 @@ pub(crate) fn config(url: &str, store: &str, stream: &str, source: &str) -> Stri
 
 impl Rig {
     /// On the embedded store, with defaults.
-    pub(crate) fn new() -> Result<Self> {
-        Self::with("", "", "prefetch = 500")
+    pub fn new() -> Result<Self> {
+        Self::with("", "", "")
     }
 
-    /// With a store, settings of the stream and of its source. Behind `out` is a queue `out`.
-    pub(crate) fn with(store: &str, stream: &str, source: &str) -> Result<Self> {
-        Self::on(Rabbit::start()?, store, stream, source)
+    /// With what [`config`] takes. Behind `out` is a queue `out`.
+    pub fn with(sections: &str, stream: &str, source: &str) -> Result<Self> {
+        Self::on(Rabbit::start()?, sections, stream, source)
     }
 
-    pub(crate) fn on(rabbit: Rabbit, store: &str, stream: &str, source: &str) -> Result<Self> {
+    /// The same on a broker that runs.
+    pub fn on(rabbit: Rabbit, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         client.exchange("out", ExchangeKind::Topic)?;
         client.queue("out")?;
         client.bind("out", "out", "#")?;
-        let home = Home::new(&["tally", "faulty"], &config(&rabbit.url(), store, stream, source))?;
+        let home =
+            Home::new(&["tally", "faulty"], &config(&rabbit.url(), sections, stream, source))?;
         Ok(Self { rabbit, client, home })
     }
 
     /// Waits until the host has declared its queues, with what leads to them, and the broker has
     /// that on its disk.
-    pub(crate) fn until_declared(&self) -> Result<()> {
+    pub fn until_declared(&self) -> Result<()> {
         self.until_bound("cases", &["cases", "cases.3"])?;
         self.rabbit.sync()
     }
 
     /// Waits until a binding leads from an exchange to one of these queues and exchanges.
-    pub(crate) fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
+    pub fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
         wait_until(&format!("a binding from {from} to {to:?}"), || {
             let bindings =
                 self.rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
@@ -62,13 +70,13 @@ impl Rig {
     }
 
     /// A new client, after the old one was cut off.
-    pub(crate) fn reconnect(&mut self) -> Result<()> {
+    pub fn reconnect(&mut self) -> Result<()> {
         self.client = Client::connect(&self.rabbit.url_at(self.rabbit.port()))?;
         Ok(())
     }
 
     /// Publishes lines of a file as events.
-    pub(crate) fn publish(&self, lines: &[String]) -> Result<()> {
+    pub fn publish(&self, lines: &[String]) -> Result<()> {
         let messages: Vec<Outgoing> =
             lines.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
         self.client.publish("cases", &messages)
@@ -76,7 +84,7 @@ impl Rig {
 
     /// Takes messages until there is one for each of these events, and checks them. One that comes
     /// again, after something was lost, has the id of the first.
-    pub(crate) fn check(&self, lines: &[String]) -> Result<()> {
+    pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out: Vec<String> = Vec::new();
         while out.len() < lines.len() {
             for delivery in self.client.take("out", lines.len() - out.len())? {
@@ -90,7 +98,7 @@ impl Rig {
     }
 
     /// Waits until all that was delivered is acknowledged.
-    pub(crate) fn until_empty(&self) -> Result<()> {
+    pub fn until_empty(&self) -> Result<()> {
         wait_until("all acknowledged", || {
             let queues = self.rabbit.queues()?;
             let cases =
