@@ -2,8 +2,10 @@
 //! the broker are killed by `kill -9` at random moments. At the end of each round all is counted
 //! from what came out and from what the store has, by code that knows only what was sent.
 //!
-//! `ORDAIN_CHAOS_SEED` uses a seed again, and `ORDAIN_CHAOS_SECONDS` goes on with more rounds for
-//! so long. The moments are of the seed; what the machine does meanwhile is not.
+//! `ORDAIN_CHAOS_SEED` uses a seed again, `ORDAIN_CHAOS_ROUND` begins with that round of it, and
+//! `ORDAIN_CHAOS_SECONDS` goes on with more rounds for so long. What is sent, the settings of the
+//! host and the moments of kills are of the seed and the round; what the machine does meanwhile is
+//! not, nor how many kills there are.
 
 mod chaos {
     mod check;
@@ -20,23 +22,49 @@ mod chaos {
     use plan::Plan;
     use world::World;
 
+    /// So many rounds go by with one broker, one store and one configuration.
+    const ROUNDS: u32 = 5;
+
     fn number(name: &str) -> Result<Option<u64>> {
         let text = std::env::var(name).ok();
         text.map(|text| text.parse().with_context(|| format!("{name}={text}"))).transpose()
     }
 
+    /// What is random, each by itself: how much one draws changes no other.
+    #[derive(Clone, Copy)]
+    enum Part {
+        Settings,
+        Plan,
+        Disturbance,
+    }
+
+    impl Part {
+        fn random(self, seed: u64, number: u32) -> ChaCha8Rng {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            random.set_stream(u64::from(number) << 8 | self as u64);
+            random
+        }
+    }
+
     fn rounds(with_redis: bool) -> Result<()> {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
+        let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
         let time = Duration::from_secs(number("ORDAIN_CHAOS_SECONDS")?.unwrap_or(0));
         println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} uses it again)");
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
         let started = Instant::now();
-        let mut world = World::new(with_redis, &mut random)?;
-        for round in 1.. {
-            let plan = Plan::new(round, &mut random);
-            let done = world.play(&plan, &mut random).and_then(|()| check(&mut world, &plan));
+        let new_world =
+            |round| World::new(with_redis, &mut Part::Settings.random(seed, round / ROUNDS));
+        let mut world = new_world(first)?;
+        for round in first.. {
+            if round > first && round % ROUNDS == 0 {
+                world = new_world(round)?;
+            }
+            let plan = Plan::new(round, &mut Part::Plan.random(seed, round));
+            let mut disturbance = Part::Disturbance.random(seed, round);
+            let done = world.play(&plan, &mut disturbance).and_then(|()| check(&mut world, &plan));
             let counted = done.with_context(|| {
-                format!("seed {seed}, round {round}, {}\n{}", world.told(), world.logs())
+                let again = format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round}");
+                format!("{again} plays it again: {}\n{}", world.told(), world.logs())
             })?;
             println!("{:>5.0?} round {round}: {counted}; {}", started.elapsed(), world.told());
             if started.elapsed() >= time {

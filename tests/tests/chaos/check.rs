@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use ordain_servers::wait_until;
 use ordain_tests::amqp::to_line;
-use ordain_tests::log::by_key;
+use ordain_tests::log::{Line, by_key};
 use ordain_tests::tally;
 use serde_json::Value;
 
@@ -19,6 +19,8 @@ use super::world::World;
 const PATIENCE: Duration = Duration::from_mins(3);
 /// For the gaps to end: longer than their rounds take.
 const GAPS: Duration = Duration::from_secs(5);
+/// Events that an error names.
+const FEW: usize = 5;
 
 /// Waits until nothing more happens, and counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
@@ -37,7 +39,10 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     while out.len() < settled {
         world.look_after_host()?;
         repeats += take(world, &mut out)?;
-        ensure!(started.elapsed() < PATIENCE, "{} of {settled} messages came out", out.len());
+        if started.elapsed() >= PATIENCE {
+            let missing = missing(&expected, &out);
+            bail!("{} of {settled} messages came out, not those of {missing:?}", out.len());
+        }
     }
     sleep(GAPS);
     wait_until("the queues are empty", || {
@@ -49,7 +54,7 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     // Refused ones may have been published again behind later ones: what counts is that each was
     // made behind the one before, which the hash in it shows.
     let mut lines: Vec<(u64, &String)> =
-        out.values().map(|(sequence, line)| (*sequence, line)).collect();
+        out.values().map(|message| (message.sequence, &message.line)).collect();
     lines.sort();
     let lines: Vec<&str> = lines.into_iter().map(|(_, line)| line.as_str()).collect();
     tally::check(&expected, &lines.join("\n"))?;
@@ -66,15 +71,38 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     ))
 }
 
+/// One that came out.
+struct Message {
+    key: String,
+    sequence: u64,
+    line: String,
+}
+
+/// The first few events of which nothing came out, as `key/sequence`.
+fn missing(
+    expected: &BTreeMap<String, BTreeMap<u64, Line>>,
+    out: &BTreeMap<String, Message>,
+) -> Vec<String> {
+    let came: BTreeSet<(&str, u64)> =
+        out.values().map(|message| (message.key.as_str(), message.sequence)).collect();
+    let events = expected
+        .iter()
+        .flat_map(|(key, events)| events.keys().map(|sequence| (key.as_str(), *sequence)));
+    let missing = events.filter(|event| !came.contains(event)).take(FEW);
+    missing.map(|(key, sequence)| format!("{key}/{sequence}")).collect()
+}
+
 /// Takes what has come out, by id; how many came again.
-fn take(world: &World, out: &mut BTreeMap<String, (u64, String)>) -> Result<usize> {
+fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize> {
     let mut repeats = 0;
     for delivery in world.take()? {
         let line = to_line(&delivery)?;
         let message: Value = serde_json::from_str(&line)?;
         let id = message["id"].as_str().context("an id")?.to_owned();
+        let key = message["data"]["key"].as_str().context("a key")?.to_owned();
         let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
-        if let Some((_, before)) = out.insert(id.clone(), (sequence, line.clone())) {
+        let message = Message { key, sequence, line: line.clone() };
+        if let Some(Message { line: before, .. }) = out.insert(id.clone(), message) {
             ensure!(before == line, "two messages with the id {id}: {before} and {line}");
             repeats += 1;
         }

@@ -5,12 +5,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, ExchangeKind};
-use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_servers::{Rabbit, Redis};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::host::Home;
+use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
@@ -24,9 +25,8 @@ const TEMPFAIL: i32 = 75;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 pub(crate) struct World {
-    rabbit: Rabbit,
     redis: Option<Redis>,
-    home: Home,
+    rig: Rig,
     host: Service,
     /// How often what has happened.
     told: BTreeMap<&'static str, u32>,
@@ -34,12 +34,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(with_redis: bool, random: &mut ChaCha8Rng) -> Result<Self> {
-        let rabbit = Rabbit::start()?;
         let redis = if with_redis { Some(Redis::start(&[])?) } else { None };
-        let client = Client::connect(&rabbit.url())?;
-        client.exchange("out", ExchangeKind::Topic)?;
-        client.queue("out")?;
-        client.bind("out", "out", "#")?;
         let store = redis.as_ref().map_or(String::new(), |redis| {
             format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
         });
@@ -50,34 +45,24 @@ impl World {
         println!(
             "{partitions} partitions, prefetch {prefetch}, {active} active keys, lanes of {buffer}"
         );
-        let home = Home::new(
-            &["tally"],
+        let rig = Rig::with(
+            &format!("{store}[runtime]\nmax_active_keys = {active}\n"),
             &format!(
-                "{store}[broker]\nurl = \"{}\"\n\
-                 [runtime]\nmax_active_keys = {active}\n\
-                 [streams.cases]\nhandler = \"tally\"\n\
-                 lane_buffer = {buffer}\nspill_after = \"1s\"\n\
-                 gap = {{ timeout = \"500ms\", attempts = 2, backoff = \"100ms..500ms\" }}\n\
-                 source = {{ kind = \"amqp\", exchange = \"cases\", queue = \"cases\", \
-                 partitions = {partitions}, prefetch = {prefetch} }}\n\
-                 [sinks.tally]\nkind = \"amqp\"\nexchange = \"out\"\n",
-                rabbit.url()
+                "lane_buffer = {buffer}\nspill_after = \"1s\"\n\
+                 gap = {{ timeout = \"500ms\", attempts = 2, backoff = \"100ms..500ms\" }}"
             ),
+            &format!("partitions = {partitions}, prefetch = {prefetch}"),
         )?;
-        let host = Service::start(&home, &["run"])?;
-        wait_until("the exchange", || {
-            let bindings = rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
-            Ok(bindings.lines().filter(|it| it.starts_with("cases\t")).count() == partitions)
-        })?;
-        rabbit.sync()?;
-        Ok(Self { rabbit, redis, home, host, told: BTreeMap::new() })
+        let host = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        Ok(Self { redis, rig, host, told: BTreeMap::new() })
     }
 
     /// Sends what is planned, and disturbs all as long as something is to be sent, and a while
     /// beyond.
     pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
         self.told.clear();
-        let url = self.rabbit.url();
+        let url = self.rig.rabbit.url();
         let sent = std::thread::scope(|scope| {
             let producer = scope.spawn(|| produce(&url, plan));
             let mut disturb = || -> Result<()> {
@@ -109,14 +94,14 @@ impl World {
         if whom < 25 {
             self.count("kills of the broker", 1);
             // What is committed now cannot be published.
-            self.pile_up(random, || self.rabbit.kill())?;
+            self.pile_up(random, || self.rig.rabbit.kill())?;
             if random.random() {
                 self.kill_host(random)?;
             }
             if random.random() {
                 self.kill_store(random)?;
             }
-            self.rabbit.restart()?;
+            self.rig.rabbit.restart()?;
         } else if whom < 45 {
             self.kill_store(random)?;
         } else {
@@ -162,7 +147,7 @@ impl World {
     }
 
     fn start_host(&mut self) -> Result<()> {
-        self.host = Service::start(&self.home, &["run"])?;
+        self.host = Service::start(&self.rig.home, &["run"])?;
         Ok(())
     }
 
@@ -188,19 +173,18 @@ impl World {
     }
 
     /// The messages that have come to the queue behind the sink, until none comes for a while.
-    pub(crate) fn take(&self) -> Result<Vec<Delivery>> {
-        let client = Client::connect(&self.rabbit.url())?;
-        let taken = client.take_all("out")?;
-        client.close()?;
-        Ok(taken)
+    pub(crate) fn take(&mut self) -> Result<Vec<Delivery>> {
+        // A kill of the broker has cut off the client before.
+        self.rig.reconnect()?;
+        self.rig.client.take_all("out")
     }
 
     pub(crate) fn home(&self) -> &Home {
-        &self.home
+        &self.rig.home
     }
 
     pub(crate) fn rabbit(&self) -> &Rabbit {
-        &self.rabbit
+        &self.rig.rabbit
     }
 
     pub(crate) fn told(&self) -> String {
@@ -214,7 +198,7 @@ impl World {
         let host = self.host.stderr();
         let lines: Vec<&str> = host.lines().collect();
         let tail = lines[lines.len().saturating_sub(60)..].join("\n");
-        format!("{:?}\n{tail}\n{}", self.rabbit.queues(), self.rabbit.log_tail())
+        format!("{:?}\n{tail}\n{}", self.rig.rabbit.queues(), self.rig.rabbit.log_tail())
     }
 }
 
