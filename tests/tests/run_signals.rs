@@ -10,6 +10,9 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
+/// A source that needs a broker.
+const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
+
 /// A handler that does not end by itself, and how long it is waited for.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
@@ -132,6 +135,16 @@ fn a_signal_ends_a_run_once_as_well() -> Result<()> {
     let report: Value = serde_json::from_str(&service.stdout())?;
     ensure!(report["settled"] == 0, "{report}");
     Ok(())
+}
+
+#[test]
+fn a_signal_does_not_wait_for_a_broker() -> Result<()> {
+    let config = tally::CONFIG.replace("kind = \"file\", path = \"events.ndjson\"", QUEUE);
+    let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("the broker is not there yet, and is waited for")?;
+    // Until the end of that wait it would fail.
+    service.end()
 }
 
 #[test]
