@@ -87,6 +87,6 @@ fn a_fifo_stream_whose_queue_has_gone() -> Result<()> {
     rig.rabbit.ctl(&["delete_queue", "cases"])?;
     let status = service.wait()?;
     ensure!(status.code() == Some(1), "{status}: {}", service.stderr());
-    ensure!(service.stderr().contains("queue \"cases\""), "{}", service.stderr());
+    ensure!(service.stderr().contains("no queue 'cases'"), "{}", service.stderr());
     refused(&rig.home, 78, &["queue \"cases\"", "no queue"]).map(drop)
 }
