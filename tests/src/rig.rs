@@ -82,19 +82,25 @@ impl Rig {
         self.client.publish("cases", &messages)
     }
 
-    /// Takes messages until there is one for each of these events, and checks them. One that comes
-    /// again, after something was lost, has the id of the first.
+    /// Takes messages until there is one for each of these events, and checks them.
     pub fn check(&self, lines: &[String]) -> Result<()> {
-        let mut out: Vec<String> = Vec::new();
-        while out.len() < lines.len() {
-            for delivery in self.client.take("out", lines.len() - out.len())? {
+        let mut out = Vec::new();
+        self.take(&mut out, lines.len())?;
+        tally::check(&by_key(lines)?, &out.join("\n"))
+    }
+
+    /// Takes messages until these are so many. One that comes again, after something was lost, is
+    /// the same, with the id of the first, and is left out.
+    pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
+        while out.len() < count {
+            for delivery in self.client.take("out", count - out.len())? {
                 let line = to_line(&delivery)?;
                 if !out.contains(&line) {
                     out.push(line);
                 }
             }
         }
-        tally::check(&by_key(lines)?, &out.join("\n"))
+        Ok(())
     }
 
     /// Waits until all that was delivered is acknowledged.

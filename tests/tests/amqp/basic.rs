@@ -2,7 +2,6 @@
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, RabbitOptions, Redis};
-use ordain_tests::amqp::to_line;
 use ordain_tests::log::{by_key, disturb, in_turn};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
@@ -30,11 +29,6 @@ fn the_store_may_be_in_redis() -> Result<()> {
     runs(&Rig::with(&store, "", "")?)
 }
 
-/// So many messages that came out, as lines.
-fn taken(rig: &Rig, count: usize) -> Result<Vec<String>> {
-    rig.client.take("out", count)?.iter().map(to_line).collect()
-}
-
 /// A backlog on four partitions, and a broker that is started again: no key changes its queue.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
@@ -45,7 +39,8 @@ fn keys_stay_in_their_partitions() -> Result<()> {
     let (first, rest) = lines.split_at(lines.len() / 3);
     let (second, third) = rest.split_at(rest.len() / 2);
     rig.publish(first)?;
-    let mut out = taken(&rig, first.len())?;
+    let mut out = Vec::new();
+    rig.take(&mut out, first.len())?;
     let partitions = |rig: &Rig| -> Result<Vec<(String, u64)>> {
         let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
         let row = |row: &serde_json::Value| {
@@ -64,7 +59,7 @@ fn keys_stay_in_their_partitions() -> Result<()> {
     rig.reconnect()?;
     rig.publish(third)?;
     let mut service = Service::start(&rig.home, &["run"])?;
-    out.extend(taken(&rig, rest.len())?);
+    rig.take(&mut out, lines.len())?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     rig.until_empty()?;
     service.end()?;

@@ -57,8 +57,8 @@ impl Window {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Whether what comes lately asks for a window of at least twice or at most half the size, which
-    /// is the one from now on.
+    /// Whether what comes lately asks for a window of at least twice or at most half the size; then
+    /// another one is the one from now on.
     pub(super) fn change(&mut self) -> bool {
         // A window that is full before the sample is asks with what there is.
         if !self.fresh || self.sample.0 < SAMPLE.min(self.now.into()) {
@@ -67,7 +67,7 @@ impl Window {
         let (deliveries, bytes) = std::mem::take(&mut self.sample);
         let fitting = fitting(self.most, self.bytes, bytes / deliveries);
         if fitting <= self.now / 2 {
-            self.shrink(fitting);
+            self.shrink();
             return true;
         }
         let calm = self.shrunk.is_none_or(|at| at.elapsed() >= CALM);
@@ -78,19 +78,19 @@ impl Window {
         grows
     }
 
-    /// Whether what nobody has taken yet is too much. Then a smaller window is the one from now on:
-    /// as if each were as large as the largest of this subscription, since a second change before
-    /// all has come again would disturb the order.
+    /// Whether what nobody has taken yet is too much; then a smaller window is the one from now on.
     pub(super) fn overflows(&mut self, held: usize) -> bool {
         let overflows = held as u64 > self.bytes && self.now > 1;
         if overflows {
-            self.shrink(fitting(self.most, self.bytes, self.largest).min(self.now / 2));
+            self.shrink();
         }
         overflows
     }
 
-    fn shrink(&mut self, to: u16) {
-        self.now = to;
+    /// As if each were as large as the largest of this subscription: were it still too large, and
+    /// changed once more before all has come again, the order would be disturbed.
+    fn shrink(&mut self) {
+        self.now = fitting(self.most, self.bytes, self.largest).min(self.now / 2);
         self.shrunk = Some(Instant::now());
     }
 }
@@ -128,6 +128,17 @@ mod tests {
         assert_eq!(feed(&mut window, 1_024, MIB), [128]);
         assert_eq!(feed(&mut window, 1_024, 3 * MIB), [42]);
         assert!(feed(&mut window, 10_000, 256).is_empty(), "it grows later");
+    }
+
+    #[test]
+    fn a_smaller_one_has_room_for_the_largest() {
+        let mut window = Window::new(4_000, 4 * MIB);
+        assert_eq!(feed(&mut window, 200, 100), [4_000]);
+        for number in 0..128 {
+            window.note(if number % 4 == 0 { 300_000 } else { 100 }, false);
+        }
+        assert!(window.change());
+        assert_eq!(window.now(), 13);
     }
 
     #[test]
