@@ -41,7 +41,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     let mut others = cargo("test");
     // By itself, the model asks nothing of what the host is built of.
     let apart = ["--exclude", "ordain-sim", "--exclude", "ordain-model"];
-    others.args(["--release", "--workspace"]).args(apart);
+    // All that fails is told.
+    others.args(["--release", "--no-fail-fast", "--workspace"]).args(apart);
     passed += counted(others.args(&filter))?;
 
     if let Some(filter) = &args.filter {
@@ -54,6 +55,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 /// Runs `cargo test`, shows what it prints, and adds up the tests that passed.
 fn counted(command: &mut Command) -> Result<u64> {
     let shown = show(command);
+    // An error of a test is told by its causes; where they were made would hide them.
+    command.env("RUST_LIB_BACKTRACE", "0");
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
     let output = child.stdout.take().context("it is piped")?;

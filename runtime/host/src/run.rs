@@ -229,8 +229,15 @@ async fn drive(
             }
         }
     }
-    if !is_published && let Ok(end) = timeout(FAREWELL, published(&mut publishing)).await {
-        end?;
+    if !is_published {
+        if let Ok(end) = timeout(FAREWELL, published(&mut publishing)).await {
+            end?;
+        } else {
+            tracing::warn!(
+                "messages that an earlier process committed are not all published: they are kept, \
+                 and the next start goes on with them"
+            );
+        }
     }
     publishing.abort();
     store.flush().await?;

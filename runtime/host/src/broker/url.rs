@@ -8,6 +8,10 @@ use lapin::uri::AMQPUri;
 pub fn parse(url: &str) -> Result<AMQPUri, String> {
     let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let rest = rest.ok_or("it begins with amqp:// or, for TLS, with amqps://")?;
+    if url.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err("it has no blanks and no line breaks: in a password they are written %20, %0A"
+            .to_owned());
+    }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = match rest.split_once('/') {
         Some((authority, path)) => (authority, Some(path)),
@@ -22,11 +26,18 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
     if !query.is_empty() {
         return Err("it has no parameters: the heartbeat is `broker.heartbeat`".to_owned());
     }
+    // One that is empty would be taken for the default one.
+    if !login.is_empty() && login.split_once(':').is_none_or(|(_, password)| password.is_empty()) {
+        return Err("before the @ comes user:password".to_owned());
+    }
     match path {
         Some("") => {
             return Err("the slash at its end names a virtual host without a name: leave it away \
                         for the default one"
                 .to_owned());
+        }
+        Some("." | "..") => {
+            return Err("a virtual host cannot be named by dots alone".to_owned());
         }
         Some(path) if path.contains('/') => {
             return Err("a / in the name of a virtual host is written %2F".to_owned());
@@ -34,7 +45,7 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         _ => {}
     }
     // Not shown: it may be a part of a password.
-    if host.is_empty() || host.contains([',', '[', ' ']) {
+    if host.is_empty() || host.contains([',', '[']) || host.ends_with(":0") {
         return Err(
             "what stands between the login and the virtual host is one host, by its name or \
                     IPv4 address, or host:port"
@@ -75,6 +86,11 @@ mod tests {
             ("amqp://u:secret@[2001:db8::1]:5672", "one host"),
             ("amqp://u:secret@h:port", "host:port"),
             ("amqp://", "one host"),
+            ("amqp://secret:@h", "user:password"),
+            ("amqp://secret@h", "user:password"),
+            ("amqp://u:secret@h/..", "dots"),
+            ("amqp://u:secret@h:0", "one host"),
+            ("amqp://u:secret\n@h", "line breaks"),
         ] {
             let error = parse(url).expect_err(url);
             assert!(error.contains(words), "{url}: {error}");
