@@ -16,4 +16,5 @@ pub mod sink;
 pub mod source;
 pub mod store;
 pub mod text;
+pub mod told;
 pub mod view;

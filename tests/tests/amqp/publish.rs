@@ -1,5 +1,9 @@
 //! Messages that the broker refuses, a broker that takes nothing, and what others notice of it.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
@@ -126,6 +130,115 @@ fn others(rig: &Rig, count: usize) -> Result<Vec<Delivery>> {
     Ok(of_a)
 }
 
+fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outgoing>> {
+    sequences.map(|sequence| event(key, sequence, &json!({ "do": "emit" }))).collect()
+}
+
+/// Publishes events of a key from this one on until it is over, and takes what comes of them from a
+/// queue that gets no others: each comes at once, and once.
+fn come_once(
+    rig: &Rig,
+    (key, queue): (&str, &str),
+    mut from: u64,
+    mut is_over: impl FnMut() -> bool,
+) -> Result<()> {
+    while !is_over() {
+        rig.client.publish("cases", &emits(key, from..=from + 9)?)?;
+        let taken = sequences(&rig.client.take(queue, 10)?)?;
+        ensure!(taken == (from..from + 10).collect::<Vec<_>>(), "from {from} on: {taken:?}");
+        from += 10;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// A queue that neither takes nor refuses, as one without a leader, holds up the keys whose messages
+/// go there. Others neither wait nor come twice.
+#[test]
+fn a_queue_that_gives_no_answer() -> Result<()> {
+    let rig = rig(Rabbit::start()?, "", "", "")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    for key in ["a", "b"] {
+        rig.client.queue(key)?;
+        rig.client.bind(key, "out", key)?;
+    }
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.client.publish("cases", &emits("a", 1..=1)?)?;
+    rig.client.take("a", 1)?;
+    rig.rabbit.ctl(&["eval", "sys:suspend(whereis('%2F_a'))."])?;
+    rig.client.publish("cases", &emits("a", 2..=4)?)?;
+    let log = service.stderr_path();
+    let (mut held, started) = (None, Instant::now());
+    come_once(&rig, ("b", "b"), 1, || {
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        if held.is_none() && log.contains("neither takes nor refuses") {
+            held = Some(Instant::now());
+        }
+        // Until the first try alone is under way.
+        held.is_some_and(|at| at.elapsed() > Duration::from_secs(32))
+            || started.elapsed() > Duration::from_mins(2)
+    })?;
+    ensure!(held.is_some(), "{}", service.stderr());
+    rig.rabbit.ctl(&["eval", "sys:resume(whereis('%2F_a'))."])?;
+    let mut taken = Vec::new();
+    while taken.last() != Some(&4) {
+        taken.extend(sequences(&rig.client.take("a", 1)?)?);
+    }
+    ensure!(in_order(&taken) == [2, 3, 4], "{taken:?}");
+    rig.until_empty()?;
+    service.end()
+}
+
+/// The same of a queue that has not given an answer since the host came: then the broker holds up all
+/// that is behind the first message for it, which may come twice.
+#[test]
+fn a_queue_that_never_gave_an_answer() -> Result<()> {
+    let rig = rig(Rabbit::start()?, "", "", "")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    for key in ["b", "c"] {
+        rig.client.queue(key)?;
+        rig.client.bind(key, "out", key)?;
+    }
+    rig.client.queue("a")?;
+    for key in ["a1", "a2", "a3"] {
+        rig.client.bind("a", "out", key)?;
+    }
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.rabbit.ctl(&["eval", "sys:suspend(whereis('%2F_a'))."])?;
+    for key in ["a1", "a2", "a3", "b"] {
+        rig.client.publish("cases", &emits(key, 1..=20)?)?;
+    }
+    rig.client.take("b", 20)?;
+    // What held up the others is known by now.
+    let started = Instant::now();
+    come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(40))?;
+    rig.rabbit.ctl(&["eval", "sys:resume(whereis('%2F_a'))."])?;
+    let mut taken = BTreeMap::<_, Vec<u64>>::new();
+    while taken.values().map(|of_key| in_order(of_key).len()).sum::<usize>() < 60 {
+        let message = rig.client.take("a", 1)?;
+        let key = message[0].routing_key.to_string();
+        taken.entry(key).or_default().extend(sequences(&message)?);
+    }
+    for of_key in taken.values() {
+        ensure!(in_order(of_key) == (1..=20).collect::<Vec<_>>(), "{taken:?}");
+    }
+    rig.until_empty()?;
+    service.end()
+}
+
+/// The sequences, each where it came first.
+fn in_order(sequences: &[u64]) -> Vec<u64> {
+    let mut seen = Vec::new();
+    for sequence in sequences {
+        if !seen.contains(sequence) {
+            seen.push(*sequence);
+        }
+    }
+    seen
+}
+
 /// A message that the broker refuses holds up those of its key and nobody else; once it is taken
 /// they follow in order.
 #[test]
@@ -161,6 +274,17 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
     ensure!(sequences(&all)?.iter().all(|it| *it < 3), "{all:?}");
     ensure!(service.stderr().contains("id=\"cases/a/"), "{}", service.stderr());
     ensure!(service.stderr().contains("larger than"), "{}", service.stderr());
+
+    // Nor does trying it again disturb the others.
+    rig.client.queue("e")?;
+    rig.client.bind("e", "out", "e")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let started = Instant::now();
+    come_once(&rig, ("e", "e"), 1, || started.elapsed() > Duration::from_secs(35))?;
+    rig.client.queue("out")?;
+    for key in ["a", "b"] {
+        rig.client.bind("out", "out", key)?;
+    }
 
     let more = "application:set_env(rabbit, max_message_size, 1000000).";
     rig.rabbit.ctl(&["eval", more])?;

@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
+use lapin::Confirmation;
 use lapin::message::Delivery;
-use lapin::{Confirmation, Result};
 
 use super::encode::Outgoing;
 
@@ -37,13 +38,25 @@ pub(super) enum Fate {
 }
 
 /// The confirmation of a message, to come.
-pub(super) type Confirm<'a> = Pin<Box<dyn Future<Output = Result<Confirmation>> + Send + 'a>>;
+pub(super) type Confirm<'a> =
+    Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
+
+/// Something came back that was not sent.
+#[derive(Debug)]
+pub(super) struct Strange;
+
+/// What is settled, and what is given up.
+type Overtaken = (Vec<(Item, Fate)>, Vec<Item>);
 
 struct Sent<'a> {
     item: Item,
     /// Until it has come.
     confirm: Option<Confirm<'a>>,
     fate: Fate,
+    /// It was confirmed when all were looked at last.
+    seen: bool,
+    /// Since when one that was handed over later is confirmed and this is not.
+    overtaken: Option<Instant>,
 }
 
 /// The messages; numbers count from the first one whose fate is not known.
@@ -58,6 +71,8 @@ pub(super) struct Flight<'a> {
     known: usize,
     /// ... once so many are confirmed.
     after: usize,
+    /// Confirmations of messages that were given up: one may come yet, and tell of another message.
+    late: Vec<Confirm<'a>>,
     /// Something came back that was not sent.
     strange: bool,
 }
@@ -83,16 +98,22 @@ impl<'a> Flight<'a> {
         if let Poll::Ready(ready) = ready {
             confirm = Box::pin(std::future::ready(ready));
         }
-        self.sent.push_back(Sent { item, confirm: Some(confirm), fate: Fate::Taken });
+        self.sent.push_back(Sent {
+            item,
+            confirm: Some(confirm),
+            fate: Fate::Taken,
+            seen: false,
+            overtaken: None,
+        });
     }
 
     /// Waits until something is confirmed. Fails when the channel has, with what it says of the
     /// first message that it has not confirmed.
-    pub(super) async fn confirmed(&mut self) -> Result<()> {
+    pub(super) async fn confirmed(&mut self) -> lapin::Result<()> {
         std::future::poll_fn(|cx| self.poll_confirmed(cx)).await
     }
 
-    fn poll_confirmed(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll_confirmed(&mut self, cx: &mut Context<'_>) -> Poll<lapin::Result<()>> {
         let before = self.confirmed;
         while self.confirmed < self.sent.len() {
             match self.poll_one(self.confirmed, cx) {
@@ -105,7 +126,7 @@ impl<'a> Flight<'a> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_one(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll_one(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<lapin::Result<()>> {
         let Some(confirm) = &mut self.sent[at].confirm else { return Poll::Ready(Ok(())) };
         let Poll::Ready(confirmation) = confirm.as_mut().poll(cx) else { return Poll::Pending };
         let confirmation = match confirmation {
@@ -133,15 +154,14 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Takes out those whose fate is known by now, in order.
-    pub(super) fn settled(&mut self) -> Vec<(Item, Fate)> {
+    /// Takes out those whose fate is known by now, in order. Fails as [`overtaken`](Self::overtaken)
+    /// does.
+    pub(super) fn settled(&mut self) -> Result<Vec<(Item, Fate)>, Strange> {
         if self.confirmed < self.after {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         // Later ones that are confirmed already may tell of earlier ones.
-        for at in self.confirmed..self.sent.len() {
-            let _ = self.poll_one(at, &mut Context::from_waker(Waker::noop()));
-        }
+        self.look_ahead()?;
         let is_all = self.confirmed == self.sent.len();
         let settled = if is_all { self.confirmed } else { self.known };
         self.known = self.confirmed - settled;
@@ -149,12 +169,66 @@ impl<'a> Flight<'a> {
         self.confirmed -= settled;
         let settled: Vec<_> = self.sent.drain(..settled).map(|it| (it.item, it.fate)).collect();
         self.bytes -= settled.iter().map(|it| it.0.outgoing.body.bytes().len()).sum::<usize>();
-        settled
+        Ok(settled)
     }
 
-    /// Whether something came back that was not sent: nothing that is here can be relied on.
-    pub(super) fn is_strange(&self) -> bool {
-        self.strange
+    /// Sees what is confirmed, of all.
+    fn look_ahead(&mut self) -> Result<(), Strange> {
+        let mut cx = Context::from_waker(Waker::noop());
+        for at in self.confirmed..self.sent.len() {
+            let _ = self.poll_one(at, &mut cx);
+        }
+        let mut told = Vec::new();
+        self.late.retain_mut(|confirm| match confirm.as_mut().poll(&mut cx) {
+            Poll::Ready(confirmation) => {
+                told.extend(confirmation.ok().and_then(Confirmation::take_message));
+                false
+            }
+            Poll::Pending => true,
+        });
+        for returned in told {
+            self.came_back(&returned.delivery);
+        }
+        if self.strange { Err(Strange) } else { Ok(()) }
+    }
+
+    /// Where one that is not confirmed keeps the later ones from being [settled](Self::settled): takes
+    /// out those of them whose fate is known, and gives up those that were overtaken so long ago.
+    ///
+    /// Those that were seen confirmed the last time are known if none has come back that was not: for
+    /// what the library has not told of a message it has told of another one, which came back too,
+    /// whose own confirmation came later.
+    ///
+    /// Fails where something came back that was not sent: then nothing that is here can be relied on,
+    /// and nothing is taken out.
+    pub(super) fn overtaken(&mut self, patience: Duration) -> Result<Overtaken, Strange> {
+        self.look_ahead()?;
+        let is_known = !self.sent.iter().any(|it| !it.seen && it.fate == Fate::Returned);
+        let last = self.sent.iter().rposition(|it| it.confirm.is_none()).unwrap_or(0);
+        let (mut settled, mut given_up, mut gone) = (Vec::new(), Vec::new(), 0);
+        let sent = std::mem::take(&mut self.sent);
+        for (at, mut sent) in sent.into_iter().enumerate() {
+            let is_open = sent.confirm.is_some();
+            let mut waits = || sent.overtaken.get_or_insert_with(Instant::now).elapsed();
+            let is_given_up = is_open && at < last && waits() >= patience;
+            let is_settled = at >= self.confirmed && sent.seen && is_known;
+            // One that has come back stays: its confirmation may tell of another.
+            if is_settled || (is_given_up && sent.fate != Fate::Returned) {
+                self.bytes -= sent.item.outgoing.body.bytes().len();
+                gone += usize::from(at < self.after);
+                if is_settled {
+                    settled.push((sent.item, sent.fate));
+                } else {
+                    self.late.extend(sent.confirm);
+                    given_up.push(sent.item);
+                }
+            } else {
+                sent.seen = !is_open;
+                self.sent.push_back(sent);
+            }
+        }
+        self.after -= gone;
+        Ok((settled, given_up))
     }
 
     /// Takes out all, in order.
@@ -165,6 +239,7 @@ impl<'a> Flight<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::{Arc, Mutex};
 
     use lapin::BasicProperties;
@@ -189,51 +264,109 @@ mod tests {
         BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
     }
 
-    type Slot = Arc<Mutex<Option<Confirmation>>>;
+    /// What the library knows, and what comes from the broker.
+    struct Wire {
+        rng: ChaCha8Rng,
+        /// Came back, and is not told.
+        waiting: VecDeque<BasicReturnMessage>,
+        unconfirmed: Vec<u64>,
+        confirmed: HashMap<u64, Confirmation>,
+    }
 
-    fn confirm(slot: &Slot) -> Confirm<'static> {
-        let slot = Arc::clone(slot);
+    impl Wire {
+        /// A confirmation comes, of any message.
+        fn confirm(&mut self) {
+            self.unconfirmed.shuffle(&mut self.rng);
+            if let Some(order) = self.unconfirmed.pop() {
+                let told = self.waiting.pop_front();
+                self.confirmed.insert(order, Confirmation::Ack(told));
+            }
+        }
+    }
+
+    /// Others may be confirmed between two looks.
+    fn confirm(wire: &Arc<Mutex<Wire>>, order: u64) -> Confirm<'static> {
+        let wire = Arc::clone(wire);
         Box::pin(std::future::poll_fn(move |_| {
-            let mut slot = slot.lock().expect("nobody panics with it");
-            slot.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
+            let mut wire = wire.lock().expect("nobody panics with it");
+            if wire.rng.random_bool(0.1) {
+                wire.confirm();
+            }
+            wire.confirmed.remove(&order).map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
         }))
     }
 
-    /// A broker confirms in any order and tells of what it gives back before; the library hands that
-    /// to whatever is confirmed next. Whoever looks in between is told the truth of each, in order.
+    /// A broker confirms in any order, some much later, and tells of what it gives back before; the
+    /// library hands that to whatever is confirmed next. Whoever looks in between is told the truth of
+    /// each, of a key in order.
     #[test]
     fn each_fate_is_its_own() {
-        for seed in 0..2_000 {
+        let mut all_given_up = 0;
+        for seed in 0..4_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let wire = Arc::new(Mutex::new(Wire {
+                rng: ChaCha8Rng::seed_from_u64(seed + 1_000_000),
+                waiting: VecDeque::new(),
+                unconfirmed: Vec::new(),
+                confirmed: HashMap::new(),
+            }));
+            let lock = || wire.lock().expect("nobody panics with it");
             let mut flight = Flight::default();
-            let (mut waiting, mut unconfirmed) = (VecDeque::new(), Vec::new());
-            let (mut truth, mut told) = (Vec::new(), Vec::new());
+            let (mut truth, mut told, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+            let mut silent = Vec::new();
             let often = rng.random_range(0.0..0.9);
-            while told.len() < 60 {
+            let is_silent = if seed % 2 == 0 { 0.0 } else { 0.1 };
+            while told.len() + given_up.len() < 60 {
                 if truth.len() < 60 && rng.random_bool(0.5) {
-                    let (item, slot) = (item(truth.len() as u64), Slot::default());
-                    let comes_back = rng.random_bool(often);
+                    let order = truth.len() as u64;
+                    let item = item(order);
+                    let is_silent = rng.random_bool(is_silent);
+                    let comes_back = !is_silent && rng.random_bool(often);
                     if comes_back {
-                        waiting.push_back(returned(&item));
+                        lock().waiting.push_back(returned(&item));
                     }
                     truth.push(if comes_back { Fate::Returned } else { Fate::Taken });
-                    flight.send(item, confirm(&slot));
-                    unconfirmed.push(slot);
-                    unconfirmed.shuffle(&mut rng);
-                } else if let Some(slot) = unconfirmed.pop() {
-                    let confirmation = Confirmation::Ack(waiting.pop_front());
-                    *slot.lock().expect("nobody panics with it") = Some(confirmation);
+                    flight.send(item, confirm(&wire, order));
+                    if is_silent {
+                        silent.push(order);
+                    } else {
+                        lock().unconfirmed.push(order);
+                    }
+                } else {
+                    lock().confirm();
                 }
                 if rng.random_bool(0.3) && !flight.is_empty() {
                     let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
                     if polled.is_ready() {
-                        told.extend(flight.settled().iter().map(|it| (it.0.order, it.1)));
+                        let Ok(settled) = flight.settled() else { break };
+                        told.extend(settled.iter().map(|it| (it.0.order, it.1)));
+                    }
+                }
+                if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
+                    let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
+                    let Ok((settled, over)) = flight.overtaken(patience) else { break };
+                    told.extend(settled.iter().map(|it| (it.0.order, it.1)));
+                    given_up.extend(over.iter().map(|it| it.order));
+                    // What was silent speaks, perhaps after it was given up.
+                    if rng.random_bool(0.3) || truth.len() == 60 {
+                        lock().unconfirmed.append(&mut silent);
                     }
                 }
             }
-            let truth: Vec<_> = (0..).zip(truth).collect();
-            assert_eq!(told, truth, "seed {seed}");
-            assert!(flight.is_empty() && !flight.is_strange() && flight.bytes() == 0);
+            all_given_up += given_up.len();
+            // One that comes back after it was given up is nobody's.
+            let comes_late = |it: &u64| truth[*it as usize] == Fate::Returned;
+            let may_be_strange = given_up.iter().any(comes_late);
+            told.sort_unstable_by_key(|it| it.0);
+            if flight.strange {
+                assert!(may_be_strange, "seed {seed}");
+                assert!(told.iter().all(|it| truth[it.0 as usize] == it.1), "seed {seed}");
+            } else {
+                let truth = (0..).zip(truth).filter(|it| !given_up.contains(&it.0));
+                assert_eq!(told, truth.collect::<Vec<_>>(), "seed {seed}");
+                assert!(flight.is_empty() && flight.bytes() == 0, "seed {seed}");
+            }
         }
+        assert!(all_given_up > 1_000, "{all_given_up}");
     }
 }

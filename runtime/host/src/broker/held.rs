@@ -8,11 +8,20 @@ use super::flight::Item;
 
 /// Between two tries, from and to.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// Between two tries where a try closes the channel.
-const REFUSED: Duration = Duration::from_secs(30);
+/// Between two tries of what is tried alone.
+const ALONE: Duration = Duration::from_secs(30);
 
 /// A stream and a key.
 type Of = (Vec<u8>, Vec<u8>);
+
+/// How a message is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// Among the others.
+    Among,
+    /// On a connection of its own, where it disturbs nobody.
+    Alone,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Held(HashMap<Of, Line>);
@@ -24,6 +33,7 @@ struct Line {
     items: BTreeMap<u64, Item>,
     /// The one that is being tried.
     tried: Option<u64>,
+    again: Again,
     retry_at: Instant,
     wait: Duration,
 }
@@ -52,19 +62,24 @@ impl Held {
         }
     }
 
-    /// Keeps a message that was not taken. One that was `refused` is tried again seldom: to try costs
-    /// the channel.
-    pub(super) fn hold(&mut self, item: Item, refused: bool) {
+    /// Keeps a message that was not taken.
+    pub(super) fn hold(&mut self, item: Item, again: Again) {
         let now = Instant::now();
         let line = self.0.entry(item.outgoing.of()).or_insert_with(|| Line {
             items: BTreeMap::new(),
             tried: Some(item.order),
+            again,
             retry_at: now,
             wait: Duration::ZERO,
         });
-        if line.tried == Some(item.order) || refused {
+        // Another one may go on being tried.
+        if line.tried == Some(item.order) {
             line.tried = None;
-            line.wait = if refused { REFUSED } else { (2 * line.wait).clamp(BACKOFF.0, BACKOFF.1) };
+            line.again = again;
+            line.wait = match again {
+                Again::Among => (2 * line.wait).clamp(BACKOFF.0, BACKOFF.1),
+                Again::Alone => ALONE,
+            };
             line.retry_at = now + line.wait;
         }
         line.items.insert(item.order, item);
@@ -82,23 +97,33 @@ impl Held {
         items.into_values()
     }
 
-    /// Those that are to be tried again now, and whether one of them was refused: of such there is one
-    /// at a time.
-    pub(super) fn due(&mut self) -> (Vec<Item>, bool) {
+    /// What kept the broker from taking one that was tried alone may be over for all such.
+    pub(super) fn hurry(&mut self) {
         let now = Instant::now();
-        let mut has_refused = false;
-        let mut due = Vec::new();
-        for line in self.0.values_mut() {
-            let is_refused = line.wait == REFUSED;
-            if line.tried.is_some() || line.retry_at > now || (is_refused && has_refused) {
-                continue;
-            }
-            has_refused |= is_refused;
+        for line in self.0.values_mut().filter(|line| line.again == Again::Alone) {
+            line.retry_at = now;
+        }
+    }
+
+    /// Those that are to be tried again now among the others, and of those that are to be tried alone
+    /// at most so many, the ones that have waited longest.
+    pub(super) fn due(&mut self, alone: usize) -> (Vec<Item>, Vec<Item>) {
+        let now = Instant::now();
+        let is_due = |line: &&mut Line| line.tried.is_none() && line.retry_at <= now;
+        let mut lines: Vec<&mut Line> = self.0.values_mut().filter(is_due).collect();
+        lines.sort_unstable_by_key(|line| line.retry_at);
+        let (mut due, mut due_alone) = (Vec::new(), Vec::new());
+        for line in lines {
+            let to = match line.again {
+                Again::Among => &mut due,
+                Again::Alone if due_alone.len() < alone => &mut due_alone,
+                Again::Alone => continue,
+            };
             if let Some((order, item)) = line.items.pop_first() {
                 line.tried = Some(order);
-                due.push(item);
+                to.push(item);
             }
         }
-        (due, has_refused)
+        (due, due_alone)
     }
 }

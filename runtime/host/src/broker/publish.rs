@@ -3,45 +3,49 @@
 //! it is taken; it holds up those of its key, and no others.
 //!
 //! Each exchange is a task with a connection of its own, so that one that stands holds up nothing
-//! else.
+//! else. A message that costs the channel, or that the broker leaves without an answer, is tried again
+//! on another connection, alone.
 
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
-use lapin::types::FieldTable;
-use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
+use lapin::Channel;
 use ordain_core::DeadLetter;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::complaints::Complaints;
 use super::connect::{Broker, BrokerError, is_of_a_message};
 use super::encode::{self, Outgoing};
-use super::flight::{Fate, Flight, Item};
-use super::held::Held;
+use super::flight::{Fate, Flight, Item, Strange};
+use super::held::{Again, Held};
+use super::link::{Answer, Exchange, Link};
 use crate::config::{AmqpSink as Config, RoutingKey};
 use crate::store::OutboxMessage;
-use crate::text::clean;
 
 /// Between two connections that fail, from and to.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// For the next confirmation: more than a broker needs that syncs to a slow disk. After it the
-/// connection is given up.
+/// connection is given up, and the oldest message is held; where later ones are confirmed, only that.
 const CONFIRM: Duration = Duration::from_secs(20);
+/// The same after that has happened, until much is confirmed again: a queue without a leader lets nothing
+/// through for a minute, and each key that has messages for it is found by that.
+const SUSPICION: Duration = Duration::from_secs(2);
 /// Messages that are not confirmed, at most: enough for the way to the broker and back while it
 /// writes those before.
 const WINDOW: usize = 1_024;
 /// Bytes of them, about: they are copied.
 const WINDOW_BYTES: usize = 8 << 20;
 /// Messages that go out together while others are unconfirmed, unless those are confirmed before so many
-/// wait: each write, and each answer to it, is work for both sides.
+/// wait, or take longer than a look: each write, and each answer to it, is work for both sides.
 const GROUP: usize = 256;
 /// Between two looks at what waits.
 const LOOK: Duration = Duration::from_millis(200);
-/// Between two warnings of one kind.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Messages that are tried alone at the same time, each on a connection.
+const ALONE: usize = 8;
 
 /// So many messages of a run are published.
 pub type Published = (u64, usize);
@@ -56,7 +60,7 @@ pub struct AmqpSink {
     batch: Batch,
     /// What waits here is of the outbox, which has a limit.
     input: UnboundedSender<Batch>,
-    start: Option<(Exchange, Link, UnboundedReceiver<Batch>)>,
+    start: Option<(Outlet, Link, UnboundedReceiver<Batch>)>,
 }
 
 impl AmqpSink {
@@ -70,21 +74,24 @@ impl AmqpSink {
             sink: name.to_owned(),
             broker: Arc::clone(broker),
             name: config.exchange.0.clone(),
+        };
+        exchange.look_for_it().await?;
+        let link = exchange.connect(None).await?;
+        let outlet = Outlet {
+            complaints: Complaints::new(exchange.clone()),
+            exchange,
             waiting: VecDeque::new(),
             held: Held::default(),
+            alone: JoinSet::new(),
             order: 0,
             window: WINDOW,
             wait: BACKOFF.0,
             refused: false,
-            away_told: None,
-            returned_told: None,
-            refused_told: None,
+            patience: CONFIRM,
         };
-        exchange.look_for_it().await?;
-        let link = exchange.connect(None).await?;
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
-        Ok(Self { routing_key, batch: Vec::new(), input, start: Some((exchange, link, taken)) })
+        Ok(Self { routing_key, batch: Vec::new(), input, start: Some((outlet, link, taken)) })
     }
 
     /// Publishes what is sent, and tells what is published, until this is dropped. `None` the second
@@ -93,8 +100,8 @@ impl AmqpSink {
         &mut self,
         published: UnboundedSender<Published>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let (exchange, link, taken) = self.start.take()?;
-        Some(exchange.run(link, taken, published))
+        let (outlet, link, taken) = self.start.take()?;
+        Some(outlet.run(link, taken, published))
     }
 
     /// Takes a message.
@@ -116,15 +123,16 @@ impl AmqpSink {
     }
 }
 
-/// An exchange, and what is to be published there.
+/// What is to be published to an exchange.
 #[derive(Debug)]
-struct Exchange {
-    sink: String,
-    broker: Arc<Broker>,
-    name: String,
+struct Outlet {
+    exchange: Exchange,
+    complaints: Complaints,
     /// What is not handed over, in order.
     waiting: VecDeque<Item>,
     held: Held,
+    /// Those that are tried alone now.
+    alone: JoinSet<(Item, Answer)>,
     /// Of the next message.
     order: u64,
     /// Messages that may be unconfirmed now. After the broker has closed the channel because of one
@@ -132,17 +140,10 @@ struct Exchange {
     window: usize,
     /// Before the next try.
     wait: Duration,
-    /// The last message that was tried alone was refused.
+    /// The last message that was alone in its window was refused.
     refused: bool,
-    away_told: Option<Instant>,
-    returned_told: Option<Instant>,
-    refused_told: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Link {
-    connection: Connection,
-    channel: Channel,
+    /// For the next confirmation.
+    patience: Duration,
 }
 
 /// Why a channel is published to no more.
@@ -151,52 +152,13 @@ enum Ended {
     Done,
     /// The broker or the library says so.
     Failed(lapin::Error),
-    /// It cannot be relied on.
-    Useless(String),
+    /// The broker says nothing any more.
+    Silence,
+    /// It has given back a message that it was not given.
+    Strange,
 }
 
-impl Exchange {
-    async fn look_for_it(&self) -> Result<(), BrokerError> {
-        if self.name.is_empty() {
-            // The default one is always there.
-            return Ok(());
-        }
-        let failed = |error| self.broker.error(&error);
-        let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let name = self.name.as_str().into();
-        let found =
-            channel.exchange_declare(name, ExchangeKind::Topic, options, FieldTable::default());
-        found.await.map_err(|error| match failed(error) {
-            BrokerError::Refused(words) => BrokerError::Refused(format!(
-                "the exchange {:?} of the sink {} cannot be used: {words}. Declare it first, with \
-                 the queues that its messages go to",
-                self.name, self.sink
-            )),
-            away @ BrokerError::Away(_) => away,
-        })?;
-        let _ = connection.close(200, "done".into()).await;
-        Ok(())
-    }
-
-    /// A channel, on the connection of the one before if that is still there.
-    async fn connect(&self, before: Option<Connection>) -> Result<Link, BrokerError> {
-        let failed = |error| self.broker.error(&error);
-        let connection = match before {
-            Some(connection) if connection.status().connected() => connection,
-            _ => {
-                let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
-                let events = Box::pin(connection.events_listener());
-                tokio::spawn(tell_of_blocks(self.sink.clone(), events));
-                connection
-            }
-        };
-        let channel = connection.create_channel().await.map_err(failed)?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
-        Ok(Link { connection, channel })
-    }
-
+impl Outlet {
     async fn run(
         mut self,
         link: Link,
@@ -207,14 +169,14 @@ impl Exchange {
         loop {
             let link = match link.take() {
                 Some(link) => link,
-                None => match timeout(CONFIRM, self.connect(connection.take())).await {
+                None => match timeout(CONFIRM, self.exchange.connect(connection.take())).await {
                     Ok(Ok(link)) => link,
                     Ok(Err(error)) => {
                         self.pause(&error.to_string()).await;
                         continue;
                     }
                     Err(_) => {
-                        self.pause(&format!("{} does not answer", self.broker)).await;
+                        self.pause(&format!("{} does not answer", self.exchange.broker)).await;
                         continue;
                     }
                 },
@@ -228,7 +190,7 @@ impl Exchange {
             match ended {
                 Ended::Done => return,
                 Ended::Failed(error) => {
-                    let reason = self.broker.error(&error).to_string();
+                    let reason = self.exchange.broker.error(&error).to_string();
                     connection = Some(link.connection);
                     if is_of_a_message(&error) {
                         self.refused(left, &reason).await;
@@ -237,7 +199,12 @@ impl Exchange {
                     }
                 }
                 // The connection is closed with this.
-                Ended::Useless(reason) => self.pause(&reason).await,
+                Ended::Silence => self.silence(),
+                Ended::Strange => {
+                    let broker = &self.exchange.broker;
+                    let reason = format!("{broker} has given back what it was not given");
+                    self.pause(&reason).await;
+                }
             }
         }
     }
@@ -252,40 +219,55 @@ impl Exchange {
     ) -> Ended {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut confirmed_at = Instant::now();
+        let (mut confirmed_at, mut group) = (Instant::now(), GROUP);
         loop {
             if flight.is_empty() {
                 confirmed_at = Instant::now();
             }
-            self.hand_over(channel, flight);
+            if flight.is_empty() || self.waiting.len() >= group {
+                self.hand_over(channel, flight);
+            }
+            group = GROUP;
             tokio::select! {
                 confirmed = flight.confirmed(), if !flight.is_empty() => {
                     if let Err(error) = confirmed {
                         return Ended::Failed(error);
                     }
                     confirmed_at = Instant::now();
-                    let settled = flight.settled();
-                    if flight.is_strange() {
-                        return Ended::Useless(format!(
-                            "{} has given back a message that it was not given", self.broker
-                        ));
+                    match flight.settled() {
+                        Ok(settled) => self.settle(settled, published),
+                        Err(Strange) => return Ended::Strange,
                     }
-                    self.settle(settled, published);
                 }
                 batch = input.recv() => match batch {
                     Some(batch) => self.take(batch),
                     None => return Ended::Done,
                 },
+                Some(answered) = self.alone.join_next() => match answered {
+                    Ok((item, answer)) => self.answered(item, answer, published),
+                    Err(panic) => resume_unwind(panic.into_panic()),
+                },
                 _ = look.tick(), if !flight.is_empty() || !self.held.is_empty() => {
-                    if connection.status().blocked() {
+                    let is_blocked = connection.status().blocked();
+                    if is_blocked {
                         confirmed_at = Instant::now();
+                    } else {
+                        match flight.overtaken(CONFIRM) {
+                            Ok((settled, silent)) => {
+                                if !settled.is_empty() {
+                                    confirmed_at = Instant::now();
+                                }
+                                self.settle(settled, published);
+                                self.hold_silent(silent);
+                            }
+                            Err(Strange) => return Ended::Strange,
+                        }
                     }
-                    if confirmed_at.elapsed() > CONFIRM {
-                        return Ended::Useless(format!(
-                            "{}: no confirmation within {CONFIRM:?}", self.broker
-                        ));
+                    if confirmed_at.elapsed() > self.patience {
+                        return Ended::Silence;
                     }
-                    self.try_again();
+                    self.try_again(is_blocked);
+                    group = 1;
                 }
             }
         }
@@ -300,21 +282,11 @@ impl Exchange {
 
     /// Hands as much over as may be unconfirmed.
     fn hand_over<'a>(&mut self, channel: &'a Channel, flight: &mut Flight<'a>) {
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        if !flight.is_empty() && self.waiting.len() < GROUP {
-            return;
-        }
         while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
             let Some(item) = self.waiting.pop_front() else { break };
             let Some(item) = self.held.pass(item) else { continue };
-            let Outgoing { routing_key, properties, body } = &item.outgoing;
-            let (exchange, key) = (self.name.as_str().into(), routing_key.clone());
-            let (properties, body) = (properties.clone(), body.clone());
-            let confirm = async move {
-                let body = body.bytes();
-                channel.basic_publish(exchange, key, options, body, properties).await?.await
-            };
-            flight.send(item, Box::pin(confirm));
+            let confirm = self.exchange.publish(channel, &item.outgoing);
+            flight.send(item, confirm);
         }
     }
 
@@ -323,12 +295,15 @@ impl Exchange {
         let mut done: Vec<Published> = Vec::new();
         for (item, fate) in settled {
             if fate != Fate::Taken {
-                self.tell_of_returned(&item.outgoing, fate);
-                self.held.hold(item, false);
+                self.complaints.not_taken(&item.outgoing, fate, self.held.len());
+                self.held.hold(item, Again::Among);
                 continue;
             }
             (self.refused, self.wait) = (false, BACKOFF.0);
             self.window = (2 * self.window).min(WINDOW);
+            if self.window == WINDOW {
+                self.patience = CONFIRM;
+            }
             for next in self.held.release(&item).rev() {
                 self.waiting.push_front(next);
             }
@@ -343,15 +318,51 @@ impl Exchange {
         }
     }
 
-    fn try_again(&mut self) {
-        let (due, has_refused) = self.held.due();
+    fn try_again(&mut self, is_blocked: bool) {
+        let alone = if is_blocked { 0 } else { ALONE - self.alone.len() };
+        let (due, due_alone) = self.held.due(alone);
         for item in due.into_iter().rev() {
             self.waiting.push_front(item);
         }
-        if has_refused {
-            // Should it be refused again, no other comes a second time for it.
-            self.window = 1;
+        for item in due_alone {
+            self.alone.spawn(self.exchange.clone().publish_alone(item, CONFIRM));
         }
+    }
+
+    /// Notes what became of a message that was tried alone.
+    fn answered(&mut self, item: Item, answer: Answer, published: &UnboundedSender<Published>) {
+        match answer {
+            Answer::Fate(fate) => {
+                if fate == Fate::Taken {
+                    self.held.hurry();
+                }
+                return self.settle(vec![(item, fate)], published);
+            }
+            Answer::Refused(reason) => {
+                self.complaints.refused(&item.outgoing, &reason, self.held.len());
+            }
+            Answer::Silence => self.complaints.silence(&item.outgoing, self.held.len()),
+            // That is told by who publishes the others.
+            Answer::Away => {}
+        }
+        self.held.hold(item, Again::Alone);
+    }
+
+    /// Holds what the broker leaves without an answer, while it confirms what came later: a queue
+    /// without a leader neither takes nor refuses.
+    fn hold_silent(&mut self, silent: Vec<Item>) {
+        for item in silent {
+            self.complaints.silence(&item.outgoing, self.held.len());
+            self.held.hold(item, Again::Alone);
+        }
+    }
+
+    /// Nothing is confirmed any more: perhaps because of the first one. A queue without a leader, when
+    /// it is given its first message, keeps the channel from all that is behind it.
+    fn silence(&mut self) {
+        (self.window, self.patience) = (1, SUSPICION);
+        let first = self.waiting.pop_front();
+        self.hold_silent(first.into_iter().collect());
     }
 
     /// The broker has closed the channel, because of one of the first `left` messages. Of one alone
@@ -362,8 +373,8 @@ impl Exchange {
             return;
         }
         let Some(item) = self.waiting.pop_front() else { return };
-        self.tell_of_refused(&item.outgoing, reason);
-        self.held.hold(item, true);
+        self.complaints.refused(&item.outgoing, reason, self.held.len());
+        self.held.hold(item, Again::Alone);
         if std::mem::replace(&mut self.refused, true) {
             // Perhaps all of them are.
             tokio::time::sleep(self.wait).await;
@@ -372,81 +383,9 @@ impl Exchange {
     }
 
     async fn pause(&mut self, reason: &str) {
-        if is_due(&mut self.away_told) {
-            tracing::error!(
-                sink = self.sink,
-                messages = self.waiting.len() + self.held.len(),
-                "messages are not published; they are kept and tried again: {reason}"
-            );
-        }
+        let messages = self.waiting.len() + self.held.len() + self.alone.len();
+        self.complaints.away(messages, reason);
         tokio::time::sleep(self.wait).await;
         self.wait = (2 * self.wait).min(BACKOFF.1);
-    }
-
-    fn tell_of_returned(&mut self, outgoing: &Outgoing, fate: Fate) {
-        if !is_due(&mut self.returned_told) {
-            return;
-        }
-        let (exchange, key) = (&self.name, outgoing.routing_key.as_str());
-        let reason = match fate {
-            Fate::Returned => format!(
-                "no queue takes messages of the exchange {exchange:?} with the routing key \
-                 {key:?}: bind one"
-            ),
-            _ => format!(
-                "the broker has refused messages of the exchange {exchange:?} with the routing key \
-                 {key:?} for now: is a queue full, or without a leader?"
-            ),
-        };
-        tracing::error!(
-            sink = self.sink,
-            held = self.held.len() + 1,
-            "messages are not published; they are kept and tried again, and those of other keys go \
-             on: {reason}"
-        );
-    }
-
-    fn tell_of_refused(&mut self, outgoing: &Outgoing, reason: &str) {
-        if !is_due(&mut self.refused_told) {
-            return;
-        }
-        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
-        tracing::error!(
-            sink = self.sink,
-            held = self.held.len() + 1,
-            id = &*clean(&id),
-            bytes = outgoing.body.bytes().len(),
-            "the broker refuses a message; it is kept and tried again, and those of other keys go \
-             on: {reason}"
-        );
-    }
-}
-
-/// Whether it is time to tell again.
-fn is_due(told: &mut Option<Instant>) -> bool {
-    let is_due = told.is_none_or(|at| at.elapsed() >= TELL_EVERY);
-    if is_due {
-        *told = Some(Instant::now());
-    }
-    is_due
-}
-
-/// Says that the broker takes no messages for now, and that it does again.
-async fn tell_of_blocks(
-    sink: String,
-    mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
-) {
-    while let Some(event) = events.next().await {
-        match event {
-            ConnectionEvent::ConnectionBlocked(reason) => tracing::warn!(
-                sink,
-                reason,
-                "the broker takes no messages for now; they wait in the outbox"
-            ),
-            ConnectionEvent::ConnectionUnblocked => {
-                tracing::info!(sink, "the broker takes messages again");
-            }
-            _ => {}
-        }
     }
 }

@@ -1,0 +1,95 @@
+//! What the log is told of messages that are not published: each kind once in a while.
+
+use std::time::Duration;
+
+use super::encode::Outgoing;
+use super::flight::Fate;
+use super::link::Exchange;
+use crate::text::clean;
+use crate::told::Told;
+
+/// Between two warnings of one kind.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// What is told of an exchange.
+#[derive(Debug)]
+pub(super) struct Complaints {
+    exchange: Exchange,
+    away: Told,
+    not_taken: Told,
+    refused: Told,
+    silence: Told,
+}
+
+impl Complaints {
+    pub(super) fn new(exchange: Exchange) -> Self {
+        let told = || Told::every(TELL_EVERY);
+        Self { exchange, away: told(), not_taken: told(), refused: told(), silence: told() }
+    }
+
+    /// Nothing is published now.
+    pub(super) fn away(&mut self, messages: usize, reason: &str) {
+        if self.away.is_due() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                messages,
+                "messages are not published; they are kept and tried again: {reason}"
+            );
+        }
+    }
+
+    /// One came back, or the broker said no, with others held before.
+    pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: usize) {
+        if !self.not_taken.is_due() {
+            return;
+        }
+        let (exchange, key) = (&self.exchange.name, outgoing.routing_key.as_str());
+        let reason = match fate {
+            Fate::Returned => format!(
+                "no queue takes messages of the exchange {exchange:?} with the routing key \
+                 {key:?}: bind one"
+            ),
+            _ => format!(
+                "the broker has refused messages of the exchange {exchange:?} with the routing key \
+                 {key:?} for now: is a queue full, or without a leader?"
+            ),
+        };
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held + 1,
+            "messages are not published; they are kept and tried again, and those of other keys go \
+             on: {reason}"
+        );
+    }
+
+    /// The broker has closed the channel because of one.
+    pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: usize) {
+        if !self.refused.is_due() {
+            return;
+        }
+        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held + 1,
+            id = &*clean(&id),
+            bytes = outgoing.body.bytes().len(),
+            "the broker refuses a message; it is kept and tried again, and those of other keys go \
+             on: {reason}"
+        );
+    }
+
+    /// The broker says nothing of one, though it confirms later ones.
+    pub(super) fn silence(&mut self, outgoing: &Outgoing, held: usize) {
+        if self.silence.is_due() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                held = held + 1,
+                "the broker neither takes nor refuses messages of the exchange {:?} with the routing \
+                 key {:?}; they are kept and tried again, and those of other keys go on: has a queue \
+                 there no leader?",
+                self.exchange.name,
+                outgoing.routing_key.as_str()
+            );
+        }
+    }
+}

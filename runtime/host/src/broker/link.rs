@@ -1,0 +1,150 @@
+//! The exchange of a sink, and the connection to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
+use tokio::time::timeout;
+
+use super::connect::{Broker, BrokerError, is_of_a_message};
+use super::encode::Outgoing;
+use super::flight::{Confirm, Fate, Item};
+
+/// Where messages go.
+#[derive(Debug, Clone)]
+pub(super) struct Exchange {
+    pub(super) sink: String,
+    pub(super) broker: Arc<Broker>,
+    pub(super) name: String,
+}
+
+/// A channel that confirms, with its connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) channel: Channel,
+}
+
+/// What the broker did with a message that it was given alone.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// It settled it.
+    Fate(Fate),
+    /// It closed the channel because of it, with these words.
+    Refused(String),
+    /// It said nothing.
+    Silence,
+    /// It could not be asked.
+    Away,
+}
+
+impl Exchange {
+    /// Fails where it is not there.
+    pub(super) async fn look_for_it(&self) -> Result<(), BrokerError> {
+        if self.name.is_empty() {
+            // The default one is always there.
+            return Ok(());
+        }
+        let failed = |error| self.broker.error(&error);
+        let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
+        let channel = connection.create_channel().await.map_err(failed)?;
+        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let name = self.name.as_str().into();
+        let found =
+            channel.exchange_declare(name, ExchangeKind::Topic, options, FieldTable::default());
+        found.await.map_err(|error| match failed(error) {
+            BrokerError::Refused(words) => BrokerError::Refused(format!(
+                "the exchange {:?} of the sink {} cannot be used: {words}. Declare it first, with \
+                 the queues that its messages go to",
+                self.name, self.sink
+            )),
+            away @ BrokerError::Away(_) => away,
+        })?;
+        let _ = connection.close(200, "done".into()).await;
+        Ok(())
+    }
+
+    /// A channel, on the connection of the one before if that is still there.
+    pub(super) async fn connect(&self, before: Option<Connection>) -> Result<Link, BrokerError> {
+        let connection = match before {
+            Some(connection) if connection.status().connected() => connection,
+            _ => {
+                let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
+                let events = Box::pin(connection.events_listener());
+                tokio::spawn(tell_of_blocks(self.sink.clone(), events));
+                connection
+            }
+        };
+        self.channel(connection).await
+    }
+
+    async fn channel(&self, connection: Connection) -> Result<Link, BrokerError> {
+        let failed = |error| self.broker.error(&error);
+        let channel = connection.create_channel().await.map_err(failed)?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
+        Ok(Link { connection, channel })
+    }
+
+    /// Publishes a message.
+    pub(super) fn publish<'a>(&self, channel: &'a Channel, outgoing: &Outgoing) -> Confirm<'a> {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let Outgoing { routing_key, properties, body } = outgoing;
+        let (exchange, key) = (self.name.as_str().into(), routing_key.clone());
+        let (properties, body) = (properties.clone(), body.clone());
+        Box::pin(async move {
+            channel.basic_publish(exchange, key, options, body.bytes(), properties).await?.await
+        })
+    }
+
+    /// Publishes a message on a connection of its own, and waits so long for what becomes of it.
+    pub(super) async fn publish_alone(self, item: Item, patience: Duration) -> (Item, Answer) {
+        let alone = async {
+            let name = format!("ordain sink {}, one message", self.sink);
+            let link = self.channel(self.broker.connect(&name).await?).await?;
+            let confirmation = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
+            let answer = match confirmation {
+                Err(_) if link.connection.status().blocked() => Answer::Away,
+                Err(_) => Answer::Silence,
+                Ok(Err(error)) if is_of_a_message(&error) => {
+                    Answer::Refused(self.broker.error(&error).to_string())
+                }
+                Ok(Err(_)) => Answer::Away,
+                Ok(Ok(confirmation)) => {
+                    let is_ack = confirmation.is_ack();
+                    Answer::Fate(match confirmation.take_message() {
+                        Some(_) => Fate::Returned,
+                        None if is_ack => Fate::Taken,
+                        None => Fate::Nacked,
+                    })
+                }
+            };
+            let _ = timeout(patience, link.connection.close(200, "done".into())).await;
+            Ok::<_, BrokerError>(answer)
+        };
+        let answer = alone.await.unwrap_or(Answer::Away);
+        (item, answer)
+    }
+}
+
+/// Says that the broker takes no messages for now, and that it does again.
+async fn tell_of_blocks(
+    sink: String,
+    mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
+) {
+    while let Some(event) = events.next().await {
+        match event {
+            ConnectionEvent::ConnectionBlocked(reason) => tracing::warn!(
+                sink,
+                reason,
+                "the broker takes no messages for now; they wait in the outbox"
+            ),
+            ConnectionEvent::ConnectionUnblocked => {
+                tracing::info!(sink, "the broker takes messages again");
+            }
+            _ => {}
+        }
+    }
+}
