@@ -25,6 +25,8 @@ faults! {
     AckPastHeld = "ack-past-held",
     /// A delivery counts as finished when its spill is asked for.
     AckBeforeSpill = "ack-before-spill",
+    /// What an earlier owner left to be published does not count.
+    ForgetLeftOvers = "forget-left-overs",
     /// A single missing sequence is passed over.
     SkipAGap = "skip-a-gap",
     /// A turn is started while one of the same key is with the workers.

@@ -82,6 +82,19 @@ pub enum Input {
     /// newest of each shard is sent once more, so that this is noticed although nothing comes. None
     /// is where no commit is kept.
     StoreMayHaveGoneBack,
+    /// An earlier owner committed messages and forwarded letters that are not published. Of each shard
+    /// in order, and before anything else of the shard. Answered by `Published`, as those of one's own
+    /// commits.
+    LeftOver {
+        /// The shard.
+        shard: u32,
+        /// The number of the newest commit that they are of, or are since the last such input.
+        through: u64,
+        /// How many.
+        messages: usize,
+        /// What they cost in memory, in bytes.
+        bytes: usize,
+    },
     /// All messages and forwarded letters of the commits of a shard up to this number are published
     /// and marked done.
     Published {

@@ -172,7 +172,11 @@ impl Sequencer {
 
     /// Whether nothing is being committed or published at this moment.
     fn written(&self) -> bool {
-        self.outbox == 0 && self.shards.iter().all(Shard::is_quiet)
+        self.outbox == 0 && self.committed_all()
+    }
+
+    fn committed_all(&self) -> bool {
+        self.shards.iter().all(Shard::is_quiet)
     }
 
     /// Whether everything it was given is durably settled or held, and nothing is going to happen
@@ -180,6 +184,7 @@ impl Sequencer {
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
+            && self.outbox == 0
             && self.window.len() == 0
             && self.ready.is_empty()
             && self.pages.len() == 0
@@ -195,10 +200,10 @@ impl Sequencer {
             && self.waiting_for_ever()
     }
 
-    /// Whether nothing is executed, committed or published at this moment. After
-    /// [`Input::Drain`] this is the end.
+    /// Whether nothing is executed or committed at this moment. After [`Input::Drain`] only
+    /// publishing goes on, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
-        self.turns == 0 && self.written()
+        self.turns == 0 && self.committed_all()
     }
 
     /// The times that their producers gave the events which the last applied commit settled.
@@ -271,6 +276,9 @@ impl Sequencer {
             Input::Replayed { token, found, again } => self.replayed(token, found, again),
             Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
+            Input::LeftOver { shard, through, messages, bytes } => {
+                self.left_over(shard, (through, messages, bytes));
+            }
             Input::Published { shard, through } => self.published(shard, through),
             Input::Look(key) => self.looks.push_back(key),
             Input::VersionChanged(version) => self.version_changed(version),

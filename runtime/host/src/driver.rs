@@ -21,6 +21,7 @@ use crate::plugin::Turns;
 use crate::sink::{Job, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Partition, Store};
+use crate::told::Told;
 use parked::Parked;
 use perform::{Answer, Asked, Page};
 use taken::Taken;
@@ -35,6 +36,9 @@ pub const INBOX: usize = 1_024;
 const TAKE: usize = 8;
 /// Between two warnings that a stream stands still.
 const TELL_EVERY: Duration = Duration::from_mins(1);
+/// An end waits for what is being published, but no longer than that for the next of it: what waits for a
+/// queue stays in the outbox.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Drives one partition.
 pub struct Driver {
@@ -66,7 +70,9 @@ pub struct Driver {
     taken: Taken,
     /// Why the source ended before its end.
     source_failed: Option<DriverError>,
-    told_at: Option<Instant>,
+    told: Told,
+    /// At the end, how much is not published, and since when it is so much.
+    unpublished: Option<(usize, Instant)>,
     /// How often the store was out of reach, as far as the sequencer knows.
     breaks: u64,
     /// Commits made again that were told of.
@@ -107,7 +113,8 @@ impl Driver {
             source_ended: false,
             taken: Taken::new(parts.checkpoint, source.acknowledge.take(), prefetch),
             source_failed: None,
-            told_at: None,
+            told: Told::every(TELL_EVERY),
+            unpublished: None,
             breaks,
             rewound: 0,
             store_may_go_back,
@@ -115,6 +122,9 @@ impl Driver {
             failed: None,
             progress: parts.progress,
         };
+        for left in parts.left_over {
+            driver.input(left);
+        }
         let mut notes = Vec::with_capacity(TAKE);
         let mut draining = false;
         loop {
@@ -168,8 +178,7 @@ impl Driver {
         if once {
             return Err(full);
         }
-        if self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            self.told_at = Some(Instant::now());
+        if self.told.is_due() {
             tracing::warn!(stream = &*self.partition.stream, "the stream stands still: {full}");
         }
         Ok(())
@@ -281,17 +290,28 @@ impl Driver {
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let never = Instant::now() + Duration::from_hours(1);
         let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
-        [timeout, save_at].into_iter().flatten().min().unwrap_or(never)
+        let farewell = self.unpublished.map(|(_, since)| since + FAREWELL);
+        let farewell = farewell.filter(|at| *at > Instant::now());
+        [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
     }
 
-    fn is_over(&self, once: bool, draining: bool) -> bool {
+    fn is_over(&mut self, once: bool, draining: bool) -> bool {
         if draining {
-            return self.sequencer.drained();
+            return self.sequencer.drained() && self.is_published();
         }
         if self.source_failed.is_some() {
             return self.waiting.is_empty() && self.taken.is_empty();
         }
         once && self.progress.ended() && self.sequencer.quiescent()
+    }
+
+    /// Whether all is published, or has not become less for long.
+    fn is_published(&mut self) -> bool {
+        let left = self.sequencer.stats().outbox;
+        let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
+        let since = if left == before { since } else { Instant::now() };
+        self.unpublished = Some((left, since));
+        left == 0 || since.elapsed() >= FAREWELL
     }
 
     /// Nothing more will come: asks the store whether it has everything. What it has lost meanwhile

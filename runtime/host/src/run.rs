@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use ordain_core::Stats;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::admin::Admin;
 use crate::broker::BrokerError;
@@ -35,10 +34,6 @@ pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
-
-/// After the drivers have ended, for what an earlier process committed and is being published. What
-/// waits for a queue stays in the outbox.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Why a run could not start, or ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -202,11 +197,11 @@ async fn drive(
     let Some((partitions, publisher)) = starting.claim(publisher).await? else {
         return Ok(Report::default());
     };
-    let mut publishing = tokio::spawn(publisher.run(queue));
-    let mut drivers = JoinSet::new();
+    let (mut publishing, mut drivers) = (JoinSet::new(), JoinSet::new());
+    publishing.spawn(publisher.run(queue));
     for partition in partitions {
-        let (parts, shared) = starting.parts(partition, handlers).await?;
-        figures.drives(shared);
+        let (parts, progress) = starting.parts(partition, handlers).await?;
+        figures.drives(progress);
         let stream = Arc::clone(&parts.partition.stream);
         drivers.spawn(async move {
             Driver::run(parts).await.map_err(|source| RunError::Driver { stream, source })
@@ -216,39 +211,33 @@ async fn drive(
     // The publisher ends when the last driver has let go of it.
     drop(starting);
 
-    let (mut stats, mut is_published) = (Stats::default(), false);
+    let mut stats = Stats::default();
     loop {
         tokio::select! {
             ended = drivers.join_next() => match ended {
                 Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
                 None => break,
             },
-            end = published(&mut publishing), if !is_published => {
-                end?;
-                is_published = true;
-            }
+            Some(ended) = publishing.join_next() => is_published(ended)?,
         }
     }
-    if !is_published {
-        if let Ok(end) = timeout(FAREWELL, published(&mut publishing)).await {
-            end?;
-        } else {
-            tracing::warn!(
-                "messages that an earlier process committed are not all published: they are kept, \
-                 and the next start goes on with them"
-            );
-        }
+    if stats.outbox > 0 {
+        tracing::warn!(
+            messages = stats.outbox,
+            "not all that is committed is published: it is kept, and the next start goes on with it"
+        );
+    } else if let Some(ended) = publishing.join_next().await {
+        is_published(ended)?;
     }
-    publishing.abort();
+    // What it still waits for is left to the next start.
+    publishing.abort_all();
     store.flush().await?;
     let held = if once { Some(Held::count(&**store).await?) } else { None };
     Ok(Report { stats, held })
 }
 
-async fn published(
-    publishing: &mut JoinHandle<Result<(), PublisherError>>,
-) -> Result<(), RunError> {
-    Ok(publishing.await.map_err(|_| RunError::PublisherGone)??)
+fn is_published(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {
+    Ok(ended.map_err(|_| RunError::PublisherGone)??)
 }
 
 /// The streams that are configured or that the store has data of, in order.

@@ -8,6 +8,9 @@ use crate::plan::{Blocked, Plan};
 use crate::producer::BLOCKED_KEY;
 use crate::rng::mix;
 
+/// Messages of an event, at most.
+pub(crate) const MESSAGES: u64 = 3;
+
 /// What a handler made of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Effect {
@@ -97,7 +100,8 @@ pub(crate) fn handle(
         1 => Change::Keep,
         _ => Change::Put(padded(plan, hash).into()),
     };
-    let messages = (0..(hash >> 8) % 4).map(|index| message(plan, hash, index)).collect();
+    let messages =
+        (0..(hash >> 8) % (MESSAGES + 1)).map(|index| message(plan, hash, index)).collect();
     let chance = mix(&[plan.seed, key, event.content(), 2]);
     Effect { state, messages, complete: chance % 1000 < u64::from(plan.handler.completes) }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) store: Storing,
     pub(crate) replay: Replaying,
     pub(crate) disturb: Disturbing,
+    /// A publication takes up to so long.
+    pub(crate) sink_stands: u64,
     /// Whether the source is finite and says so when it is at its end.
     pub(crate) once: bool,
     /// The source changes how many it delivers at a time.
@@ -163,6 +165,7 @@ impl Plan {
             store: Storing { latency: rng.pick(&[0, 2, 20]), ..Storing::default() },
             replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100 },
             disturb: Disturbing::default(),
+            sink_stands: 0,
             once: false,
             windows: false,
         }

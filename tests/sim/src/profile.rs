@@ -35,11 +35,12 @@ pub enum Profile {
     GoesBackFifo,
     Damaged,
     Windows,
+    StandingSink,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -66,6 +67,7 @@ impl Profile {
         Self::GoesBackFifo,
         Self::Damaged,
         Self::Windows,
+        Self::StandingSink,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -112,6 +114,7 @@ impl Profile {
             }
             Self::Late => late(plan, rng),
             Self::Windows => windows(plan, rng),
+            Self::StandingSink => standing_sink(plan, rng),
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => {
                 plan.producer.keys = 2;
@@ -245,6 +248,18 @@ fn two_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.moved = 500;
     plan.producer.astray = rng.pick(&[0, 0, 50]);
     disturbances(plan, rng, 2);
+}
+
+/// What is committed is not published for long, over many starts.
+fn standing_sink(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    tiny(plan, rng);
+    plan.settings.memory_budget = 4 << 20;
+    plan.settings.max_outbox = rng.pick(&[3, 10, 20]);
+    plan.producer.keys = rng.between(8, 20);
+    plan.producer.events = (10, 30);
+    plan.sink_stands = rng.pick(&[2_000, 20_000]);
+    crashes(plan, rng, 8);
 }
 
 fn late(plan: &mut Plan, rng: &mut Rng) {

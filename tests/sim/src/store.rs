@@ -242,9 +242,11 @@ impl Store {
         }
     }
 
-    /// Messages and letters that are not marked done, of all partitions.
-    pub(crate) fn outbox_len(&self) -> usize {
-        self.outbox.values().flatten().map(|(_, posts)| posts.len()).sum()
+    /// Messages and letters that are not marked done, of a partition or of all.
+    pub(crate) fn outbox_len(&self, partition: Option<u32>) -> usize {
+        let of = |it: &u32| partition.is_none_or(|partition| partition == *it);
+        let entries = self.outbox.iter().filter(|((partition, _), _)| of(partition));
+        entries.flat_map(|(_, entries)| entries.values()).map(Vec::len).sum()
     }
 }
 

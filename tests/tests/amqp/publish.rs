@@ -11,6 +11,7 @@ use lapin::types::AMQPValue;
 use ordain_servers::{Rabbit, RabbitOptions, Redis};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::host::Home;
+use ordain_tests::http::{get, ready};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
@@ -342,6 +343,50 @@ fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
     keys.sort();
     keys.dedup();
     ensure!(keys.len() == 300, "each is published once: {}", keys.len());
+    service.end()
+}
+
+/// What waits for a queue is no more after many starts than after one, and no end waits for it.
+#[test]
+fn starts_do_not_fill_the_outbox() -> Result<()> {
+    let rig = rig(Rabbit::start()?, "[runtime]\nrun_ahead = 10\n", "", "")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let events: Vec<_> = (0..3_000)
+        .map(|key| event(&format!("k{key}"), 1, &json!({ "do": "emit" })))
+        .collect::<Result<_>>()?;
+    rig.client.publish("cases", &events)?;
+    // Sixteen messages for each event that may be ahead, and those that were ahead then.
+    let most = 16 * 10 + 10;
+    let mut settled = 0;
+    for start in 0..4 {
+        if start > 0 {
+            service.kill()?;
+            service = Service::start(&rig.home, &["run"])?;
+        }
+        let address = ready(&mut service)?;
+        // It takes what it may within that time.
+        std::thread::sleep(Duration::from_secs(3));
+        let metrics = get(address, "/metrics")?.body;
+        let of =
+            |line: &&str| line.starts_with("ordain_events_total") && line.contains("\"effect\"");
+        let line = metrics.lines().find(of).context("how many are settled")?;
+        settled += line.rsplit(' ').next().context("a number")?.parse::<usize>()?;
+        ensure!((most - 10..=most).contains(&settled), "{settled} after start {start}");
+    }
+    service.end()?;
+    let log = service.stderr();
+    ensure!(log.contains("not all that is committed is published"), "{log}");
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    let mut keys: Vec<_> =
+        rig.client.take("out", 3_000)?.iter().map(|it| it.routing_key.to_string()).collect();
+    keys.sort();
+    keys.dedup();
+    ensure!(keys.len() == 3_000, "each is published once: {}", keys.len());
+    rig.until_empty()?;
     service.end()
 }
 

@@ -230,6 +230,17 @@ impl Sequencer {
         self.effects.push_back(Effect::Stop(stop));
     }
 
+    /// Messages that are committed and not published: commit, how many, bytes.
+    pub(super) fn left_over(&mut self, shard: u32, left: (u64, usize, usize)) {
+        if fault!(self, ForgetLeftOvers) {
+            return;
+        }
+        let Some(shard) = self.shards.get_mut(shard as usize) else { return };
+        self.outbox += left.1;
+        self.memory += left.2;
+        shard.outbox.push_back(left);
+    }
+
     pub(super) fn published(&mut self, shard: u32, through: u64) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         while let Some((_, messages, bytes)) =

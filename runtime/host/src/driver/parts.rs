@@ -36,6 +36,8 @@ pub struct Parts {
     pub publisher: mpsc::Sender<Job>,
     /// The partition as the publisher needs it.
     pub target: Arc<Target>,
+    /// What an earlier process left in the outbox, and is being published.
+    pub left_over: Vec<Input>,
     /// Completions come in here.
     pub inbox: mpsc::Receiver<Note>,
     /// Where events come from.

@@ -11,6 +11,7 @@ use crate::broker::{AmqpSink, Broker, BrokerError, Topology};
 use crate::config::{Loaded, Sink, Source};
 use crate::sink::Outlets;
 use crate::store::Store;
+use crate::told::Told;
 
 /// How long a start waits for a broker that does not answer.
 const START: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ async fn wait_for<T>(
     until: Instant,
     work: impl AsyncFn() -> Result<T, BrokerError>,
 ) -> Result<T, BrokerError> {
-    let mut told_at = None;
+    let mut told = Told::every(TELL_EVERY);
     loop {
         let reason = match work().await {
             Err(BrokerError::Away(reason)) if Instant::now() < until => reason,
@@ -76,8 +77,7 @@ async fn wait_for<T>(
             }
             done => return done,
         };
-        if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
-            told_at = Some(Instant::now());
+        if told.is_due() {
             tracing::warn!("the broker is not there yet, and is waited for: {reason}");
         }
         tokio::time::sleep(RETRY).await;

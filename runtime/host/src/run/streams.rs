@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
+use ordain_core::Input;
 use tokio::sync::{mpsc, watch};
 
 use super::{Handlers, RunError, numbering};
@@ -12,7 +13,7 @@ use crate::broker::Broker;
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Job, Publisher, PublisherError, Target};
+use crate::sink::{Job, Publisher, PublisherError, Room, Target};
 use crate::store::{Claimed, Partition, Store};
 
 /// What all partitions share while they are brought up.
@@ -32,8 +33,11 @@ pub(super) struct Starting<'a> {
 pub(super) struct Mine<'a> {
     name: &'a Name,
     stream: &'a Stream,
-    partition: Partition,
     claimed: Claimed,
+    target: Arc<Target>,
+    inbox: mpsc::Receiver<Note>,
+    /// What an earlier process left in the outbox, and is being published.
+    left_over: Vec<Input>,
 }
 
 /// Batches that may wait for the publisher: the sequencers let no more be unpublished.
@@ -92,9 +96,20 @@ impl<'a> Starting<'a> {
             for number in 0..stream.source.partitions() {
                 let partition = Partition { stream: name.shared(), number };
                 let claimed = self.store.claim(&partition).await?;
-                self.publish_left_overs(&mut publisher, &partition, &claimed, stream).await?;
-                mine.push(Mine { name, stream, partition, claimed });
+                let (tell, inbox) = mpsc::channel(INBOX);
+                let target = Arc::new(Target {
+                    partition,
+                    claim: claimed.claim,
+                    dead_letter: stream.dead_letter.as_ref().map(Name::shared),
+                    inbox: tell,
+                });
+                self.publish_left_overs(&mut publisher, &target, &claimed, stream).await?;
+                mine.push(Mine { name, stream, claimed, target, inbox, left_over: Vec::new() });
             }
+        }
+        // Some of it may be published by now.
+        for mine in &mut mine {
+            mine.left_over = publisher.take_left_over(&mine.target);
         }
         Ok((!*self.shutdown.borrow()).then_some((mine, publisher)))
     }
@@ -102,21 +117,19 @@ impl<'a> Starting<'a> {
     async fn publish_left_overs(
         &self,
         publisher: &mut Publisher,
-        partition: &Partition,
+        target: &Arc<Target>,
         claimed: &Claimed,
         stream: &Stream,
     ) -> Result<(), RunError> {
-        let target = Arc::new(Target {
-            partition: partition.clone(),
-            claim: claimed.claim,
-            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
-            inbox: None,
-        });
+        let config = &self.loaded.config;
+        let settings = config.settings(stream, &share(config, stream, 0, None));
+        // As much as that may be in memory when a process dies, and some more.
+        let room = Room { messages: 2 * settings.max_outbox, bytes: 2 * settings.memory_budget };
         let stop = || *self.shutdown.borrow();
-        let left = publisher.publish_left_overs(&target, claimed, &stop).await?;
+        let left = publisher.publish_left_overs(target, claimed, room, &stop).await?;
         if left > 0 {
             tracing::info!(
-                stream = &*partition.stream,
+                stream = &*target.partition.stream,
                 messages = left,
                 "publishing what an earlier process committed and did not publish"
             );
@@ -127,15 +140,13 @@ impl<'a> Starting<'a> {
     /// Everything that a partition's driver needs.
     pub(super) async fn parts(
         &mut self,
-        mine: Mine<'a>,
+        Mine { name, stream, claimed, target, inbox, left_over }: Mine<'a>,
         handlers: &Handlers,
     ) -> Result<(Parts, Arc<Progress>), RunError> {
-        let Mine { name, stream, partition, claimed } = mine;
         let config = &self.loaded.config;
         let handler = Arc::clone(&handlers.active[&*stream.handler]);
         let version = Some(handler.version().clone());
-        let (done, inbox) = mpsc::channel(INBOX);
-        let publish = done.clone();
+        let (done, partition) = (target.inbox.clone(), target.partition.clone());
         let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
         for (sink, config) in &config.sinks {
             if let Sink::Amqp(config) = config {
@@ -149,12 +160,6 @@ impl<'a> Starting<'a> {
             // If the driver is gone, nobody needs it.
             Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
         );
-        let target = Target {
-            partition: partition.clone(),
-            claim: claimed.claim,
-            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
-            inbox: Some(publish),
-        };
         let settings = config.settings(stream, &share(config, stream, partition.number, version));
         let progress = Arc::new(Progress::new(partition.clone()));
         let (source, checkpoint) = self.source(name, stream, &settings, &progress).await?;
@@ -165,7 +170,8 @@ impl<'a> Starting<'a> {
             store: Arc::clone(self.store),
             turns,
             publisher: self.jobs.clone(),
-            target: Arc::new(target),
+            target,
+            left_over,
             inbox,
             source,
             checkpoint,

@@ -6,14 +6,16 @@
 //! same order as its content. Exchanges are tasks of their own: what one does not take holds up its
 //! own shard, until the outbox is full, and no other, except that marks of a file are noted in order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::PublisherError;
 use super::outlets::{Outlets, Stop, WRITE_BYTES};
@@ -21,13 +23,16 @@ use super::runs::{Run, Runs};
 use crate::broker::Published;
 use crate::driver::Note;
 use crate::store::{Claim, Claimed, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
+use crate::told::Told;
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
-/// Left-overs of a shard that wait for an exchange, in runs, before no more of it are read.
-const LEFT_OVERS: usize = 16;
 /// Confirmations that are looked at together.
 const CONFIRMED: usize = 256;
+/// Between two looks whether a start that waits is to end.
+const LOOK: Duration = Duration::from_millis(200);
+/// Between two warnings that a start waits.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A partition as the publisher needs it.
 pub struct Target {
@@ -37,9 +42,8 @@ pub struct Target {
     pub claim: Claim,
     /// The sink of its stream's dead letters, if they are forwarded.
     pub dead_letter: Option<Arc<str>>,
-    /// Who is told when everything of a shard up to a commit is published and marked done; of what an
-    /// earlier process committed, nobody.
-    pub inbox: Option<mpsc::Sender<Note>>,
+    /// Who is told when everything of a shard up to a commit is published and marked done.
+    pub inbox: mpsc::Sender<Note>,
 }
 
 /// A committed batch with something to publish.
@@ -57,20 +61,31 @@ pub struct Publisher {
     store: Arc<dyn Store>,
     outlets: Outlets,
     runs: Runs,
-    /// Shards of which not all is read that an earlier process committed and did not publish.
-    left_overs: HashMap<(Partition, u32), LeftOvers>,
+    /// Of partitions that nobody drives yet.
+    left_overs: Vec<LeftOver>,
     exchanges: JoinSet<()>,
     published: UnboundedReceiver<Published>,
+    /// Of those that were received.
+    confirmed: Vec<Published>,
 }
 
-/// What an earlier process left in a shard, up to its last commit.
-struct LeftOvers {
+/// Messages that an earlier process committed and that are not marked done.
+struct LeftOver {
     target: Arc<Target>,
-    /// Read up to here.
-    after: u64,
-    last: u64,
-    /// What comes behind them.
-    jobs: Vec<Job>,
+    shard: u32,
+    /// The last commit that they are of.
+    through: u64,
+    messages: usize,
+    bytes: usize,
+}
+
+/// How much may wait to be published.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Messages and dead letters.
+    pub messages: usize,
+    /// Bytes of them.
+    pub bytes: usize,
 }
 
 impl Publisher {
@@ -78,136 +93,161 @@ impl Publisher {
     pub fn new(store: Arc<dyn Store>, mut outlets: Outlets) -> Self {
         let (tell, published) = mpsc::unbounded_channel();
         let exchanges = outlets.start(&tell);
-        let (runs, left_overs) = (Runs::default(), HashMap::new());
-        Self { store, outlets, runs, left_overs, exchanges, published }
+        let (runs, left_overs, confirmed) = (Runs::default(), Vec::new(), Vec::new());
+        Self { store, outlets, runs, left_overs, exchanges, published, confirmed }
     }
 
     /// Publishes what an earlier process committed in a partition and did not publish, before
     /// anything new of the same shards; how many messages. It gives up when `stop` says so. What an
-    /// exchange has not confirmed goes on later, and so does what is behind much of it.
+    /// exchange has not confirmed goes on later, as far as there is room for it.
     pub async fn publish_left_overs(
         &mut self,
         target: &Arc<Target>,
         claimed: &Claimed,
+        room: Room,
         stop: Stop<'_>,
     ) -> Result<u64, PublisherError> {
-        let mut published = 0;
+        let mut read = 0;
         for (shard, last) in (0..).zip(&claimed.commits) {
-            let target = Arc::clone(target);
-            let left = LeftOvers { target, after: 0, last: *last, jobs: Vec::new() };
-            published += self.read_left_overs(shard, left, stop).await?;
+            let mut after = 0;
+            while !stop() {
+                self.wait_for_room(target, room, stop).await;
+                let found = self.store.outbox(&target.partition, shard, after, GROUP).await?;
+                let entries = found.iter().take_while(|entry| entry.number <= *last);
+                let Some(left) = self.encode_left_over(target, shard, entries)? else { break };
+                after = left.through;
+                read += left.messages as u64;
+                self.left_overs.push(left);
+                self.end_run(Arc::clone(target), shard, after, stop).await?;
+                self.outlets.sync(stop).await?;
+                self.settle_left_overs().await;
+            }
         }
-        Ok(published)
+        Ok(read)
     }
 
-    /// Reads what is left over of a shard, as far as not too much of it waits.
-    async fn read_left_overs(
-        &mut self,
-        shard: u32,
-        mut left: LeftOvers,
-        stop: Stop<'_>,
-    ) -> Result<u64, PublisherError> {
-        let target = Arc::clone(&left.target);
-        let Target { partition, dead_letter, .. } = &*target;
-        let (stream, dead_letter) = (&partition.stream, dead_letter.as_deref());
-        let mut read = 0;
+    /// Waits until less of a partition waits for exchanges.
+    async fn wait_for_room(&mut self, target: &Arc<Target>, room: Room, stop: Stop<'_>) {
+        let mut told = Told::every(TELL_EVERY);
         loop {
-            if self.runs.of(partition, shard) >= LEFT_OVERS || stop() {
-                self.left_overs.insert((partition.clone(), shard), left);
-                return Ok(read);
+            let waits = self.left_overs.iter().filter(|it| Arc::ptr_eq(&it.target, target));
+            let (messages, bytes) =
+                waits.fold((0, 0), |sum, it| (sum.0 + it.messages, sum.1 + it.bytes));
+            if (messages < room.messages && bytes < room.bytes) || stop() {
+                return;
             }
-            let mut entries = self.store.outbox(partition, shard, left.after, GROUP).await?;
-            entries.retain(|entry| entry.number <= left.last);
-            let Some(last) = entries.last() else { break };
-            left.after = last.number;
-            let run = self.runs.number();
-            for OutboxEntry { messages, letters, .. } in &entries {
-                read += (messages.len() + letters.len()) as u64;
-                for message in messages {
-                    self.outlets.message(run, stream, message)?;
-                }
-                for letter in letters {
-                    self.outlets.letter(run, stream, dead_letter, letter)?;
-                }
+            if told.is_due() {
+                tracing::warn!(
+                    stream = &*target.partition.stream,
+                    messages,
+                    bytes,
+                    "more than `run_ahead` or `memory_budget` allow was committed and not \
+                     published; the start waits until some of it is"
+                );
             }
-            self.end_run(Arc::clone(&target), shard, left.after, stop).await?;
-            self.outlets.sync(stop).await?;
-            self.settle().await;
+            // From time to time it looks whether the end was asked for.
+            if timeout(LOOK, self.news()).await.is_ok() {
+                self.settle_left_overs().await;
+            }
         }
-        self.publish(left.jobs, stop).await?;
-        Ok(read)
+    }
+
+    fn encode_left_over<'a>(
+        &mut self,
+        target: &Arc<Target>,
+        shard: u32,
+        entries: impl Iterator<Item = &'a OutboxEntry>,
+    ) -> Result<Option<LeftOver>, PublisherError> {
+        let (run, stream) = (self.runs.number(), &target.partition.stream);
+        let mut left =
+            LeftOver { target: Arc::clone(target), shard, through: 0, messages: 0, bytes: 0 };
+        for OutboxEntry { number, messages, letters } in entries {
+            left.through = *number;
+            left.messages += messages.len() + letters.len();
+            for message in messages {
+                left.bytes += message.emitted.message.memory();
+                self.outlets.message(run, stream, message)?;
+            }
+            for letter in letters {
+                left.bytes += letter.memory();
+                self.outlets.letter(run, stream, target.dead_letter.as_deref(), letter)?;
+            }
+        }
+        Ok((left.through > 0).then_some(left))
+    }
+
+    /// Marks done what is, before anybody drives the partitions.
+    async fn settle_left_overs(&mut self) {
+        let done = self.runs.take_done();
+        self.mark_done(&done).await;
+        for run in done {
+            let is_done = |it: &LeftOver| {
+                Arc::ptr_eq(&it.target, &run.target)
+                    && it.shard == run.shard
+                    && it.through <= run.through
+            };
+            self.left_overs.retain(|it| !is_done(it));
+        }
+    }
+
+    /// What is left over of a partition, for whoever drives it. From then on [`Publisher::run`] tells
+    /// when it is published.
+    pub fn take_left_over(&mut self, target: &Arc<Target>) -> Vec<Input> {
+        let of = self.left_overs.extract_if(.., |it| Arc::ptr_eq(&it.target, target));
+        let input = |it: LeftOver| Input::LeftOver {
+            shard: it.shard,
+            through: it.through,
+            messages: it.messages,
+            bytes: it.bytes,
+        };
+        of.map(input).collect()
     }
 
     /// Publishes until all who give jobs have gone, and everything is published.
     pub async fn run(mut self, mut jobs: mpsc::Receiver<Job>) -> Result<(), PublisherError> {
-        // The end waits for what is committed, within its grace.
-        let never = &|| false;
-        let (mut group, mut confirmed) = (Vec::with_capacity(GROUP), Vec::new());
+        let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
-        while is_open || !self.runs.is_empty() || !self.left_overs.is_empty() {
+        while is_open || !self.runs.is_empty() {
             tokio::select! {
                 taken = jobs.recv_many(&mut group, GROUP), if is_open => {
                     is_open = taken > 0;
-                    let jobs = group.drain(..).filter_map(|job| self.behind_left_overs(job));
-                    let jobs: Vec<Job> = jobs.collect();
-                    self.publish(jobs, never).await?;
+                    self.publish(&mut group).await?;
                 }
-                _ = self.published.recv_many(&mut confirmed, CONFIRMED),
-                    if !self.exchanges.is_empty() =>
-                {
-                    for (run, count) in confirmed.drain(..) {
-                        self.runs.confirmed(run, count);
-                    }
-                    self.settle().await;
-                }
-                Some(ended) = self.exchanges.join_next() => {
-                    if let Err(panic) = ended {
-                        resume_unwind(panic.into_panic());
-                    }
-                }
-            }
-            self.go_on_with_left_overs(never).await?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a job that comes behind left-overs of its shard.
-    fn behind_left_overs(&mut self, job: Job) -> Option<Job> {
-        if self.left_overs.is_empty() {
-            return Some(job);
-        }
-        let of = (job.target.partition.clone(), job.batch.shard);
-        match self.left_overs.get_mut(&of) {
-            Some(left) => left.jobs.push(job),
-            None => return Some(job),
-        }
-        None
-    }
-
-    async fn go_on_with_left_overs(&mut self, stop: Stop<'_>) -> Result<(), PublisherError> {
-        let of = self.left_overs.keys();
-        let has_room: Vec<_> =
-            of.filter(|(of, shard)| self.runs.of(of, *shard) < LEFT_OVERS).cloned().collect();
-        for of in has_room {
-            if let Some(left) = self.left_overs.remove(&of) {
-                self.read_left_overs(of.1, left, stop).await?;
+                () = self.news() => self.settle().await,
             }
         }
         Ok(())
     }
 
-    async fn publish(&mut self, jobs: Vec<Job>, stop: Stop<'_>) -> Result<(), PublisherError> {
-        let mut jobs = jobs.into_iter().peekable();
+    /// Waits until exchanges have confirmed something, and notes it.
+    async fn news(&mut self) {
+        tokio::select! {
+            _ = self.published.recv_many(&mut self.confirmed, CONFIRMED),
+                if !self.exchanges.is_empty() =>
+            {
+                for (run, count) in self.confirmed.drain(..) {
+                    self.runs.confirmed(run, count);
+                }
+            }
+            Some(Err(panic)) = self.exchanges.join_next() => resume_unwind(panic.into_panic()),
+            else => std::future::pending().await,
+        }
+    }
+
+    async fn publish(&mut self, jobs: &mut Vec<Job>) -> Result<(), PublisherError> {
+        // The end waits for what is committed, within its grace.
+        let never = &|| false;
+        let mut jobs = jobs.drain(..).peekable();
         while let Some(Job { target, batch, applied }) = jobs.next() {
             self.encode_batch(&target, &batch, &applied)?;
             let same = jobs.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
             if !same || self.outlets.encoded() >= WRITE_BYTES {
-                self.end_run(target, batch.shard, batch.number, stop).await?;
+                self.end_run(target, batch.shard, batch.number, never).await?;
             }
         }
-        self.outlets.sync(stop).await?;
+        self.outlets.sync(never).await?;
         self.settle().await;
         Ok(())
     }
@@ -230,10 +270,8 @@ impl Publisher {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
         for Run { target, shard, through, .. } in done {
-            if let Some(inbox) = &target.inbox {
-                // A driver always takes what is there. If it is gone, nobody needs it.
-                let _ = inbox.send(Note::Input(Input::Published { shard, through })).await;
-            }
+            // A driver always takes what is there. If it is gone, nobody needs it.
+            let _ = target.inbox.send(Note::Input(Input::Published { shard, through })).await;
         }
     }
 

@@ -57,11 +57,6 @@ impl Runs {
         self.pending.is_empty()
     }
 
-    /// How many runs of a shard are not done.
-    pub(super) fn of(&self, partition: &Partition, shard: u32) -> usize {
-        self.lines.get(&Line::Shard(partition.clone(), shard)).map_or(0, VecDeque::len)
-    }
-
     /// Adds the run that was gathered.
     pub(super) fn push(&mut self, run: Run) {
         for line in run.lines() {

@@ -54,6 +54,7 @@ use super::{
     Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
     Store, StoreError, StoredLetter,
 };
+use crate::told::Told;
 
 /// Events of a batch at most, of which each adds up to ten values to the one write of a commit: more
 /// than its script can hand over at once (`MOST` in `scripts/commit.lua`) must never come together.
@@ -112,7 +113,7 @@ impl Redis {
     /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
     /// at most for servers that do not answer.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
-        let (started, mut told_at) = (Instant::now(), None);
+        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
         loop {
             let error = match Self::try_open(&options).await {
                 Ok(store) => return Ok(store),
@@ -124,8 +125,7 @@ impl Redis {
             if started.elapsed() >= options.patience.map_or(START, |it| it.min(START)) {
                 return Err(at(&options.address, error));
             }
-            if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
-                told_at = Some(Instant::now());
+            if told.is_due() {
                 tracing::warn!(
                     "the store at {} is not there yet, and is waited for: {reason}",
                     options.address

@@ -30,7 +30,7 @@ impl Checker {
         }
         self.fates(unacknowledged, store);
         // What is made again is in the outbox once more, until something after it is published.
-        if store.outbox_len() > 0 && self.times_back == 0 {
+        if store.outbox_len(None) > 0 && self.times_back == 0 {
             self.broke("publishing", "the outbox is not empty".into());
         }
         self.all_published();

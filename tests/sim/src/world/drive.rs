@@ -75,7 +75,7 @@ impl World {
             self.checker.broke("livelock", format!("a timeout at {now} passes, and never goes"));
         }
         let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
-        self.checker.drained(id, &stats, credit, &self.store);
+        self.checker.drained(id, owner.partition, &stats, credit, &self.store);
         if owner.has_drained(self.now) {
             self.bury(id, owner.partition);
             return;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ordain_core::{Sequencer, Version};
+use ordain_core::{Input, Sequencer, Version};
 
 use super::{What, World};
 use crate::source::Connection;
@@ -45,14 +45,6 @@ impl World {
     /// Claims a partition and starts a sequencer for it. Left-overs are published first.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
-        for shard in 0..self.plan.settings.shards {
-            for (number, posts) in self.store.outbox(partition, shard) {
-                for post in &posts {
-                    self.checker.published(post);
-                }
-                self.store.outbox_done(partition, shard, number);
-            }
-        }
         // It goes back only as far as to the claim of its owner.
         self.past = None;
         self.owners_born += 1;
@@ -69,6 +61,7 @@ impl World {
         if let Some(fault) = self.fault {
             sequencer.inject(fault);
         }
+        let published_at = self.leave_over(id, partition, clock, &mut sequencer);
         let open_at = self.now + self.rng.below(50);
         let owner = Owner {
             partition,
@@ -77,7 +70,7 @@ impl World {
             connection: self.sources[partition as usize].connect(open_at),
             clock,
             version: self.version.clone(),
-            published_at: BTreeMap::new(),
+            published_at,
             dies_after: None,
             drains_until: None,
             spins: 0,
@@ -89,5 +82,33 @@ impl World {
         self.partitions_of.insert(id, partition);
         self.current[partition as usize] = Some(id);
         self.plan_at(0, What::Wake(id));
+    }
+
+    /// What an earlier owner committed is published, or left for later where the sink stands; until
+    /// when, by shard.
+    fn leave_over(
+        &mut self,
+        id: u64,
+        partition: u32,
+        clock: u64,
+        sequencer: &mut Sequencer,
+    ) -> BTreeMap<u32, u64> {
+        let mut published_at = BTreeMap::new();
+        for shard in 0..self.plan.settings.shards {
+            let wait = self.sink_latency();
+            for (number, posts) in self.store.outbox(partition, shard) {
+                if wait == 0 {
+                    posts.iter().for_each(|post| self.checker.published(post));
+                    self.store.outbox_done(partition, shard, number);
+                    continue;
+                }
+                let messages = posts.len();
+                let left = Input::LeftOver { shard, through: number, messages, bytes: messages };
+                sequencer.handle(clock + self.now, left);
+                published_at.insert(shard, self.now + wait);
+                self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
+            }
+        }
+        published_at
     }
 }

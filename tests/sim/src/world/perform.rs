@@ -72,11 +72,19 @@ impl World {
             return;
         }
         let (shard, number) = (batch.shard, batch.number);
-        let earliest = self.now + self.latency();
+        let earliest = self.now + self.latency() + self.sink_latency();
         let last = owner.published_at.entry(shard).or_default();
         *last = earliest.max(*last);
         let wait = *last - self.now;
         self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
+    }
+
+    /// How long a sink stands before it takes something.
+    pub(super) fn sink_latency(&mut self) -> u64 {
+        match self.plan.sink_stands {
+            0 => 0,
+            longest => self.rng.below(longest + 1),
+        }
     }
 
     /// An owner stops only where a newer one has claimed.

@@ -187,6 +187,9 @@ fn input() -> impl Strategy<Value = Input> {
             .prop_map(|(token, found, again)| Input::Replayed { token, found, again }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
+        1 => (0..3u32, 0..9u64, 0..9usize, 0..999usize).prop_map(|(shard, through, messages, bytes)| {
+            Input::LeftOver { shard, through, messages, bytes }
+        }),
         3 => (0..3u32, 0..9u64)
             .prop_map(|(shard, through)| Input::Published { shard, through }),
         1 => version().prop_map(Input::VersionChanged),

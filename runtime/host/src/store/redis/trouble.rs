@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::address::Address;
+use crate::told::Told;
 
 /// Between two warnings.
 pub(super) const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -19,22 +20,30 @@ pub(super) struct Trouble {
     open: Mutex<Open>,
 }
 
-#[derive(Default)]
 struct Open {
     questions: HashSet<String>,
-    told_at: Option<Instant>,
+    told: Told,
+}
+
+impl Open {
+    fn new() -> Self {
+        Self { questions: HashSet::new(), told: Told::every(TELL_EVERY) }
+    }
 }
 
 impl Trouble {
     pub(super) fn new(address: &Address) -> Self {
-        Self { address: address.clone(), any: AtomicBool::new(false), open: Mutex::default() }
+        Self {
+            address: address.clone(),
+            any: AtomicBool::new(false),
+            open: Mutex::new(Open::new()),
+        }
     }
 
     /// This was not done, and is asked again.
     pub(super) fn tell(&self, question: String, reason: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            open.told_at = Some(Instant::now());
+        if open.told.is_due() {
             tracing::warn!(
                 "the store at {} has not done what it was asked ({question}), and is asked again: \
                  {reason}",
@@ -53,7 +62,7 @@ impl Trouble {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.questions.remove(&question()) && open.questions.is_empty() {
             self.any.store(false, Ordering::Relaxed);
-            open.told_at = None;
+            *open = Open::new();
             tracing::info!("the store at {} does again what it is asked", self.address);
         }
     }

@@ -4,6 +4,7 @@
 use ordain_core::{Stats, shard_of};
 
 use super::super::{Checker, at};
+use crate::handler::MESSAGES;
 use crate::store::Store;
 
 /// Bytes that may be held beyond the budget: what came with the last deliveries and turns before
@@ -12,13 +13,21 @@ const SLACK: usize = 64 << 10;
 
 impl Checker {
     /// An owner has nothing more to ask for at this time.
-    pub(crate) fn drained(&mut self, owner: u64, stats: &Stats, credit: usize, store: &Store) {
+    pub(crate) fn drained(
+        &mut self,
+        owner: u64,
+        partition: u32,
+        stats: &Stats,
+        credit: usize,
+        store: &Store,
+    ) {
         let settings = &self.plan.settings;
-        let mut batches = settings.batch_events * 3;
+        // What was ahead when the outbox became full.
+        let mut ahead = settings.run_ahead * MESSAGES as usize;
         if settings.forward_letters {
             // One of each shard may be under way, with as many letters as it has events.
             let batch = settings.batch_events + settings.quantum + settings.lane_buffer;
-            batches += settings.shards as usize * (batch + settings.gap.max_width as usize);
+            ahead += settings.shards as usize * (batch + settings.gap.max_width as usize);
         }
         let bounds = [
             ("lanes", stats.lanes, settings.max_lanes),
@@ -27,12 +36,19 @@ impl Checker {
             ("events ahead", stats.ahead, settings.run_ahead),
             ("turns", stats.turns, settings.max_turns),
             ("loads", stats.loads, settings.max_loads),
-            ("messages unpublished", stats.outbox, settings.max_outbox + batches),
+            ("messages unpublished", stats.outbox, settings.max_outbox + ahead),
         ];
         for (what, is, limit) in bounds {
             if is > limit {
                 return self.broke("I7", format!("{is} {what}, {limit} allowed"));
             }
+        }
+        let outbox = store.outbox_len(Some(partition));
+        let limit = settings.max_outbox + ahead;
+        // What is made again is there once more.
+        if outbox > limit && self.times_back == 0 {
+            let detail = format!("{outbox} messages in the store's outbox, {limit} allowed");
+            return self.broke("I7", detail);
         }
         if stats.outbox < settings.max_outbox && !self.incomplete {
             self.written_down(owner, store);
