@@ -4,8 +4,9 @@
 //! `topology` declares queues.
 //! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
-//! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes by a `link`; `flight` has those that are on their way,
-//! `held` those that nobody takes, of which `complaints` tell. Nothing here decides what becomes of an event: that a delivery is
+//! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes
+//! by a `link`; `flight` has those that are on their way, `held` those that nobody takes, of which
+//! `complaints` tell. Nothing here decides what becomes of an event: that a delivery is
 //! acknowledged, and which, is said by the sequencer.
 
 mod complaints;

@@ -290,14 +290,15 @@ impl Driver {
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let never = Instant::now() + Duration::from_hours(1);
         let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
-        let farewell = self.unpublished.map(|(_, since)| since + FAREWELL);
-        let farewell = farewell.filter(|at| *at > Instant::now());
+        // Once it has come, only the store is waited for.
+        let farewell = self.unpublished.filter(|_| self.sequencer.drained() && !self.ending);
+        let farewell = farewell.map(|(_, since)| since + FAREWELL);
         [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
     }
 
     fn is_over(&mut self, once: bool, draining: bool) -> bool {
         if draining {
-            return self.sequencer.drained() && self.is_published();
+            return self.sequencer.drained() && self.needs_no_sink();
         }
         if self.source_failed.is_some() {
             return self.waiting.is_empty() && self.taken.is_empty();
@@ -305,8 +306,8 @@ impl Driver {
         once && self.progress.ended() && self.sequencer.quiescent()
     }
 
-    /// Whether all is published, or has not become less for long.
-    fn is_published(&mut self) -> bool {
+    /// Whether all is published, or nothing more has been for long.
+    fn needs_no_sink(&mut self) -> bool {
         let left = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
         let since = if left == before { since } else { Instant::now() };

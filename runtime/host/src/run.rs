@@ -218,7 +218,7 @@ async fn drive(
                 Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
                 None => break,
             },
-            Some(ended) = publishing.join_next() => is_published(ended)?,
+            Some(ended) = publishing.join_next() => publisher_ended(ended)?,
         }
     }
     if stats.outbox > 0 {
@@ -227,7 +227,7 @@ async fn drive(
             "not all that is committed is published: it is kept, and the next start goes on with it"
         );
     } else if let Some(ended) = publishing.join_next().await {
-        is_published(ended)?;
+        publisher_ended(ended)?;
     }
     // What it still waits for is left to the next start.
     publishing.abort_all();
@@ -236,7 +236,7 @@ async fn drive(
     Ok(Report { stats, held })
 }
 
-fn is_published(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {
+fn publisher_ended(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {
     Ok(ended.map_err(|_| RunError::PublisherGone)??)
 }
 

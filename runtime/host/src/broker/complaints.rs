@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::encode::Outgoing;
 use super::flight::Fate;
+use super::held::Held;
 use super::link::Exchange;
 use crate::text::clean;
 use crate::told::Told;
@@ -17,14 +18,14 @@ pub(super) struct Complaints {
     exchange: Exchange,
     away: Told,
     not_taken: Told,
-    refused: Told,
+    refused_again: Told,
     silence: Told,
 }
 
 impl Complaints {
     pub(super) fn new(exchange: Exchange) -> Self {
         let told = || Told::every(TELL_EVERY);
-        Self { exchange, away: told(), not_taken: told(), refused: told(), silence: told() }
+        Self { exchange, away: told(), not_taken: told(), refused_again: told(), silence: told() }
     }
 
     /// Nothing is published now.
@@ -39,7 +40,7 @@ impl Complaints {
     }
 
     /// One came back, or the broker said no, with others held before.
-    pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: usize) {
+    pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: &Held) {
         if !self.not_taken.is_due() {
             return;
         }
@@ -56,21 +57,25 @@ impl Complaints {
         };
         tracing::error!(
             sink = self.exchange.sink,
-            held = held + 1,
+            held = held.len() + 1,
             "messages are not published; they are kept and tried again, and those of other keys go \
              on: {reason}"
         );
     }
 
-    /// The broker has closed the channel because of one.
-    pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: usize) {
-        if !self.refused.is_due() {
-            return;
+    /// The broker has closed the channel because of one that was tried again.
+    pub(super) fn refused_again(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
+        if self.refused_again.is_due() {
+            self.refused(outgoing, reason, held);
         }
+    }
+
+    /// The same of a new one, which is always told: each costs a channel, so that there are few.
+    pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
             sink = self.exchange.sink,
-            held = held + 1,
+            held = held.len() + 1,
             id = &*clean(&id),
             bytes = outgoing.body.bytes().len(),
             "the broker refuses a message; it is kept and tried again, and those of other keys go \
@@ -79,14 +84,14 @@ impl Complaints {
     }
 
     /// The broker says nothing of one, though it confirms later ones.
-    pub(super) fn silence(&mut self, outgoing: &Outgoing, held: usize) {
+    pub(super) fn silence(&mut self, outgoing: &Outgoing, held: &Held) {
         if self.silence.is_due() {
             tracing::error!(
                 sink = self.exchange.sink,
-                held = held + 1,
+                held = held.len() + 1,
                 "the broker neither takes nor refuses messages of the exchange {:?} with the routing \
-                 key {:?}; they are kept and tried again, and those of other keys go on: has a queue \
-                 there no leader?",
+                 key {:?}; they are kept and tried again, and those of other keys go on: is a queue \
+                 there without a leader?",
                 self.exchange.name,
                 outgoing.routing_key.as_str()
             );

@@ -37,6 +37,13 @@ pub(super) enum Fate {
     Nacked,
 }
 
+impl Fate {
+    /// By the confirmation alone: where something came back, that is told besides.
+    pub(super) fn of(confirmation: &Confirmation) -> Self {
+        if confirmation.is_ack() { Self::Taken } else { Self::Nacked }
+    }
+}
+
 /// The confirmation of a message, to come.
 pub(super) type Confirm<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
@@ -45,8 +52,14 @@ pub(super) type Confirm<'a> =
 #[derive(Debug)]
 pub(super) struct Strange;
 
-/// What is settled, and what is given up.
-type Overtaken = (Vec<(Item, Fate)>, Vec<Item>);
+/// What is found out at a look.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Those whose fate is known, in order.
+    pub(super) settled: Vec<(Item, Fate)>,
+    /// Those that are given up, in order.
+    pub(super) silent: Vec<Item>,
+}
 
 struct Sent<'a> {
     item: Item,
@@ -59,25 +72,39 @@ struct Sent<'a> {
     overtaken: Option<Instant>,
 }
 
-/// The messages; numbers count from the first one whose fate is not known.
-#[derive(Default)]
+/// The messages, of which none is settled.
 pub(super) struct Flight<'a> {
     sent: VecDeque<Sent<'a>>,
     /// Bytes of their bodies.
     bytes: usize,
     /// How many are confirmed, one after the other.
     confirmed: usize,
-    /// The fate of so many is known ...
-    known: usize,
-    /// ... once so many are confirmed.
+    /// All are looked at once so many are.
     after: usize,
+    /// When one was confirmed last, or sent while there was no other.
+    heard: Instant,
     /// Confirmations of messages that were given up: one may come yet, and tell of another message.
     late: Vec<Confirm<'a>>,
     /// Something came back that was not sent.
     strange: bool,
 }
 
+/// Messages that are given up, at most, before a channel is not worth keeping.
+const LATE: usize = 1_024;
+
 impl<'a> Flight<'a> {
+    pub(super) fn new() -> Self {
+        Self {
+            sent: VecDeque::new(),
+            bytes: 0,
+            confirmed: 0,
+            after: 0,
+            heard: Instant::now(),
+            late: Vec::new(),
+            strange: false,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.sent.len()
     }
@@ -90,10 +117,30 @@ impl<'a> Flight<'a> {
         self.bytes
     }
 
+    /// How many the broker has not confirmed, as far as was seen, those that are given up too.
+    pub(super) fn open(&self) -> usize {
+        self.sent.iter().filter(|it| it.confirm.is_some()).count() + self.late.len()
+    }
+
+    /// Whether nothing was confirmed for so long, or nothing ever is of many.
+    pub(super) fn is_silent(&self, patience: Duration) -> bool {
+        let is_silent = !self.sent.is_empty() && self.heard.elapsed() > patience;
+        is_silent || self.late.len() > LATE
+    }
+
+    /// The silence has a reason that is no message's.
+    pub(super) fn excuse(&mut self) {
+        self.heard = Instant::now();
+        self.sent.iter_mut().for_each(|it| it.overtaken = None);
+    }
+
     /// Adds a message, and hands it over here and now, behind those before it. That it is written
     /// is not waited for: so many messages go into one write.
     pub(super) fn send(&mut self, item: Item, mut confirm: Confirm<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
+        if self.sent.is_empty() {
+            self.heard = Instant::now();
+        }
         let ready = confirm.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(ready) = ready {
             confirm = Box::pin(std::future::ready(ready));
@@ -137,8 +184,9 @@ impl<'a> Flight<'a> {
             }
         };
         self.sent[at].confirm = None;
-        if !confirmation.is_ack() {
-            self.sent[at].fate = Fate::Nacked;
+        self.heard = Instant::now();
+        if self.sent[at].fate != Fate::Returned {
+            self.sent[at].fate = Fate::of(&confirmation);
         }
         if let Some(returned) = confirmation.take_message() {
             self.came_back(&returned.delivery);
@@ -152,24 +200,6 @@ impl<'a> Flight<'a> {
             Some(sent) => sent.fate = Fate::Returned,
             None => self.strange = true,
         }
-    }
-
-    /// Takes out those whose fate is known by now, in order. Fails as [`overtaken`](Self::overtaken)
-    /// does.
-    pub(super) fn settled(&mut self) -> Result<Vec<(Item, Fate)>, Strange> {
-        if self.confirmed < self.after {
-            return Ok(Vec::new());
-        }
-        // Later ones that are confirmed already may tell of earlier ones.
-        self.look_ahead()?;
-        let is_all = self.confirmed == self.sent.len();
-        let settled = if is_all { self.confirmed } else { self.known };
-        self.known = self.confirmed - settled;
-        self.after = self.sent.len() - settled;
-        self.confirmed -= settled;
-        let settled: Vec<_> = self.sent.drain(..settled).map(|it| (it.item, it.fate)).collect();
-        self.bytes -= settled.iter().map(|it| it.0.outgoing.body.bytes().len()).sum::<usize>();
-        Ok(settled)
     }
 
     /// Sees what is confirmed, of all.
@@ -192,48 +222,58 @@ impl<'a> Flight<'a> {
         if self.strange { Err(Strange) } else { Ok(()) }
     }
 
-    /// Where one that is not confirmed keeps the later ones from being [settled](Self::settled): takes
-    /// out those of them whose fate is known, and gives up those that were overtaken so long ago.
+    /// Takes out those whose fate is known by now, when it is worth a look at all. Fails as
+    /// [`look`](Self::look) does.
+    pub(super) fn settled(&mut self) -> Result<Vec<(Item, Fate)>, Strange> {
+        if self.confirmed < self.after {
+            return Ok(Vec::new());
+        }
+        Ok(self.look(Duration::MAX)?.settled)
+    }
+
+    /// Takes out those whose fate is known, and gives up those that others have overtaken so long ago.
     ///
-    /// Those that were seen confirmed the last time are known if none has come back that was not: for
+    /// Those that were seen confirmed at the last look are known if none has come back that was not: for
     /// what the library has not told of a message it has told of another one, which came back too,
     /// whose own confirmation came later.
     ///
     /// Fails where something came back that was not sent: then nothing that is here can be relied on,
     /// and nothing is taken out.
-    pub(super) fn overtaken(&mut self, patience: Duration) -> Result<Overtaken, Strange> {
+    pub(super) fn look(&mut self, patience: Duration) -> Result<Found, Strange> {
         self.look_ahead()?;
-        let is_known = !self.sent.iter().any(|it| !it.seen && it.fate == Fate::Returned);
         let last = self.sent.iter().rposition(|it| it.confirm.is_none()).unwrap_or(0);
-        let (mut settled, mut given_up, mut gone) = (Vec::new(), Vec::new(), 0);
+        let is_all = self.sent.iter().all(|it| it.confirm.is_none());
+        let is_known = is_all || !self.sent.iter().any(|it| !it.seen && it.fate == Fate::Returned);
+        let mut found = Found::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {
             let is_open = sent.confirm.is_some();
-            let mut waits = || sent.overtaken.get_or_insert_with(Instant::now).elapsed();
-            let is_given_up = is_open && at < last && waits() >= patience;
-            let is_settled = at >= self.confirmed && sent.seen && is_known;
-            // One that has come back stays: its confirmation may tell of another.
-            if is_settled || (is_given_up && sent.fate != Fate::Returned) {
+            if is_open && at < last {
+                sent.overtaken.get_or_insert_with(Instant::now);
+            }
+            let is_late = is_open && sent.overtaken.is_some_and(|at| at.elapsed() >= patience);
+            if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
-                gone += usize::from(at < self.after);
-                if is_settled {
-                    settled.push((sent.item, sent.fate));
-                } else {
-                    self.late.extend(sent.confirm);
-                    given_up.push(sent.item);
-                }
+                found.settled.push((sent.item, sent.fate));
+            // One that has come back stays: its confirmation may tell of another.
+            } else if is_late && sent.fate != Fate::Returned {
+                self.bytes -= sent.item.outgoing.body.bytes().len();
+                self.late.extend(sent.confirm);
+                found.silent.push(sent.item);
             } else {
                 sent.seen = !is_open;
                 self.sent.push_back(sent);
             }
         }
-        self.after -= gone;
-        Ok((settled, given_up))
+        self.confirmed = self.sent.iter().take_while(|it| it.confirm.is_none()).count();
+        self.after = self.sent.len();
+        Ok(found)
     }
 
-    /// Takes out all, in order.
-    pub(super) fn into_items(self) -> impl DoubleEndedIterator<Item = Item> {
-        self.sent.into_iter().map(|it| it.item)
+    /// Takes out all, in order, and says which is the first that is not confirmed.
+    pub(super) fn into_items(self) -> (Option<usize>, impl DoubleEndedIterator<Item = Item>) {
+        let first = self.sent.iter().position(|it| it.confirm.is_some());
+        (first, self.sent.into_iter().map(|it| it.item))
     }
 }
 
@@ -311,7 +351,7 @@ mod tests {
                 confirmed: HashMap::new(),
             }));
             let lock = || wire.lock().expect("nobody panics with it");
-            let mut flight = Flight::default();
+            let mut flight = Flight::new();
             let (mut truth, mut told, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
             let mut silent = Vec::new();
             let often = rng.random_range(0.0..0.9);
@@ -344,9 +384,9 @@ mod tests {
                 }
                 if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
                     let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
-                    let Ok((settled, over)) = flight.overtaken(patience) else { break };
-                    told.extend(settled.iter().map(|it| (it.0.order, it.1)));
-                    given_up.extend(over.iter().map(|it| it.order));
+                    let Ok(found) = flight.look(patience) else { break };
+                    told.extend(found.settled.iter().map(|it| (it.0.order, it.1)));
+                    given_up.extend(found.silent.iter().map(|it| it.order));
                     // What was silent speaks, perhaps after it was given up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
@@ -368,5 +408,32 @@ mod tests {
             }
         }
         assert!(all_given_up > 1_000, "{all_given_up}");
+    }
+
+    /// A message without an answer keeps nobody from what is known of the others, before it or behind,
+    /// and is given up when later ones were confirmed long ago, though they are gone.
+    #[test]
+    fn one_without_an_answer() {
+        let mut flight = Flight::new();
+        let ready = |confirmation| Box::pin(std::future::ready(Ok(confirmation)));
+        flight.send(item(0), ready(Confirmation::Nack(None)));
+        flight.send(item(1), Box::pin(std::future::pending()));
+        flight.send(item(2), ready(Confirmation::Ack(None)));
+        let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
+        let mut settled = flight.settled().expect("nothing strange");
+        settled.extend(flight.look(Duration::MAX).expect("nothing strange").settled);
+        let settled: Vec<_> = settled.iter().map(|it| (it.0.order, it.1)).collect();
+        assert_eq!(settled, [(0, Fate::Nacked), (2, Fate::Taken)]);
+        assert_eq!(flight.open(), 1);
+        let found = flight.look(Duration::ZERO).expect("nothing strange");
+        assert_eq!(found.silent.iter().map(|it| it.order).collect::<Vec<_>>(), [1]);
+        assert!(flight.is_empty() && flight.open() == 1);
+
+        let mut flight = Flight::new();
+        flight.send(item(0), ready(Confirmation::Ack(None)));
+        flight.send(item(1), Box::pin(std::future::pending()));
+        assert!(flight.look(Duration::MAX).expect("nothing strange").settled.is_empty());
+        assert_eq!(flight.into_items().0, Some(1));
     }
 }

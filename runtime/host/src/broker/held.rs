@@ -72,8 +72,9 @@ impl Held {
             retry_at: now,
             wait: Duration::ZERO,
         });
-        // Another one may go on being tried.
-        if line.tried == Some(item.order) {
+        // Another one may go on being tried; if none is, the first is the next.
+        let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
+        if line.tried.map_or(is_first, |tried| tried == item.order) {
             line.tried = None;
             line.again = again;
             line.wait = match again {

@@ -37,19 +37,15 @@ pub(super) enum Answer {
     Refused(String),
     /// It said nothing.
     Silence,
-    /// It could not be asked.
-    Away,
+    /// It could not be asked, for this reason.
+    Away(String),
 }
 
 impl Exchange {
-    /// Fails where it is not there.
-    pub(super) async fn look_for_it(&self) -> Result<(), BrokerError> {
-        if self.name.is_empty() {
-            // The default one is always there.
-            return Ok(());
-        }
+    /// A connection to publish on. Fails where the exchange is not there.
+    pub(super) async fn open(&self) -> Result<Connection, BrokerError> {
         let failed = |error| self.broker.error(&error);
-        let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
+        let connection = self.connection().await?;
         let channel = connection.create_channel().await.map_err(failed)?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let name = self.name.as_str().into();
@@ -63,20 +59,22 @@ impl Exchange {
             )),
             away @ BrokerError::Away(_) => away,
         })?;
-        let _ = connection.close(200, "done".into()).await;
-        Ok(())
+        let _ = channel.close(200, "done".into()).await;
+        Ok(connection)
+    }
+
+    async fn connection(&self) -> Result<Connection, BrokerError> {
+        let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
+        let events = Box::pin(connection.events_listener());
+        tokio::spawn(tell_of_blocks(self.sink.clone(), events));
+        Ok(connection)
     }
 
     /// A channel, on the connection of the one before if that is still there.
     pub(super) async fn connect(&self, before: Option<Connection>) -> Result<Link, BrokerError> {
         let connection = match before {
             Some(connection) if connection.status().connected() => connection,
-            _ => {
-                let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
-                let events = Box::pin(connection.events_listener());
-                tokio::spawn(tell_of_blocks(self.sink.clone(), events));
-                connection
-            }
+            _ => self.connection().await?,
         };
         self.channel(connection).await
     }
@@ -101,30 +99,33 @@ impl Exchange {
 
     /// Publishes a message on a connection of its own, and waits so long for what becomes of it.
     pub(super) async fn publish_alone(self, item: Item, patience: Duration) -> (Item, Answer) {
-        let alone = async {
+        let away = |reason: String| Answer::Away(reason);
+        let link = async {
             let name = format!("ordain sink {}, one message", self.sink);
-            let link = self.channel(self.broker.connect(&name).await?).await?;
-            let confirmation = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
-            let answer = match confirmation {
-                Err(_) if link.connection.status().blocked() => Answer::Away,
-                Err(_) => Answer::Silence,
-                Ok(Err(error)) if is_of_a_message(&error) => {
-                    Answer::Refused(self.broker.error(&error).to_string())
-                }
-                Ok(Err(_)) => Answer::Away,
-                Ok(Ok(confirmation)) => {
-                    let is_ack = confirmation.is_ack();
-                    Answer::Fate(match confirmation.take_message() {
-                        Some(_) => Fate::Returned,
-                        None if is_ack => Fate::Taken,
-                        None => Fate::Nacked,
-                    })
-                }
-            };
-            let _ = timeout(patience, link.connection.close(200, "done".into())).await;
-            Ok::<_, BrokerError>(answer)
+            self.channel(self.broker.connect(&name).await?).await
         };
-        let answer = alone.await.unwrap_or(Answer::Away);
+        let link = match timeout(patience, link).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return (item, away(error.to_string())),
+            Err(_) => return (item, away(format!("{} does not answer", self.broker))),
+        };
+        let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
+        let answer = match confirmed {
+            Err(_) if link.connection.status().blocked() => {
+                away(format!("{} takes no messages for now", self.broker))
+            }
+            Err(_) => Answer::Silence,
+            Ok(Err(error)) => {
+                let reason = self.broker.error(&error).to_string();
+                if is_of_a_message(&error) { Answer::Refused(reason) } else { away(reason) }
+            }
+            Ok(Ok(confirmation)) => {
+                let fate = Fate::of(&confirmation);
+                let came_back = confirmation.take_message().is_some();
+                Answer::Fate(if came_back { Fate::Returned } else { fate })
+            }
+        };
+        let _ = timeout(patience, link.connection.close(200, "done".into())).await;
         (item, answer)
     }
 }

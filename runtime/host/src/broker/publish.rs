@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lapin::Channel;
+use lapin::{Channel, Connection};
 use ordain_core::DeadLetter;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -60,7 +60,7 @@ pub struct AmqpSink {
     batch: Batch,
     /// What waits here is of the outbox, which has a limit.
     input: UnboundedSender<Batch>,
-    start: Option<(Outlet, Link, UnboundedReceiver<Batch>)>,
+    start: Option<(Outlet, Connection, UnboundedReceiver<Batch>)>,
 }
 
 impl AmqpSink {
@@ -75,8 +75,7 @@ impl AmqpSink {
             broker: Arc::clone(broker),
             name: config.exchange.0.clone(),
         };
-        exchange.look_for_it().await?;
-        let link = exchange.connect(None).await?;
+        let connection = exchange.open().await?;
         let outlet = Outlet {
             complaints: Complaints::new(exchange.clone()),
             exchange,
@@ -91,7 +90,7 @@ impl AmqpSink {
         };
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
-        Ok(Self { routing_key, batch: Vec::new(), input, start: Some((outlet, link, taken)) })
+        Ok(Self { routing_key, batch: Vec::new(), input, start: Some((outlet, connection, taken)) })
     }
 
     /// Publishes what is sent, and tells what is published, until this is dropped. `None` the second
@@ -100,8 +99,8 @@ impl AmqpSink {
         &mut self,
         published: UnboundedSender<Published>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let (outlet, link, taken) = self.start.take()?;
-        Some(outlet.run(link, taken, published))
+        let (outlet, connection, taken) = self.start.take()?;
+        Some(outlet.run(connection, taken, published))
     }
 
     /// Takes a message.
@@ -136,7 +135,7 @@ struct Outlet {
     /// Of the next message.
     order: u64,
     /// Messages that may be unconfirmed now. After the broker has closed the channel because of one
-    /// of many it is 1, which finds out which, and doubles with each success.
+    /// of many it is 1, which finds out which, and one more with each that is taken.
     window: usize,
     /// Before the next try.
     wait: Duration,
@@ -148,8 +147,6 @@ struct Outlet {
 
 /// Why a channel is published to no more.
 enum Ended {
-    /// Nobody gives messages any more.
-    Done,
     /// The broker or the library says so.
     Failed(lapin::Error),
     /// The broker says nothing any more.
@@ -158,49 +155,57 @@ enum Ended {
     Strange,
 }
 
+impl From<lapin::Error> for Ended {
+    fn from(error: lapin::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Strange> for Ended {
+    fn from(Strange: Strange) -> Self {
+        Self::Strange
+    }
+}
+
 impl Outlet {
     async fn run(
         mut self,
-        link: Link,
+        connection: Connection,
         mut input: UnboundedReceiver<Batch>,
         published: UnboundedSender<Published>,
     ) {
-        let (mut link, mut connection) = (Some(link), None);
+        let mut connection = Some(connection);
         loop {
-            let link = match link.take() {
-                Some(link) => link,
-                None => match timeout(CONFIRM, self.exchange.connect(connection.take())).await {
-                    Ok(Ok(link)) => link,
-                    Ok(Err(error)) => {
-                        self.pause(&error.to_string()).await;
-                        continue;
-                    }
-                    Err(_) => {
-                        self.pause(&format!("{} does not answer", self.exchange.broker)).await;
-                        continue;
-                    }
-                },
+            let link = timeout(CONFIRM, self.exchange.connect(connection.take())).await;
+            let silent = format!("{} does not answer", self.exchange.broker);
+            let link = match link.unwrap_or(Err(BrokerError::Away(silent))) {
+                Ok(link) => link,
+                Err(error) => {
+                    self.pause(&error.to_string()).await;
+                    continue;
+                }
             };
-            let mut flight = Flight::default();
+            let mut flight = Flight::new();
             let ended = self.publish(&link, &mut flight, &mut input, &published).await;
-            let left = flight.len();
-            for item in flight.into_items().rev() {
+            let open = flight.open();
+            let (first, items) = flight.into_items();
+            for item in items.rev() {
                 self.waiting.push_front(item);
             }
             match ended {
-                Ended::Done => return,
-                Ended::Failed(error) => {
+                Ok(()) => return,
+                Err(Ended::Failed(error)) => {
                     let reason = self.exchange.broker.error(&error).to_string();
                     connection = Some(link.connection);
                     if is_of_a_message(&error) {
-                        self.refused(left, &reason).await;
+                        self.refused(first.filter(|_| open == 1), &reason).await;
                     } else {
                         self.pause(&reason).await;
                     }
                 }
-                // The connection is closed with this.
-                Ended::Silence => self.silence(),
-                Ended::Strange => {
+                // The connection is closed with these.
+                Err(Ended::Silence) => self.silence(first),
+                Err(Ended::Strange) => {
                     let broker = &self.exchange.broker;
                     let reason = format!("{broker} has given back what it was not given");
                     self.pause(&reason).await;
@@ -209,68 +214,61 @@ impl Outlet {
         }
     }
 
-    /// Publishes on a channel.
+    /// Publishes on a channel, until nobody gives messages any more.
     async fn publish<'a>(
         &mut self,
-        Link { connection, channel }: &'a Link,
+        link: &'a Link,
         flight: &mut Flight<'a>,
         input: &mut UnboundedReceiver<Batch>,
         published: &UnboundedSender<Published>,
-    ) -> Ended {
+    ) -> Result<(), Ended> {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut confirmed_at, mut group) = (Instant::now(), GROUP);
         loop {
-            if flight.is_empty() {
-                confirmed_at = Instant::now();
+            if flight.is_empty() || self.waiting.len() >= GROUP {
+                self.hand_over(&link.channel, flight);
             }
-            if flight.is_empty() || self.waiting.len() >= group {
-                self.hand_over(channel, flight);
-            }
-            group = GROUP;
             tokio::select! {
                 confirmed = flight.confirmed(), if !flight.is_empty() => {
-                    if let Err(error) = confirmed {
-                        return Ended::Failed(error);
-                    }
-                    confirmed_at = Instant::now();
-                    match flight.settled() {
-                        Ok(settled) => self.settle(settled, published),
-                        Err(Strange) => return Ended::Strange,
-                    }
+                    confirmed?;
+                    self.settle_sent(flight.settled()?, published);
                 }
                 batch = input.recv() => match batch {
                     Some(batch) => self.take(batch),
-                    None => return Ended::Done,
+                    None => return Ok(()),
                 },
                 Some(answered) = self.alone.join_next() => match answered {
                     Ok((item, answer)) => self.answered(item, answer, published),
                     Err(panic) => resume_unwind(panic.into_panic()),
                 },
                 _ = look.tick(), if !flight.is_empty() || !self.held.is_empty() => {
-                    let is_blocked = connection.status().blocked();
-                    if is_blocked {
-                        confirmed_at = Instant::now();
-                    } else {
-                        match flight.overtaken(CONFIRM) {
-                            Ok((settled, silent)) => {
-                                if !settled.is_empty() {
-                                    confirmed_at = Instant::now();
-                                }
-                                self.settle(settled, published);
-                                self.hold_silent(silent);
-                            }
-                            Err(Strange) => return Ended::Strange,
-                        }
-                    }
-                    if confirmed_at.elapsed() > self.patience {
-                        return Ended::Silence;
-                    }
-                    self.try_again(is_blocked);
-                    group = 1;
+                    self.look(link, flight, published)?;
+                    self.hand_over(&link.channel, flight);
                 }
             }
         }
+    }
+
+    /// Looks for what the broker leaves without an answer, and for what is to be tried again.
+    fn look(
+        &mut self,
+        link: &Link,
+        flight: &mut Flight<'_>,
+        published: &UnboundedSender<Published>,
+    ) -> Result<(), Ended> {
+        let is_blocked = link.connection.status().blocked();
+        if is_blocked {
+            flight.excuse();
+        }
+        let found = flight.look(CONFIRM)?;
+        self.settle_sent(found.settled, published);
+        // A queue without a leader neither takes nor refuses.
+        self.hold_silent(found.silent);
+        if flight.is_silent(self.patience) {
+            return Err(Ended::Silence);
+        }
+        self.try_again(is_blocked);
+        Ok(())
     }
 
     fn take(&mut self, batch: Batch) {
@@ -290,19 +288,27 @@ impl Outlet {
         }
     }
 
+    /// Settles messages of the flight, of which more may be unconfirmed the more the broker takes.
+    fn settle_sent(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
+        let taken = settled.iter().filter(|it| it.1 == Fate::Taken).count();
+        if taken > 0 {
+            (self.refused, self.wait) = (false, BACKOFF.0);
+            self.window = (self.window + taken).min(WINDOW);
+        }
+        if self.window == WINDOW {
+            self.patience = CONFIRM;
+        }
+        self.settle(settled, published);
+    }
+
     /// Notes what became of messages.
     fn settle(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
         let mut done: Vec<Published> = Vec::new();
         for (item, fate) in settled {
             if fate != Fate::Taken {
-                self.complaints.not_taken(&item.outgoing, fate, self.held.len());
+                self.complaints.not_taken(&item.outgoing, fate, &self.held);
                 self.held.hold(item, Again::Among);
                 continue;
-            }
-            (self.refused, self.wait) = (false, BACKOFF.0);
-            self.window = (2 * self.window).min(WINDOW);
-            if self.window == WINDOW {
-                self.patience = CONFIRM;
             }
             for next in self.held.release(&item).rev() {
                 self.waiting.push_front(next);
@@ -339,41 +345,35 @@ impl Outlet {
                 return self.settle(vec![(item, fate)], published);
             }
             Answer::Refused(reason) => {
-                self.complaints.refused(&item.outgoing, &reason, self.held.len());
+                self.complaints.refused_again(&item.outgoing, &reason, &self.held);
             }
-            Answer::Silence => self.complaints.silence(&item.outgoing, self.held.len()),
-            // That is told by who publishes the others.
-            Answer::Away => {}
+            Answer::Silence => self.complaints.silence(&item.outgoing, &self.held),
+            Answer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
         }
         self.held.hold(item, Again::Alone);
     }
 
-    /// Holds what the broker leaves without an answer, while it confirms what came later: a queue
-    /// without a leader neither takes nor refuses.
     fn hold_silent(&mut self, silent: Vec<Item>) {
         for item in silent {
-            self.complaints.silence(&item.outgoing, self.held.len());
+            self.complaints.silence(&item.outgoing, &self.held);
             self.held.hold(item, Again::Alone);
         }
     }
 
-    /// Nothing is confirmed any more: perhaps because of the first one. A queue without a leader, when
-    /// it is given its first message, keeps the channel from all that is behind it.
-    fn silence(&mut self) {
+    /// Nothing is confirmed any more: perhaps because of the first one that is not. A queue without a
+    /// leader, when it is given its first message, keeps the channel from all that is behind it.
+    fn silence(&mut self, first: Option<usize>) {
         (self.window, self.patience) = (1, SUSPICION);
-        let first = self.waiting.pop_front();
+        let first = first.and_then(|first| self.waiting.remove(first));
         self.hold_silent(first.into_iter().collect());
     }
 
-    /// The broker has closed the channel, because of one of the first `left` messages. Of one alone
-    /// it is known which, and the others go on.
-    async fn refused(&mut self, left: usize, reason: &str) {
+    /// The broker has closed the channel, because of the only message that was not confirmed, or of one
+    /// of several. Of the only one it is known, and the others go on.
+    async fn refused(&mut self, only: Option<usize>, reason: &str) {
         self.window = 1;
-        if left != 1 {
-            return;
-        }
-        let Some(item) = self.waiting.pop_front() else { return };
-        self.complaints.refused(&item.outgoing, reason, self.held.len());
+        let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
+        self.complaints.refused(&item.outgoing, reason, &self.held);
         self.held.hold(item, Again::Alone);
         if std::mem::replace(&mut self.refused, true) {
             // Perhaps all of them are.

@@ -13,7 +13,7 @@ use crate::broker::Broker;
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Job, Publisher, PublisherError, Room, Target};
+use crate::sink::{Job, Publisher, PublisherError, Target};
 use crate::store::{Claimed, Partition, Store};
 
 /// What all partitions share while they are brought up.
@@ -103,7 +103,7 @@ impl<'a> Starting<'a> {
                     dead_letter: stream.dead_letter.as_ref().map(Name::shared),
                     inbox: tell,
                 });
-                self.publish_left_overs(&mut publisher, &target, &claimed, stream).await?;
+                self.publish_left_overs(&mut publisher, &target, &claimed).await?;
                 mine.push(Mine { name, stream, claimed, target, inbox, left_over: Vec::new() });
             }
         }
@@ -119,12 +119,9 @@ impl<'a> Starting<'a> {
         publisher: &mut Publisher,
         target: &Arc<Target>,
         claimed: &Claimed,
-        stream: &Stream,
     ) -> Result<(), RunError> {
-        let config = &self.loaded.config;
-        let settings = config.settings(stream, &share(config, stream, 0, None));
-        // As much as that may be in memory when a process dies, and some more.
-        let room = Room { messages: 2 * settings.max_outbox, bytes: 2 * settings.memory_budget };
+        // No process has more than that in memory when it dies, unless it had other settings.
+        let room = 2 * self.loaded.config.runtime.memory_budget.bytes();
         let stop = || *self.shutdown.borrow();
         let left = publisher.publish_left_overs(target, claimed, room, &stop).await?;
         if left > 0 {

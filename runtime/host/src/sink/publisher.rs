@@ -79,18 +79,10 @@ struct LeftOver {
     bytes: usize,
 }
 
-/// How much may wait to be published.
-#[derive(Debug, Clone, Copy)]
-pub struct Room {
-    /// Messages and dead letters.
-    pub messages: usize,
-    /// Bytes of them.
-    pub bytes: usize,
-}
-
 impl Publisher {
     /// A publisher for these sinks.
     pub fn new(store: Arc<dyn Store>, mut outlets: Outlets) -> Self {
+        // What is told there is of the outbox, which has a limit.
         let (tell, published) = mpsc::unbounded_channel();
         let exchanges = outlets.start(&tell);
         let (runs, left_overs, confirmed) = (Runs::default(), Vec::new(), Vec::new());
@@ -99,22 +91,25 @@ impl Publisher {
 
     /// Publishes what an earlier process committed in a partition and did not publish, before
     /// anything new of the same shards; how many messages. It gives up when `stop` says so. What an
-    /// exchange has not confirmed goes on later, as far as there is room for it.
+    /// exchange has not confirmed goes on later, up to about so many bytes of all partitions.
     pub async fn publish_left_overs(
         &mut self,
         target: &Arc<Target>,
         claimed: &Claimed,
-        room: Room,
+        room: usize,
         stop: Stop<'_>,
     ) -> Result<u64, PublisherError> {
         let mut read = 0;
         for (shard, last) in (0..).zip(&claimed.commits) {
             let mut after = 0;
             while !stop() {
-                self.wait_for_room(target, room, stop).await;
-                let found = self.store.outbox(&target.partition, shard, after, GROUP).await?;
-                let entries = found.iter().take_while(|entry| entry.number <= *last);
-                let Some(left) = self.encode_left_over(target, shard, entries)? else { break };
+                let mut found = self.store.outbox(&target.partition, shard, after, GROUP).await?;
+                found.retain(|entry| entry.number <= *last);
+                if found.is_empty() {
+                    break;
+                }
+                self.wait_for_room(room, stop).await;
+                let left = self.encode_left_over(target, shard, &found)?;
                 after = left.through;
                 read += left.messages as u64;
                 self.left_overs.push(left);
@@ -126,23 +121,19 @@ impl Publisher {
         Ok(read)
     }
 
-    /// Waits until less of a partition waits for exchanges.
-    async fn wait_for_room(&mut self, target: &Arc<Target>, room: Room, stop: Stop<'_>) {
+    /// Waits until less waits for exchanges, of all partitions.
+    async fn wait_for_room(&mut self, room: usize, stop: Stop<'_>) {
         let mut told = Told::every(TELL_EVERY);
         loop {
-            let waits = self.left_overs.iter().filter(|it| Arc::ptr_eq(&it.target, target));
-            let (messages, bytes) =
-                waits.fold((0, 0), |sum, it| (sum.0 + it.messages, sum.1 + it.bytes));
-            if (messages < room.messages && bytes < room.bytes) || stop() {
+            let bytes: usize = self.left_overs.iter().map(|it| it.bytes).sum();
+            if bytes < room || stop() {
                 return;
             }
             if told.is_due() {
                 tracing::warn!(
-                    stream = &*target.partition.stream,
-                    messages,
                     bytes,
-                    "more than `run_ahead` or `memory_budget` allow was committed and not \
-                     published; the start waits until some of it is"
+                    "much more than `memory_budget` was committed and not published; the start \
+                     waits until some of it is"
                 );
             }
             // From time to time it looks whether the end was asked for.
@@ -152,12 +143,12 @@ impl Publisher {
         }
     }
 
-    fn encode_left_over<'a>(
+    fn encode_left_over(
         &mut self,
         target: &Arc<Target>,
         shard: u32,
-        entries: impl Iterator<Item = &'a OutboxEntry>,
-    ) -> Result<Option<LeftOver>, PublisherError> {
+        entries: &[OutboxEntry],
+    ) -> Result<LeftOver, PublisherError> {
         let (run, stream) = (self.runs.number(), &target.partition.stream);
         let mut left =
             LeftOver { target: Arc::clone(target), shard, through: 0, messages: 0, bytes: 0 };
@@ -173,7 +164,7 @@ impl Publisher {
                 self.outlets.letter(run, stream, target.dead_letter.as_deref(), letter)?;
             }
         }
-        Ok((left.through > 0).then_some(left))
+        Ok(left)
     }
 
     /// Marks done what is, before anybody drives the partitions.
