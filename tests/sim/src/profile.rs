@@ -116,14 +116,7 @@ impl Profile {
             Self::Windows => windows(plan, rng),
             Self::StandingSink => standing_sink(plan, rng),
             Self::Isolated => isolated(plan, rng),
-            Self::HotKey => {
-                plan.producer.keys = 2;
-                plan.producer.events = (200, 600);
-                plan.producer.spread = rng.pick(&[50, 500]);
-                plan.producer.repeated = 20;
-                plan.settings.run_ahead = rng.pick(&[8, 32, 256]);
-                crashes(plan, rng, 3);
-            }
+            Self::HotKey => hot_key(plan, rng),
             Self::ManyKeys => {
                 disturbed(plan);
                 plan.producer.keys = rng.between(60, 150);
@@ -248,6 +241,15 @@ fn two_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.moved = 500;
     plan.producer.astray = rng.pick(&[0, 0, 50]);
     disturbances(plan, rng, 2);
+}
+
+fn hot_key(plan: &mut Plan, rng: &mut Rng) {
+    plan.producer.keys = 2;
+    plan.producer.events = (200, 600);
+    plan.producer.spread = rng.pick(&[50, 500]);
+    plan.producer.repeated = 20;
+    plan.settings.run_ahead = rng.pick(&[8, 32, 256]);
+    crashes(plan, rng, 3);
 }
 
 /// What is committed is not published for long, over many starts.

@@ -98,7 +98,9 @@ impl World {
             let wait = self.sink_latency();
             for (number, posts) in self.store.outbox(partition, shard) {
                 if wait == 0 {
-                    posts.iter().for_each(|post| self.checker.published(post));
+                    for post in &posts {
+                        self.checker.published(post);
+                    }
                     self.store.outbox_done(partition, shard, number);
                     continue;
                 }
