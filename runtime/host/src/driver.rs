@@ -18,7 +18,7 @@ use ordain_core::{CommitReply, Input, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::plugin::Turns;
-use crate::sink::{Job, Target};
+use crate::sink::{Committed, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Partition, Store};
 use crate::told::Told;
@@ -46,7 +46,7 @@ pub struct Driver {
     claim: Claim,
     store: Arc<dyn Store>,
     turns: Turns,
-    publisher: mpsc::Sender<Job>,
+    publisher: mpsc::Sender<Committed>,
     target: Arc<Target>,
     sequencer: Sequencer,
     started: Instant,

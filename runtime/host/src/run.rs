@@ -189,10 +189,18 @@ async fn drive(
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     }
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
-    let (jobs, queue) = mpsc::channel(streams::unpublished(&loaded.config));
+    let (committed, queue) = mpsc::channel(streams::unpublished(&loaded.config));
 
-    let mut starting =
-        streams::Starting { loaded, once, store, pool: &pool, sources, broker, jobs, shutdown };
+    let mut starting = streams::Starting {
+        loaded,
+        once,
+        store,
+        pool: &pool,
+        sources,
+        broker,
+        committed,
+        shutdown,
+    };
     let publisher = Publisher::new(Arc::clone(store), outlets);
     let Some((partitions, publisher)) = starting.claim(publisher).await? else {
         return Ok(Report::default());

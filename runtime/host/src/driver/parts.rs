@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Progress;
 use crate::plugin::{Results, Turns};
-use crate::sink::{Job, Target};
+use crate::sink::{Committed, Target};
 use crate::source::Source;
 use crate::store::{Claimed, Partition, Store};
 
@@ -33,7 +33,7 @@ pub struct Parts {
     /// Where turns are executed.
     pub turns: Turns,
     /// Where messages are published.
-    pub publisher: mpsc::Sender<Job>,
+    pub publisher: mpsc::Sender<Committed>,
     /// The partition as the publisher needs it.
     pub target: Arc<Target>,
     /// What an earlier process left in the outbox, and is being published.

@@ -15,7 +15,7 @@ use ordain_core::{Applied, Batch, CommitReply, Effect, Input, Key, Stop, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
-use crate::sink::Job;
+use crate::sink::Committed;
 use crate::store::{StoreError, insist_on};
 
 /// Turns handed over at once.
@@ -180,8 +180,8 @@ impl Driver {
     }
 
     fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
-        let job = Job { target: Arc::clone(&self.target), batch, applied };
-        match self.publisher.try_send(job) {
+        let committed = Committed { target: Arc::clone(&self.target), batch, applied };
+        match self.publisher.try_send(committed) {
             // If the publisher has ended, the process is about to, and the outbox keeps the
             // messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}

@@ -13,7 +13,7 @@ use crate::broker::Broker;
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Job, Publisher, PublisherError, Target};
+use crate::sink::{Committed, Publisher, PublisherError, Target};
 use crate::store::{Claimed, Partition, Store};
 
 /// What all partitions share while they are brought up.
@@ -25,7 +25,7 @@ pub(super) struct Starting<'a> {
     /// The files of events, by stream, until their sources are started.
     pub(super) sources: BTreeMap<String, File>,
     pub(super) broker: Option<Arc<Broker>>,
-    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) committed: mpsc::Sender<Committed>,
     pub(super) shutdown: watch::Receiver<bool>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Starting<'a> {
             claimed,
             store: Arc::clone(self.store),
             turns,
-            publisher: self.jobs.clone(),
+            publisher: self.committed.clone(),
             target,
             left_over,
             inbox,

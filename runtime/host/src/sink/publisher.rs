@@ -47,7 +47,7 @@ pub struct Target {
 }
 
 /// A committed batch with something to publish.
-pub struct Job {
+pub struct Committed {
     /// Whose it is.
     pub target: Arc<Target>,
     /// The batch.
@@ -169,9 +169,7 @@ impl Publisher {
 
     /// Marks done what is, before anybody drives the partitions.
     async fn settle_left_overs(&mut self) {
-        let done = self.runs.take_done();
-        self.mark_done(&done).await;
-        for run in done {
+        for run in self.take_done().await {
             let is_done = |it: &LeftOver| {
                 Arc::ptr_eq(&it.target, &run.target)
                     && it.shard == run.shard
@@ -194,13 +192,16 @@ impl Publisher {
         of.map(input).collect()
     }
 
-    /// Publishes until all who give jobs have gone, and everything is published.
-    pub async fn run(mut self, mut jobs: mpsc::Receiver<Job>) -> Result<(), PublisherError> {
+    /// Publishes until all who give batches have gone, and everything is published.
+    pub async fn run(
+        mut self,
+        mut committed: mpsc::Receiver<Committed>,
+    ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
         while is_open || !self.runs.is_empty() {
             tokio::select! {
-                taken = jobs.recv_many(&mut group, GROUP), if is_open => {
+                taken = committed.recv_many(&mut group, GROUP), if is_open => {
                     is_open = taken > 0;
                     self.publish(&mut group).await?;
                 }
@@ -225,13 +226,13 @@ impl Publisher {
         }
     }
 
-    async fn publish(&mut self, jobs: &mut Vec<Job>) -> Result<(), PublisherError> {
+    async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
         // The end waits for what is committed, within its grace.
         let never = &|| false;
-        let mut jobs = jobs.drain(..).peekable();
-        while let Some(Job { target, batch, applied }) = jobs.next() {
+        let mut committed = committed.drain(..).peekable();
+        while let Some(Committed { target, batch, applied }) = committed.next() {
             self.encode_batch(&target, &batch, &applied)?;
-            let same = jobs.peek().is_some_and(|next| {
+            let same = committed.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
             if !same || self.outlets.encoded() >= WRITE_BYTES {
@@ -258,12 +259,16 @@ impl Publisher {
 
     /// Marks done what is, and tells of it.
     async fn settle(&mut self) {
-        let done = self.runs.take_done();
-        self.mark_done(&done).await;
-        for Run { target, shard, through, .. } in done {
+        for Run { target, shard, through, .. } in self.take_done().await {
             // A driver always takes what is there. If it is gone, nobody needs it.
             let _ = target.inbox.send(Note::Input(Input::Published { shard, through })).await;
         }
+    }
+
+    async fn take_done(&mut self) -> Vec<Run> {
+        let done = self.runs.take_done();
+        self.mark_done(&done).await;
+        done
     }
 
     /// One after the other where files are written: each mark is of a longer one than the one
