@@ -290,9 +290,10 @@ impl Driver {
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let never = Instant::now() + Duration::from_hours(1);
         let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
-        // Once it has come, only the store is waited for.
-        let farewell = self.unpublished.filter(|_| self.sequencer.drained() && !self.ending);
+        let farewell = self.unpublished.filter(|_| self.sequencer.drained());
         let farewell = farewell.map(|(_, since)| since + FAREWELL);
+        // Once it has come, only the store is waited for.
+        let farewell = farewell.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
     }
 

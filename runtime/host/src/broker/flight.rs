@@ -79,7 +79,7 @@ pub(super) struct Flight<'a> {
     bytes: usize,
     /// How many are confirmed, one after the other.
     confirmed: usize,
-    /// All are looked at once so many are.
+    /// All are looked at once so many are: those that were there at the last look.
     after: usize,
     /// When one was confirmed last, or sent while there was no other.
     heard: Instant,
@@ -89,7 +89,8 @@ pub(super) struct Flight<'a> {
     strange: bool,
 }
 
-/// Messages that are given up, at most, before a channel is not worth keeping.
+/// Messages that are given up, at most, before a channel is not worth keeping: their confirmations
+/// are looked at with all others.
 const LATE: usize = 1_024;
 
 impl<'a> Flight<'a> {
@@ -122,10 +123,14 @@ impl<'a> Flight<'a> {
         self.sent.iter().filter(|it| it.confirm.is_some()).count() + self.late.len()
     }
 
-    /// Whether nothing was confirmed for so long, or nothing ever is of many.
+    /// Whether nothing was confirmed for so long.
     pub(super) fn is_silent(&self, patience: Duration) -> bool {
-        let is_silent = !self.sent.is_empty() && self.heard.elapsed() > patience;
-        is_silent || self.late.len() > LATE
+        !self.sent.is_empty() && self.heard.elapsed() > patience
+    }
+
+    /// Whether so many were given up that the channel is not worth keeping.
+    pub(super) fn is_worn(&self) -> bool {
+        self.late.len() > LATE
     }
 
     /// The silence has a reason that is no message's.
@@ -243,7 +248,9 @@ impl<'a> Flight<'a> {
         self.look_ahead()?;
         let last = self.sent.iter().rposition(|it| it.confirm.is_none()).unwrap_or(0);
         let is_all = self.sent.iter().all(|it| it.confirm.is_none());
-        let is_known = is_all || !self.sent.iter().any(|it| !it.seen && it.fate == Fate::Returned);
+        // Those that were sent since are not meant.
+        let mut before = self.sent.iter().take(self.after);
+        let is_known = is_all || !before.any(|it| !it.seen && it.fate == Fate::Returned);
         let mut found = Found::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {

@@ -153,6 +153,8 @@ enum Ended {
     Silence,
     /// It has given back a message that it was not given.
     Strange,
+    /// Too many messages on it have no answer.
+    Worn,
 }
 
 impl From<lapin::Error> for Ended {
@@ -205,6 +207,7 @@ impl Outlet {
                 }
                 // The connection is closed with these.
                 Err(Ended::Silence) => self.silence(first),
+                Err(Ended::Worn) => {}
                 Err(Ended::Strange) => {
                     let broker = &self.exchange.broker;
                     let reason = format!("{broker} has given back what it was not given");
@@ -266,6 +269,9 @@ impl Outlet {
         self.hold_silent(found.silent);
         if flight.is_silent(self.patience) {
             return Err(Ended::Silence);
+        }
+        if flight.is_worn() {
+            return Err(Ended::Worn);
         }
         self.try_again(is_blocked);
         Ok(())
@@ -341,6 +347,8 @@ impl Outlet {
             Answer::Fate(fate) => {
                 if fate == Fate::Taken {
                     self.held.hurry();
+                    // The broker was slow, or is no more what it was.
+                    self.patience = CONFIRM;
                 }
                 return self.settle(vec![(item, fate)], published);
             }
