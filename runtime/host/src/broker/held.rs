@@ -63,8 +63,7 @@ impl Held {
     }
 
     /// Keeps a message that was not taken.
-    pub(super) fn hold(&mut self, item: Item, again: Again) {
-        let now = Instant::now();
+    pub(super) fn hold(&mut self, item: Item, again: Again, now: Instant) {
         let line = self.0.entry(item.outgoing.of()).or_insert_with(|| Line {
             items: BTreeMap::new(),
             tried: Some(item.order),
@@ -99,8 +98,7 @@ impl Held {
     }
 
     /// What kept the broker from taking one that was tried alone may be over for all such.
-    pub(super) fn hurry(&mut self) {
-        let now = Instant::now();
+    pub(super) fn hurry(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.again == Again::Alone) {
             line.retry_at = now;
         }
@@ -108,8 +106,7 @@ impl Held {
 
     /// Those that are to be tried again now among the others, and of those that are to be tried alone
     /// at most so many, the ones that have waited longest.
-    pub(super) fn due(&mut self, alone: usize) -> (Vec<Item>, Vec<Item>) {
-        let now = Instant::now();
+    pub(super) fn due(&mut self, alone: usize, now: Instant) -> (Vec<Item>, Vec<Item>) {
         let is_due = |line: &&mut Line| line.tried.is_none() && line.retry_at <= now;
         let mut lines: Vec<&mut Line> = self.0.values_mut().filter(is_due).collect();
         lines.sort_unstable_by_key(|line| line.retry_at);
@@ -126,5 +123,74 @@ impl Held {
             }
         }
         (due, due_alone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable};
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::encode::{Body, Outgoing};
+    use super::*;
+
+    fn item(key: usize, order: u64) -> Item {
+        let mut headers = FieldTable::default();
+        headers.insert("X-Key".into(), AMQPValue::LongString(key.to_string().into()));
+        let properties = BasicProperties::default().with_headers(headers);
+        let outgoing = Outgoing { routing_key: "key".into(), properties, body: Body::Nothing };
+        Item { run: key as u64, order, outgoing }
+    }
+
+    /// Whatever is refused, comes back or gets no answer, and is tried again in whatever way: all are
+    /// taken in the end, those of a key in order.
+    #[test]
+    fn all_are_taken_and_keys_keep_their_order() {
+        for seed in 0..500 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let (mut held, mut now) = (Held::default(), Instant::now());
+            let mut waiting: VecDeque<Item> =
+                (0..60).map(|order| item(rng.random_range(0..4), order)).collect();
+            let mut on_the_way: Vec<Item> = Vec::new();
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for step in 0.. {
+                assert!(step < 100_000, "seed {seed}: {} of 60 are taken", taken.len());
+                if taken.len() == 60 {
+                    break;
+                }
+                let (due, alone) = held.due(2, now);
+                for item in due.into_iter().rev() {
+                    waiting.push_front(item);
+                }
+                on_the_way.extend(alone);
+                // Those of a key that are on their way together have no order if one is refused.
+                let busy: BTreeSet<u64> = on_the_way.iter().map(|it| it.run).collect();
+                if waiting.front().is_some_and(|it| !busy.contains(&it.run)) {
+                    on_the_way.extend(waiting.pop_front().and_then(|it| held.pass(it)));
+                } else if !on_the_way.is_empty() {
+                    let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
+                    match rng.random_range(0..4) {
+                        0 => held.hold(item, Again::Among, now),
+                        1 => held.hold(item, Again::Alone, now),
+                        _ => {
+                            for next in held.release(&item).rev() {
+                                waiting.push_front(next);
+                            }
+                            taken.push((item.run, item.order));
+                        }
+                    }
+                }
+                now += Duration::from_millis(rng.random_range(0..5_000));
+            }
+            for key in 0..4 {
+                let of_key = taken.iter().filter(|it| it.0 == key).map(|it| it.1);
+                assert!(of_key.is_sorted(), "seed {seed}: {taken:?}");
+            }
+            assert!(held.is_empty(), "seed {seed}");
+        }
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::{Channel, Connection};
 use ordain_core::DeadLetter;
@@ -313,7 +313,7 @@ impl Outlet {
         for (item, fate) in settled {
             if fate != Fate::Taken {
                 self.complaints.not_taken(&item.outgoing, fate, &self.held);
-                self.held.hold(item, Again::Among);
+                self.held.hold(item, Again::Among, Instant::now());
                 continue;
             }
             for next in self.held.release(&item).rev() {
@@ -332,7 +332,7 @@ impl Outlet {
 
     fn try_again(&mut self, is_blocked: bool) {
         let alone = if is_blocked { 0 } else { ALONE - self.alone.len() };
-        let (due, due_alone) = self.held.due(alone);
+        let (due, due_alone) = self.held.due(alone, Instant::now());
         for item in due.into_iter().rev() {
             self.waiting.push_front(item);
         }
@@ -346,7 +346,7 @@ impl Outlet {
         match answer {
             Answer::Fate(fate) => {
                 if fate == Fate::Taken {
-                    self.held.hurry();
+                    self.held.hurry(Instant::now());
                     // The broker was slow, or is no more what it was.
                     self.patience = CONFIRM;
                 }
@@ -358,13 +358,13 @@ impl Outlet {
             Answer::Silence => self.complaints.silence(&item.outgoing, &self.held),
             Answer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
         }
-        self.held.hold(item, Again::Alone);
+        self.held.hold(item, Again::Alone, Instant::now());
     }
 
     fn hold_silent(&mut self, silent: Vec<Item>) {
         for item in silent {
             self.complaints.silence(&item.outgoing, &self.held);
-            self.held.hold(item, Again::Alone);
+            self.held.hold(item, Again::Alone, Instant::now());
         }
     }
 
@@ -382,7 +382,7 @@ impl Outlet {
         self.window = 1;
         let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
         self.complaints.refused(&item.outgoing, reason, &self.held);
-        self.held.hold(item, Again::Alone);
+        self.held.hold(item, Again::Alone, Instant::now());
         if std::mem::replace(&mut self.refused, true) {
             // Perhaps all of them are.
             tokio::time::sleep(self.wait).await;
