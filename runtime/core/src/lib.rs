@@ -12,6 +12,7 @@ mod fault;
 mod input;
 mod job;
 mod letter;
+pub mod ownership;
 mod packed;
 mod sequencer;
 mod settings;

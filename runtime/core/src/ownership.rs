@@ -1,0 +1,236 @@
+//! Which instance is to have which partition. All instances work it out from the same table and come
+//! to the same answer.
+//!
+//! Shares are even: of each stream, no instance is to have two partitions more than another. Who has
+//! a partition keeps it unless that share is full, so that few move. Where there is a choice,
+//! rendezvous hashing makes it (Thaler and Ravishankar, "Using name-based mappings to increase hit
+//! rates", 1998). By itself that would spread ten partitions each so unevenly that some instance has
+//! twice as many.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A stream's name and the number of a partition.
+pub type Part<'a> = (&'a str, u32);
+
+/// An instance that may have partitions.
+#[derive(Debug, Clone, Default)]
+pub struct Candidate<'a> {
+    /// Which one.
+    pub id: u64,
+    /// The streams that it runs, with the number of their partitions.
+    pub streams: BTreeMap<&'a str, u32>,
+}
+
+/// Who is to have each partition, of all streams that anyone runs. `held` says who has one now;
+/// those whose holder is no candidate count as free. Each candidate must be there once.
+pub fn owners<'a>(
+    candidates: &[Candidate<'a>],
+    held: &BTreeMap<Part<'a>, u64>,
+) -> BTreeMap<Part<'a>, u64> {
+    let mut shares = Shares::default();
+    for candidate in candidates {
+        shares.has.insert(candidate.id, BTreeSet::new());
+        for (stream, partitions) in &candidate.streams {
+            let (most, of) = shares.streams.entry(stream).or_default();
+            *most = (*most).max(*partitions);
+            of.push(candidate.id);
+        }
+    }
+    for (stream, (partitions, of)) in shares.streams.clone() {
+        shares.share(stream, partitions, &of, held);
+    }
+    while let Some((part, from, to)) = shares.uneven() {
+        shares.has.entry(from).or_default().remove(&part);
+        shares.give(part, to);
+    }
+    let of = |(id, parts): (u64, BTreeSet<Part<'a>>)| parts.into_iter().map(move |it| (it, id));
+    shares.has.into_iter().flat_map(of).collect()
+}
+
+#[derive(Default)]
+struct Shares<'a> {
+    /// Partitions of each stream, and who runs it.
+    streams: BTreeMap<&'a str, (u32, Vec<u64>)>,
+    has: BTreeMap<u64, BTreeSet<Part<'a>>>,
+}
+
+impl<'a> Shares<'a> {
+    /// Shares the partitions of a stream out to those who run it.
+    fn share(
+        &mut self,
+        stream: &'a str,
+        partitions: u32,
+        of: &[u64],
+        held: &BTreeMap<Part<'a>, u64>,
+    ) {
+        let mut has: BTreeMap<u64, Vec<u32>> = of.iter().map(|id| (*id, Vec::new())).collect();
+        let mut free = Vec::new();
+        for number in 0..partitions {
+            let holder = held.get(&(stream, number)).and_then(|id| has.get_mut(id));
+            holder.unwrap_or(&mut free).push(number);
+        }
+        // Some have one more than the others: those who have most of them now.
+        let (even, more) = (partitions as usize / of.len(), partitions as usize % of.len());
+        let mut by_number: Vec<u64> = of.to_vec();
+        by_number.sort_by_cached_key(|id| {
+            (Reverse(has[id].len()), self.load(*id), Reverse(weight((stream, u32::MAX), *id)))
+        });
+        let mut room = BTreeMap::new();
+        for (at, id) in by_number.into_iter().enumerate() {
+            let share = even + usize::from(at < more);
+            let mut has = has.remove(&id).unwrap_or_default();
+            has.sort_by_cached_key(|number| Reverse(weight((stream, *number), id)));
+            free.extend(has.drain(share.min(has.len())..));
+            room.insert(id, share - has.len());
+            for number in has {
+                self.give((stream, number), id);
+            }
+        }
+        free.sort_unstable();
+        for number in free {
+            let part = (stream, number);
+            let with_room = room.iter_mut().filter(|(_, room)| **room > 0);
+            let best =
+                with_room.min_by_key(|(id, _)| (self.load(**id), Reverse(weight(part, **id))));
+            // There is as much room as there are partitions.
+            let Some((id, room)) = best else { break };
+            *room -= 1;
+            self.give(part, *id);
+        }
+    }
+
+    fn give(&mut self, part: Part<'a>, id: u64) {
+        self.has.entry(id).or_default().insert(part);
+    }
+
+    /// Partitions of all streams that an instance has.
+    fn load(&self, id: u64) -> usize {
+        self.has.get(&id).map_or(0, BTreeSet::len)
+    }
+
+    fn load_of(&self, stream: &'a str, id: u64) -> usize {
+        let of_stream = (stream, 0)..=(stream, u32::MAX);
+        self.has.get(&id).map_or(0, |has| has.range(of_stream).count())
+    }
+
+    /// A partition of one who has at least two more of all streams than another, where the shares of
+    /// its stream stay even; and who is to have it instead.
+    fn uneven(&self) -> Option<(Part<'a>, u64, u64)> {
+        let mut by_load: Vec<u64> = self.has.keys().copied().collect();
+        by_load.sort_by_key(|id| Reverse(self.load(*id)));
+        for from in by_load {
+            for part in &self.has[&from] {
+                let of = &self.streams[part.0].1;
+                let less = |id: &&u64| {
+                    self.load(**id) + 1 < self.load(from)
+                        && self.load_of(part.0, **id) < self.load_of(part.0, from)
+                };
+                let to = of.iter().filter(less);
+                let to = to.min_by_key(|id| (self.load(**id), Reverse(weight(*part, **id))));
+                if let Some(to) = to {
+                    return Some((*part, from, *to));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// How much a partition is drawn to an instance.
+fn weight((stream, number): Part<'_>, id: u64) -> u64 {
+    xxh3_64_with_seed(stream.as_bytes(), id ^ (u64::from(number) << 32 | u64::from(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs<'a>(id: u64, streams: &[(&'a str, u32)]) -> Candidate<'a> {
+        // Ids are random.
+        Candidate { id: weight(("instance", 0), id), streams: streams.iter().copied().collect() }
+    }
+
+    fn loads(owners: &BTreeMap<Part<'_>, u64>) -> BTreeMap<u64, u32> {
+        let mut loads = BTreeMap::new();
+        owners.values().for_each(|id| *loads.entry(*id).or_default() += 1);
+        loads
+    }
+
+    fn moved(before: &BTreeMap<Part<'_>, u64>, after: &BTreeMap<Part<'_>, u64>) -> usize {
+        after.iter().filter(|(part, id)| before.get(*part) != Some(*id)).count()
+    }
+
+    #[test]
+    fn a_thousand_partitions_of_a_hundred_instances_that_join_and_leave() {
+        let all: Vec<_> = (0..110).map(|id| runs(id, &[("orders", 1_000)])).collect();
+        let mut there: Vec<usize> = (0..100).collect();
+        let candidates =
+            |there: &[usize]| there.iter().map(|at| all[*at].clone()).collect::<Vec<_>>();
+        let mut owners = super::owners(&candidates(&there), &BTreeMap::new());
+        let mut state = 7_u64;
+        for step in 0..200 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33) as usize;
+            let joins = there.len() < 95 || (there.len() < 105 && at.is_multiple_of(2));
+            let least = if joins {
+                let new: Vec<usize> = (0..110).filter(|it| !there.contains(it)).collect();
+                there.push(new[at / 2 % new.len()]);
+                1_000 / there.len()
+            } else {
+                let gone = there.swap_remove(at / 2 % there.len());
+                owners.values().filter(|id| **id == all[gone].id).count()
+            };
+            let next = super::owners(&candidates(&there), &owners);
+            assert_eq!(next.len(), 1_000);
+            let (moved, loads, even) = (moved(&owners, &next), loads(&next), 1_000 / there.len());
+            assert_eq!(loads.len(), there.len(), "step {step}: somebody has nothing");
+            let (min, max) = (loads.values().min().unwrap(), loads.values().max().unwrap());
+            assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
+            // What one takes or leaves, and one more where the even share changes.
+            assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
+            owners = next;
+        }
+    }
+
+    #[test]
+    fn what_is_decided_stays() {
+        let streams: Vec<String> = (0..40).map(|it| format!("stream-{it}")).collect();
+        let all: Vec<(&str, u32)> =
+            streams.iter().zip(1..).map(|(it, number)| (&**it, number % 5 + 1)).collect();
+        let mut candidates: Vec<Candidate<'_>> = (0..7).map(|id| runs(id, &all)).collect();
+        candidates[3].streams.retain(|name, _| name.ends_with('1'));
+        let owners = super::owners(&candidates, &BTreeMap::new());
+        assert_eq!(super::owners(&candidates, &owners), owners);
+        for (part, id) in &owners {
+            let owner = candidates.iter().find(|it| it.id == *id).expect("one of them");
+            assert!(owner.streams.contains_key(part.0), "{part:?} is of one who does not run it");
+        }
+        let loads = loads(&owners);
+        let of_all = candidates.iter().filter(|it| it.streams.len() == 40).map(|it| loads[&it.id]);
+        let (min, max) = (of_all.clone().min().unwrap(), of_all.max().unwrap());
+        assert!(max - min <= 1, "{min} to {max}");
+
+        // Whoever is slow to hand over: the others' answer stays the same.
+        candidates.remove(5);
+        let next = super::owners(&candidates, &owners);
+        let mut halfway = owners.clone();
+        for (part, id) in next.iter().step_by(2) {
+            halfway.insert(*part, *id);
+        }
+        assert_eq!(super::owners(&candidates, &halfway), next);
+    }
+
+    #[test]
+    fn few_partitions_are_shared_evenly() {
+        let two: Vec<_> = (0..2).map(|id| runs(id, &[("a", 2), ("b", 1), ("c", 1)])).collect();
+        let first = super::owners(&two[..1], &BTreeMap::new());
+        assert_eq!(loads(&first).into_values().collect::<Vec<_>>(), [4]);
+        let both = super::owners(&two, &first);
+        assert_eq!(loads(&both).into_values().collect::<Vec<_>>(), [2, 2]);
+        assert_ne!(both[&("a", 0)], both[&("a", 1)]);
+        assert_eq!(super::owners(&[], &both), BTreeMap::new());
+    }
+}
