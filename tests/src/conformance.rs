@@ -10,6 +10,7 @@ pub mod history;
 pub mod ids;
 pub mod jobs;
 pub mod keys;
+pub mod leases;
 pub mod letters;
 pub mod listings;
 pub mod outbox;
@@ -18,7 +19,7 @@ pub mod spill;
 pub mod takeover;
 pub mod together;
 
-pub use owner::{Owner, absent, event, fresh, job, next, number_of};
+pub use owner::{Owner, absent, claim, event, fresh, job, next, number_of};
 
 use ordain::store::Store;
 
@@ -82,6 +83,9 @@ macro_rules! conformance_suite {
             history: a_store_is_what_was_written;
             ids: ids_are_remembered_from_the_window_on;
             keys: streams_do_not_meet, partitions_do_not_meet;
+            leases: a_lease_is_one_instances, a_claim_has_the_epoch_of_its_lease,
+                changes_are_told_once, a_forgotten_instance_has_nothing,
+                silent_instances_are_forgotten;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

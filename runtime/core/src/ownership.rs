@@ -155,7 +155,9 @@ mod tests {
 
     fn loads(owners: &BTreeMap<Part<'_>, u64>) -> BTreeMap<u64, u32> {
         let mut loads = BTreeMap::new();
-        owners.values().for_each(|id| *loads.entry(*id).or_default() += 1);
+        for id in owners.values() {
+            *loads.entry(*id).or_default() += 1;
+        }
         loads
     }
 

@@ -106,6 +106,22 @@ impl Stats {
         self
     }
 
+    /// The counters alone, of a sequencer that has ended.
+    #[must_use]
+    pub fn counters(&self) -> Self {
+        Self {
+            lanes: 0,
+            lanes_by_state: [0; LaneState::ALL.len()],
+            memory: 0,
+            unacknowledged: 0,
+            ahead: 0,
+            turns: 0,
+            loads: 0,
+            outbox: 0,
+            ..*self
+        }
+    }
+
     /// Lanes in a state.
     pub fn lanes_in(&self, state: LaneState) -> usize {
         self.lanes_by_state[state as usize]

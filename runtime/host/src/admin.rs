@@ -10,6 +10,7 @@ mod look;
 mod metrics;
 mod parked;
 mod problem;
+mod scale;
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use crate::run::{Figures, RunError};
 use health::Health;
 use parked::ParkedKeys;
 use problem::Problem;
+use scale::Wanted;
 
 /// Where it listens if the configuration does not say.
 const DEFAULT: SocketAddr =
@@ -53,6 +55,7 @@ struct App {
     shutdown: watch::Receiver<bool>,
     health: Health,
     parked: ParkedKeys,
+    wanted: Wanted,
     questions: Arc<Semaphore>,
     /// Looks at the folder of handlers, one at a time: each may compile one.
     folder: Arc<Semaphore>,
@@ -84,6 +87,7 @@ impl Admin {
             shutdown: shutdown.clone(),
             health: Health::default(),
             parked: ParkedKeys::default(),
+            wanted: Wanted::default(),
             questions: Arc::new(Semaphore::new(QUESTIONS)),
             folder: Arc::new(Semaphore::new(1)),
         });
@@ -97,6 +101,7 @@ impl Admin {
                 () = asked_to_stop(&mut ended) => {}
                 () = health::watch(&app) => {}
                 () = parked::count(&app) => {}
+                () = scale::watch(&app) => {}
             }
             connections.await;
         });
@@ -139,6 +144,8 @@ fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
         .route("/v1/streams/{stream}/keys/{key}", get(look::key))
         .route("/v1/dead", get(look::dead))
         .route("/v1/plugins", get(look::plugins))
+        .route("/v1/instances", get(look::instances))
+        .route("/v1/scale/{stream}", get(look::scale))
         .fallback(async || Problem::no_route())
         .method_not_allowed_fallback(async || Problem::no_method())
         .layer(axum::middleware::from_fn_with_state(Arc::new(token), guard::guard))

@@ -2,6 +2,7 @@
 
 mod check;
 mod dead;
+mod instances;
 mod keys;
 mod logs;
 mod look;
@@ -58,6 +59,8 @@ enum Command {
     /// Look at handlers.
     #[command(subcommand)]
     Plugins(plugins::PluginsCommand),
+    /// Look at the processes that share the streams, and who has which partition.
+    Instances(instances::InstancesArgs),
 }
 
 /// The configuration that a command works with.
@@ -94,15 +97,20 @@ impl FileArg {
 /// How long a command asks a store that is out of reach: somebody waits before a screen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The store, for a look at a stream that is configured or that the store still has.
-async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+/// The store, for a look.
+async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
-    let store = open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
+    open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
         RunError::Store(StoreError::InUse(words)) => Failure::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
         )),
         error => error.into(),
-    })?;
+    })
+}
+
+/// The store, for a look at a stream that is configured or that the store still has.
+async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+    let store = open_any(loaded).await?;
     let known = known_streams(loaded, &*store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(store);
@@ -146,6 +154,7 @@ impl Cli {
             Command::Keys(command) => command.run(),
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),
+            Command::Instances(args) => args.run(),
         };
         let (error, code) = match result {
             Ok(code) => return code,

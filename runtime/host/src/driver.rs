@@ -17,6 +17,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use ordain_core::{CommitReply, Input, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, watch};
 
+use crate::instance::Stage;
 use crate::plugin::Turns;
 use crate::sink::{Committed, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
@@ -88,7 +89,7 @@ pub struct Driver {
 impl Driver {
     /// Runs until the end that was asked for, or an error.
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
-        let Parts { mut inbox, mut source, mut shutdown, once, .. } = parts;
+        let Parts { mut inbox, mut source, once, .. } = parts;
         let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
         let breaks = parts.store.breaks();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
@@ -126,10 +127,11 @@ impl Driver {
             driver.input(left);
         }
         let mut notes = Vec::with_capacity(TAKE);
-        let mut draining = false;
+        let (mut stages, mut stage) = (driver.target.tenure.stages(), Stage::Held);
         loop {
             driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
+            let draining = stage == Stage::Leaving;
             if driver.is_over(once && parked.is_over(), draining) {
                 driver.begin_end()?;
                 if driver.leaves_all_behind() {
@@ -148,10 +150,13 @@ impl Driver {
                 && driver.sequencer.credit() > 0;
             tokio::select! {
                 biased;
-                () = asked_to_stop(&mut shutdown), if !draining => {
-                    draining = true;
-                    driver.input(Input::Drain);
-                }
+                next = stages.past(stage) => match next {
+                    Stage::Over => return Err(DriverError::Fenced),
+                    next => {
+                        stage = next;
+                        driver.input(Input::Drain);
+                    }
+                },
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
                     for key in keys {
                         driver.input(Input::Look(key));
@@ -165,7 +170,7 @@ impl Driver {
                 },
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
-            driver.deliver(draining, once);
+            driver.deliver(stage == Stage::Leaving, once);
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }

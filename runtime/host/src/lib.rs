@@ -9,6 +9,7 @@ pub mod config;
 pub mod driver;
 pub mod generate;
 pub mod histogram;
+pub mod instance;
 pub mod plugin;
 pub mod probe;
 pub mod run;

@@ -6,6 +6,7 @@ mod figures;
 mod files;
 mod handlers;
 mod numbering;
+mod owning;
 mod report;
 mod sources;
 mod streams;
@@ -14,14 +15,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::Stats;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::admin::Admin;
 use crate::broker::BrokerError;
 use crate::config::{ConfigError, Loaded, Source, StoreConfig};
-use crate::driver::{Driver, DriverError, asked_to_stop};
+use crate::driver::{DriverError, asked_to_stop};
+use crate::instance::{About, Heart};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
 use crate::store::embedded::{self, Embedded};
@@ -29,11 +30,15 @@ use crate::store::redis::{self, Redis};
 use crate::store::{Store, StoreError};
 
 use files::Files;
+use owning::Owning;
 
 pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
+
+/// For the last word to the store.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// Why a run could not start, or ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -189,49 +194,42 @@ async fn drive(
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     }
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
-    let (committed, queue) = mpsc::channel(streams::unpublished(&loaded.config));
-
-    let mut starting = streams::Starting {
+    let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
+    let (questions, asked) = mpsc::channel(1);
+    let starting = streams::Starting {
         loaded,
         once,
         store,
         pool: &pool,
-        sources,
+        handlers,
+        sources: sources.into(),
         broker,
         committed,
-        shutdown,
+        questions,
     };
-    let publisher = Publisher::new(Arc::clone(store), outlets);
-    let Some((partitions, publisher)) = starting.claim(publisher).await? else {
-        return Ok(Report::default());
-    };
-    let (mut publishing, mut drivers) = (JoinSet::new(), JoinSet::new());
-    publishing.spawn(publisher.run(queue));
-    for partition in partitions {
-        let (parts, progress) = starting.parts(partition, handlers).await?;
-        figures.drives(progress);
-        let stream = Arc::clone(&parts.partition.stream);
-        drivers.spawn(async move {
-            Driver::run(parts).await.map_err(|source| RunError::Driver { stream, source })
-        });
-    }
-    figures.drives_all();
-    // The publisher ends when the last driver has let go of it.
-    drop(starting);
+    let publisher = Publisher::new(Arc::clone(store), outlets, streams::room(&loaded.config));
+    let mut publishing = JoinSet::new();
+    publishing.spawn(publisher.run(batches, asked));
 
-    let mut stats = Stats::default();
-    loop {
-        tokio::select! {
-            ended = drivers.join_next() => match ended {
-                Some(ended) => stats = stats.and(&ended.map_err(RunError::Panic)??),
-                None => break,
-            },
-            Some(ended) = publishing.join_next() => publisher_ended(ended)?,
-        }
-    }
-    if stats.outbox > 0 {
+    let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+    let heart = tokio::select! {
+        heart = Heart::start(store, About::this(loaded, once), lease) => heart?,
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    };
+    let id = heart.id();
+    let unpublished = tokio::select! {
+        owned = Owning::new(&starting, figures, heart).run(shutdown) => owned,
+        Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
+    };
+    // Others need not wait for the lease to run out, however this one ends.
+    let left = tokio::time::timeout(LEAVE, store.forget(id)).await;
+    let unpublished = unpublished?;
+    left.unwrap_or(Ok(()))?;
+    // The publisher ends when nobody can give it anything.
+    drop(starting);
+    if unpublished > 0 {
         tracing::warn!(
-            messages = stats.outbox,
+            messages = unpublished,
             "not all that is committed is published: it is kept, and the next start goes on with it"
         );
     } else if let Some(ended) = publishing.join_next().await {
@@ -241,7 +239,7 @@ async fn drive(
     publishing.abort_all();
     store.flush().await?;
     let held = if once { Some(Held::count(&**store).await?) } else { None };
-    Ok(Report { stats, held })
+    Ok(Report { stats: figures.sum(), held })
 }
 
 fn publisher_ended(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {

@@ -12,7 +12,7 @@ use std::io;
 pub use error::PublisherError;
 pub use file::FileSink;
 pub use outlets::Outlets;
-pub use publisher::{Committed, Publisher, Target};
+pub use publisher::{Committed, LeftOver, Publisher, Question, Target};
 
 use crate::store::Mark;
 

@@ -7,6 +7,7 @@
 pub mod codec;
 pub mod embedded;
 mod insist;
+mod leases;
 pub mod redis;
 
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ use ordain_core::{
 };
 
 pub use insist::insist_on;
+pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
 /// record, index entry and listing, which no memory budget counts one by one; real ones have tens
@@ -38,7 +40,7 @@ pub const MARK_NAME_LIMIT: usize = 8 << 10;
 pub const STREAM_NAME_LIMIT: usize = 255;
 
 /// A partition of a stream: the unit of ownership.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// The stream's name.
     pub stream: Arc<str>,
@@ -49,7 +51,7 @@ pub struct Partition {
 /// What an owner writes into a fence. A commit under another claim is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Higher than that of every owner before.
+    /// That of the lease: higher than that of every owner before.
     pub epoch: u64,
     /// Tells two owners of one epoch apart, which a store that went back in time can make.
     pub random: u64,
@@ -166,6 +168,14 @@ pub enum StoreError {
     Cursor(String),
 }
 
+/// Why a claim is refused.
+fn claimed_by_another(partition: &Partition) -> StoreError {
+    StoreError::InUse(format!(
+        "another process has just taken partition {} of stream {:?}: one at a time may have it",
+        partition.number, partition.stream
+    ))
+}
+
 /// What a store's settings mean for what is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Durability {
@@ -182,7 +192,7 @@ pub type OfKey<T> = Result<T, String>;
 /// A store. All methods may be called from many tasks at once; for one (partition, shard) the
 /// caller has one commit under way.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Leases {
     /// Shards that it spreads keys over.
     fn shards(&self) -> u32;
 
@@ -200,10 +210,11 @@ pub trait Store: Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Takes a partition over: writes a claim with a higher epoch than any before into each of
-    /// its shards. From then on commits under an older claim are answered
-    /// [`CommitReply::Fenced`].
-    async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError>;
+    /// Takes a partition over: writes a claim with the epoch of its [lease](Leases::lease) into each
+    /// of its shards. From then on commits under an older claim are answered
+    /// [`CommitReply::Fenced`]. Where somebody else has claimed it under this epoch or a higher one
+    /// it is [`StoreError::InUse`]: only a new lease helps.
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError>;
 
     /// Loads jobs in order until they have `bytes` together, one at least, and takes over for the
     /// partition those that another one had. Those not reached are neither answered nor taken

@@ -1,6 +1,7 @@
-//! Keys, dead letters, streams and handlers as JSON: the same from the command line and over HTTP.
+//! Keys, dead letters, streams, handlers and instances as JSON: the same from the command line and over HTTP.
 
 mod data;
+mod instances;
 mod plugins;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use crate::plugin::Handler;
 use crate::store::{KeyRow, StoredLetter};
 
 pub use data::{Data, data};
+pub use instances::{Scale, instances, scale};
 pub use plugins::plugins;
 
 /// All statuses, in the order in which a key may have them.

@@ -5,7 +5,7 @@ use ordain_core::{
     Cause, Change, DeadLetter, Emitted, LetterContent, LetterId, Message, MessageParts,
 };
 
-use super::{Fixture, Owner, absent, event, number_of};
+use super::{Fixture, Owner, absent, claim, event, number_of};
 
 /// Everything that a write can leave.
 async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: &str) -> Owner {
@@ -67,7 +67,7 @@ pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
         find_everything(fixture.store(), owner, key).await;
     }
     let too_long = ordain::store::Partition { stream: "s".repeat(256).into(), number: 0 };
-    assert!(fixture.store().claim(&too_long).await.is_err());
+    assert!(claim(fixture.store(), &too_long).await.is_err());
 }
 
 /// Partitions of one stream share its keys and nothing else.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain::store::{Claim, Partition, Store};
+use ordain::store::{Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
 use ordain_core::{
     Applied, Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Loaded,
     shard_of,
@@ -23,7 +23,7 @@ impl Owner {
     /// Claims a partition.
     pub async fn claim(store: &dyn Store, stream: &str, number: u32) -> Self {
         let partition = Partition { stream: stream.into(), number };
-        let claimed = store.claim(&partition).await.expect("a claim");
+        let claimed = claim(store, &partition).await.expect("a claim");
         assert_eq!(claimed.commits.len(), store.shards() as usize);
         Self { partition, claim: claimed.claim, numbers: claimed.commits }
     }
@@ -91,6 +91,15 @@ impl Owner {
         let names = (0..).map(|number| format!("key-{number}"));
         let shard = self.shard("key-0");
         names.filter(|name| self.shard(name) == shard).take(count).map(Into::into).collect()
+    }
+}
+
+/// Leases a partition for an instance that is never heard of, so that the next one can have it, and
+/// claims it.
+pub async fn claim(store: &dyn Store, partition: &Partition) -> Result<Claimed, StoreError> {
+    match store.lease(partition, InstanceId::random()).await? {
+        Leased::Given(epoch) => store.claim(partition, epoch).await,
+        Leased::Held(by) => panic!("{by} has it"),
     }
 }
 

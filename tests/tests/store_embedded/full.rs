@@ -6,7 +6,7 @@ use std::process::Command;
 use ordain::store::embedded::{Embedded, Options};
 use ordain::store::{Mark, Store, StoreError};
 use ordain_core::{Change, CommitReply};
-use ordain_tests::conformance::{Owner, absent};
+use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -41,7 +41,7 @@ async fn child() {
     for failed in [
         store.load(&owner.partition, &["key-0".into()], usize::MAX).await.map(|_| ()),
         store.put_marks(&[mark]).await,
-        store.claim(&owner.partition).await.map(|_| ()),
+        claim(&store, &owner.partition).await.map(|_| ()),
         store.flush().await,
     ] {
         let Err(StoreError::Failed(words)) = failed else { panic!("{failed:?}") };

@@ -3,7 +3,7 @@
 
 use ordain::store::{KeyFilter, Store, StoreError};
 use ordain_core::{Batch, CommitReply, Refusal};
-use ordain_tests::conformance::Owner;
+use ordain_tests::conformance::{Owner, claim};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -97,7 +97,7 @@ async fn fences_that_are_cut_or_changed() {
     let batch = owner.batch(vec![step("a", 2)]);
     for length in 0..right.len() {
         own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right[..length]);
-        let claimed = store.claim(&owner.partition).await;
+        let claimed = claim(store, &owner.partition).await;
         let Err(StoreError::Corrupt(words)) = claimed else { panic!("{length}: {claimed:?}") };
         assert!(words.contains(&name), "{length}: {words}");
         if length < 33 {
@@ -110,7 +110,7 @@ async fn fences_that_are_cut_or_changed() {
         own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
         // It may say what a fence says. Of the rest none is taken for one.
         let reply = owner.send(store, &batch).await;
-        match store.claim(&owner.partition).await {
+        match claim(store, &owner.partition).await {
             Ok(_) => {}
             Err(StoreError::Corrupt(words)) => {
                 assert!(words.contains(&name), "{bytes:?}: {words}");

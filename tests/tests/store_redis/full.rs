@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ordain::store::redis::Redis;
-use ordain::store::{KeyFilter, Mark, Store, StoreError};
+use ordain::store::{InstanceId, KeyFilter, Leased, Leases, Mark, Store, StoreError};
 use ordain_core::{Change, CommitReply};
 use ordain_tests::conformance::{Owner, event};
 
@@ -30,6 +30,8 @@ async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
     owner.write(store, write).await;
     owner.write(store, step(&keys[0], 2)).await;
 
+    let leased = store.lease(&owner.partition, InstanceId::random()).await.expect("a lease");
+    let Leased::Given(epoch) = leased else { panic!("nobody has it") };
     limit(&own, 1);
     let before = own.digest();
     let batch = owner.batch(vec![step(&keys[0], 3), step(&keys[1], 1), step(&keys[2], 1)]);
@@ -38,7 +40,7 @@ async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
     }
     let mark = [Mark { name: "m".to_owned(), value: "1".into() }];
     assert!(waits(store.put_marks(&mark)).await);
-    assert!(waits(store.claim(&owner.partition)).await);
+    assert!(waits(store.claim(&owner.partition, epoch)).await);
     assert_eq!(own.digest(), before);
 
     assert_eq!(owner.load(store, &keys[0]).await.expect("a job").job.next, 3);

@@ -4,9 +4,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ordain::store::{Store, StoreError};
+use ordain::store::{Beat, InstanceId, Leases, Store, StoreError};
 use ordain_core::{Change, CommitReply, JobWrite};
-use ordain_tests::conformance::{Owner, event};
+use ordain_tests::conformance::{Owner, claim, event};
 use tokio::time::timeout;
 
 use super::own::{Own, letter, numbers, step};
@@ -72,7 +72,7 @@ async fn a_fence_that_cannot_be_is_named() {
         bytes[at..at + 8].copy_from_slice(&wrong.to_le_bytes());
         own.put_field(&data, b"f0", &bytes);
         let read = timeout(SOON, store.outbox(&owner.partition, shard, 0, 10)).await;
-        let claimed = timeout(SOON, store.claim(&owner.partition)).await.expect("an answer");
+        let claimed = timeout(SOON, claim(store, &owner.partition)).await.expect("an answer");
         for words in [read.expect("an answer").err(), claimed.err()] {
             let Some(StoreError::Corrupt(words)) = words else { panic!("{wrong}: {words:?}") };
             assert!(words.contains("field f0") && words.contains(&data), "{words}");
@@ -219,24 +219,36 @@ async fn a_wrong_epoch_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let owner = Owner::claim(store, "s", 0).await;
-    let name = own.name(0, "epoch:0:s");
-    for wrong in ["9007199254740993", "inf", "nan", "1e300", "-1", "99999999999999999999", "x"] {
-        own.command(&["SET", &name, wrong]);
-        let claimed = store.claim(&owner.partition).await;
+    let name = own.name(0, "leases");
+    let id = InstanceId::random();
+    let numbers = ["9007199254740993", "inf", "nan", "1e300", "-1", "99999999999999999999", "x"];
+    let mut wrong: Vec<String> = numbers.iter().map(|it| format!("{it} {id} 1")).collect();
+    wrong.extend(["", "1", "1 - ", "1 - x", "1 G 1", "1 - 1 1"].map(String::from));
+    for wrong in &wrong {
+        own.command(&["HSET", &name, "0:s", wrong]);
+        let claimed = claim(store, &owner.partition).await;
         let Err(StoreError::Corrupt(words)) = claimed else { panic!("{wrong}: {claimed:?}") };
-        assert!(words.contains(&name), "{words}");
-        assert_eq!(own.command(&["GET", &name]).text(), Some(wrong), "it is left as it is");
+        assert!(words.contains(&name) && words.contains("field 0:s"), "{words}");
+        let found = own.command(&["HGET", &name, "0:s"]);
+        assert_eq!(found.text(), Some(&**wrong), "it is left as it is");
+        // The leases of others are to be seen.
+        assert!(!store.table().await.expect("a table").leases.contains_key(&owner.partition));
     }
     own.command(&["DEL", &name]);
-    let claimed = store.claim(&owner.partition).await.expect("a claim").claim;
+    let claimed = claim(store, &owner.partition).await.expect("a claim").claim;
     assert!(claimed.epoch > owner.claim.epoch);
-    for common in ["marks", "partitions"] {
+    for common in ["marks", "partitions", "instances", "about", "leases"] {
         let name = own.name(0, common);
         own.command(&["DEL", &name]);
         own.command(&["SET", &name, "foreign"]);
         let asked = match common {
             "marks" => store.mark("m").await.map(drop),
-            _ => store.claim(&owner.partition).await.map(drop),
+            "instances" | "about" => {
+                let (lease, seen) = (Duration::from_secs(1), 0);
+                let beat = Beat { id, about: "x", report: None, lease, seen };
+                store.beat(beat).await.map(drop)
+            }
+            _ => claim(store, &owner.partition).await.map(drop),
         };
         let Err(StoreError::Corrupt(words)) = asked else { panic!("{common}: {asked:?}") };
         assert!(words.contains(&name) && words.contains("is a string"), "{words}");

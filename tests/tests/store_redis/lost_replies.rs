@@ -80,7 +80,7 @@ async fn a_claim_is_higher_whatever_is_lost() {
     let mut owner = Owner::claim(through, "s", 0).await;
     owner.write(through, step("a", 1)).await;
     let fence = rig.first_key(1, 2, "data:s");
-    for step_of_it in ["SADD", "\r\nHGET\r\n", "epoch:0:s", &fence] {
+    for step_of_it in ["SADD", "\r\nHGET\r\n", "}:leases", &fence] {
         for reply in [true, false] {
             if reply {
                 rig.proxy.lose_replies(1, step_of_it);

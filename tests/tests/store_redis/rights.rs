@@ -1,9 +1,12 @@
 //! What a user of the server must be allowed, and that this is enough.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ordain::store::redis::{Options, Redis};
-use ordain::store::{KeyFilter, Mark, Partition, Store, StoreError};
+use ordain::store::{
+    Beat, InstanceId, KeyFilter, Leased, Leases, Mark, Partition, Store, StoreError,
+};
 use ordain_core::{Cause, Change, CommitReply, DeadLetter, LetterContent, LetterId, TakenId};
 use ordain_servers::Reply;
 use ordain_tests::conformance::{Owner, event, number_of};
@@ -12,7 +15,7 @@ use super::own::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
 /// What a user needs beside the keys with the store's prefix.
-pub(super) const RIGHTS: &str = "evalsha eval info config|get time type get set \
+pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
     hget hmget hset hdel hexists hlen hscan hstrlen sadd smembers \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
 /// And with a number of a database, in a Cluster, under Sentinel, waiting for replicas.
@@ -114,6 +117,17 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     owner.write(store, large).await;
     let filter = KeyFilter { limit: 10, prefix: "large".to_owned(), ..KeyFilter::default() };
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows[0].state_size, 100_000);
+    let id = InstanceId::random();
+    let lease = Duration::from_millis(10);
+    let beat = Beat { id, about: "x", report: Some("y"), lease, seen: 0 };
+    store.beat(beat).await.expect("a beat");
+    tokio::time::sleep(lease).await;
+    store.beat(Beat { id: InstanceId::random(), ..beat }).await.expect("a beat");
+    let Leased::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
+        panic!("nobody has it")
+    };
+    store.release(&owner.partition, id, epoch).await.expect("given back");
+    store.forget(id).await.expect("forgotten");
     let other = Owner::claim(store, "s", 1).await;
     assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
 }

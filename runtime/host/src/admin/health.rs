@@ -75,9 +75,14 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, P
         _ if *app.shutdown.borrow() => "it is ending".to_owned(),
         Phase::LoadsHandlers => "it is loading its handlers".to_owned(),
         Phase::OpensStore => "it is opening its store".to_owned(),
-        Phase::Claims => "it is claiming its partitions".to_owned(),
+        Phase::Claims => "it is taking its partitions".to_owned(),
         Phase::Drives => match *app.health.lock() {
-            None => return Ok("ready\n"),
+            None => match app.figures.share() {
+                (has, share) if has < share => {
+                    format!("it has {has} of the {share} partitions that are its share")
+                }
+                _ => return Ok("ready\n"),
+            },
             Some(since) => format!("the store has not answered since {since:.0}; see the log"),
         },
     };

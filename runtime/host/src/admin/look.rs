@@ -196,6 +196,31 @@ pub(super) async fn dead(
     .await
 }
 
+/// `GET /v1/instances`.
+pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
+    let showing = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
+    app.ask(fetch, move |table| {
+        json!({ "instances": view::instances(&showing.loaded, table) }).to_string()
+    })
+    .await
+}
+
+/// `GET /v1/scale/{stream}`.
+pub(super) async fn scale(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer {
+    let Path(stream) = path?;
+    let asking = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| {
+        let table = store.table().await?;
+        let found = view::scale(&asking.loaded, &table, &stream);
+        found.ok_or_else(|| Problem::not_found(format!("no stream {stream:?} is configured")))
+    };
+    app.ask(fetch, view::to_json).await
+}
+
 /// `GET /v1/plugins`.
 pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
     let not_yet = || Problem::unavailable("the handlers are not loaded: see /readyz");

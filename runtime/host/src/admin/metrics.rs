@@ -31,6 +31,7 @@ struct Snapshot {
     times: Times,
     handlers: Vec<(String, String, Histogram)>,
     parked: BTreeMap<Arc<str>, u64>,
+    wanted: BTreeMap<String, u64>,
 }
 
 /// `GET /metrics`.
@@ -88,6 +89,7 @@ impl Snapshot {
             times: Times::default(),
             handlers: handlers.collect(),
             parked: app.parked.get(),
+            wanted: app.wanted.get(),
         };
         for shared in app.figures.partitions() {
             let (stats, stream) = (shared.get(), Arc::clone(&shared.partition().stream));

@@ -25,6 +25,7 @@ use super::topology::Topology;
 use super::watch::{Flow, watch};
 use super::window::Window;
 use crate::driver::Progress;
+use crate::instance::Tenure;
 use crate::source::{Acknowledged, Deliveries, READ_AHEAD, Source};
 
 /// Between two tries to come back, from and to; the next one comes after up to twice as long.
@@ -53,6 +54,8 @@ pub struct ConsumerOptions {
     pub memory: usize,
     /// Makes events of them.
     pub decoder: Decoder,
+    /// In which it is consumed. While that is suspended the queue is given back.
+    pub tenure: Arc<Tenure>,
     /// Where it is shown how many messages wait in the queue.
     pub progress: Arc<Progress>,
 }
@@ -83,6 +86,10 @@ async fn run(
     let memory = if is_fifo { usize::MAX } else { options.memory };
     let mut window = Window::new(options.prefetch, memory);
     loop {
+        tokio::select! {
+            () = options.tenure.on() => {}
+            () = deliver.closed() => return Ok(()),
+        }
         generation += 1;
         let (flow, since) = (Flow::default(), Instant::now());
         let mut reached = false;
@@ -98,6 +105,7 @@ async fn run(
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
                 error = watch(options, &connection, &queue, &flow) => Err(error),
+                () = options.tenure.off() => Ok(Ended::Suspended),
             };
             options.progress.set_lag(None);
             farewell(&connection, &channel).await;
@@ -105,7 +113,7 @@ async fn run(
         };
         let error = match session.await {
             Ok(Ended::Done) => return Ok(()),
-            Ok(Ended::Resized) => continue,
+            Ok(Ended::Resized | Ended::Suspended) => continue,
             Err(error) => error,
         };
         if let BrokerError::Refused(_) = &error

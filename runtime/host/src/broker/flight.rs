@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use lapin::Confirmation;
 use lapin::message::Delivery;
 
 use super::encode::Outgoing;
+use crate::instance::Tenure;
 
 /// A message with its place in the order of its sink.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(super) struct Item {
     pub(super) order: u64,
     /// The message.
     pub(super) outgoing: Outgoing,
+    /// In which it may be published.
+    pub(super) tenure: Arc<Tenure>,
 }
 
 /// What the broker did with a message.
@@ -301,7 +305,7 @@ mod tests {
     fn item(order: u64) -> Item {
         let properties = BasicProperties::default().with_message_id(order.to_string().into());
         let outgoing = Outgoing { routing_key: "key".into(), properties, body: Body::Nothing };
-        Item { run: 0, order, outgoing }
+        Item { run: 0, order, outgoing, tenure: Arc::new(Tenure::sole()) }
     }
 
     fn returned(item: &Item) -> BasicReturnMessage {

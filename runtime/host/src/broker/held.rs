@@ -129,6 +129,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeSet, VecDeque};
+    use std::sync::Arc;
 
     use lapin::BasicProperties;
     use lapin::types::{AMQPValue, FieldTable};
@@ -137,13 +138,14 @@ mod tests {
 
     use super::super::encode::{Body, Outgoing};
     use super::*;
+    use crate::instance::Tenure;
 
     fn item(key: usize, order: u64) -> Item {
         let mut headers = FieldTable::default();
         headers.insert("X-Key".into(), AMQPValue::LongString(key.to_string().into()));
         let properties = BasicProperties::default().with_headers(headers);
         let outgoing = Outgoing { routing_key: "key".into(), properties, body: Body::Nothing };
-        Item { run: key as u64, order, outgoing }
+        Item { run: key as u64, order, outgoing, tenure: Arc::new(Tenure::sole()) }
     }
 
     /// Whatever is refused, comes back or gets no answer, and is tried again in whatever way: all are

@@ -24,6 +24,7 @@ use super::flight::{Fate, Flight, Item, Strange};
 use super::held::{Again, Held};
 use super::link::{Answer, Exchange, Link};
 use crate::config::{AmqpSink as Config, RoutingKey};
+use crate::instance::Tenure;
 use crate::store::OutboxMessage;
 
 /// Between two connections that fail, from and to.
@@ -50,14 +51,20 @@ const ALONE: usize = 8;
 /// So many messages of a run are published.
 pub type Published = (u64, usize);
 
-/// Messages with the runs that they belong to.
-type Batch = Vec<(u64, Outgoing)>;
+/// Messages of a run, with the tenure in which they may be published.
+#[derive(Debug)]
+struct Batch {
+    run: u64,
+    tenure: Arc<Tenure>,
+    messages: Vec<Outgoing>,
+}
 
 /// Takes messages for an exchange.
 #[derive(Debug)]
 pub struct AmqpSink {
     routing_key: RoutingKey,
-    batch: Batch,
+    /// Of the run that is being gathered.
+    gathered: Vec<Outgoing>,
     /// What waits here is of the outbox, which has a limit.
     input: UnboundedSender<Batch>,
     start: Option<(Outlet, Connection, UnboundedReceiver<Batch>)>,
@@ -90,7 +97,12 @@ impl AmqpSink {
         };
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
-        Ok(Self { routing_key, batch: Vec::new(), input, start: Some((outlet, connection, taken)) })
+        Ok(Self {
+            routing_key,
+            gathered: Vec::new(),
+            input,
+            start: Some((outlet, connection, taken)),
+        })
     }
 
     /// Publishes what is sent, and tells what is published, until this is dropped. `None` the second
@@ -104,20 +116,21 @@ impl AmqpSink {
     }
 
     /// Takes a message.
-    pub fn put(&mut self, run: u64, stream: &str, message: &OutboxMessage) {
-        self.batch.push((run, encode::message(stream, message, &self.routing_key)));
+    pub fn put(&mut self, stream: &str, message: &OutboxMessage) {
+        self.gathered.push(encode::message(stream, message, &self.routing_key));
     }
 
     /// Takes a dead letter.
-    pub fn put_letter(&mut self, run: u64, stream: &str, letter: &DeadLetter) {
-        self.batch.push((run, encode::letter(stream, letter, &self.routing_key)));
+    pub fn put_letter(&mut self, stream: &str, letter: &DeadLetter) {
+        self.gathered.push(encode::letter(stream, letter, &self.routing_key));
     }
 
-    /// Lets what was taken go.
-    pub fn send(&mut self) {
-        if !self.batch.is_empty() {
+    /// Lets what was taken go, as the messages of a run.
+    pub fn send(&mut self, run: u64, tenure: &Arc<Tenure>) {
+        if !self.gathered.is_empty() {
+            let (tenure, messages) = (Arc::clone(tenure), std::mem::take(&mut self.gathered));
             // A task that has ended has panicked, and is noticed where it was started.
-            let _ = self.input.send(std::mem::take(&mut self.batch));
+            let _ = self.input.send(Batch { run, tenure, messages });
         }
     }
 }
@@ -229,7 +242,7 @@ impl Outlet {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if flight.is_empty() || self.waiting.len() >= GROUP {
-                self.hand_over(&link.channel, flight);
+                self.hand_over(&link.channel, flight, published);
             }
             tokio::select! {
                 confirmed = flight.confirmed(), if !flight.is_empty() => {
@@ -244,9 +257,9 @@ impl Outlet {
                     Ok((item, answer)) => self.answered(item, answer, published),
                     Err(panic) => resume_unwind(panic.into_panic()),
                 },
-                _ = look.tick(), if !flight.is_empty() || !self.held.is_empty() => {
+                _ = look.tick(), if !self.is_empty() || !flight.is_empty() => {
                     self.look(link, flight, published)?;
-                    self.hand_over(&link.channel, flight);
+                    self.hand_over(&link.channel, flight, published);
                 }
             }
         }
@@ -277,17 +290,42 @@ impl Outlet {
         Ok(())
     }
 
-    fn take(&mut self, batch: Batch) {
-        for (run, outgoing) in batch {
-            self.waiting.push_back(Item { run, order: self.order, outgoing });
+    fn take(&mut self, Batch { run, tenure, messages }: Batch) {
+        for outgoing in messages {
+            let tenure = Arc::clone(&tenure);
+            self.waiting.push_back(Item { run, order: self.order, outgoing, tenure });
             self.order += 1;
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.held.is_empty()
+    }
+
     /// Hands as much over as may be unconfirmed.
-    fn hand_over<'a>(&mut self, channel: &'a Channel, flight: &mut Flight<'a>) {
+    fn hand_over<'a>(
+        &mut self,
+        channel: &'a Channel,
+        flight: &mut Flight<'a>,
+        published: &UnboundedSender<Published>,
+    ) {
+        let mut on = None;
         while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
             let Some(item) = self.waiting.pop_front() else { break };
+            if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.tenure)) {
+                // It was looked at a moment ago.
+            } else if item.tenure.is_on() {
+                on = Some(Arc::clone(&item.tenure));
+            } else {
+                if item.tenure.is_over() {
+                    // Whoever has the partition now publishes it.
+                    self.settle(vec![(item, Fate::Taken)], published);
+                    continue;
+                }
+                // All are suspended together.
+                self.waiting.push_front(item);
+                break;
+            }
             let Some(item) = self.held.pass(item) else { continue };
             let confirm = self.exchange.publish(channel, &item.outgoing);
             flight.send(item, confirm);
@@ -337,6 +375,14 @@ impl Outlet {
             self.waiting.push_front(item);
         }
         for item in due_alone {
+            if item.tenure.is_over() {
+                self.waiting.push_front(item);
+                continue;
+            }
+            if !item.tenure.is_on() {
+                self.held.hold(item, Again::Alone, Instant::now());
+                continue;
+            }
             self.alone.spawn(self.exchange.clone().publish_alone(item, CONFIRM));
         }
     }

@@ -25,6 +25,8 @@ pub(super) enum Ended {
     /// place on the same channel, what is on its way would come behind what is newer: so all that is
     /// not acknowledged comes again, in order.
     Resized,
+    /// Another process may have the queue by now.
+    Suspended,
 }
 
 /// A channel on which a queue is consumed.

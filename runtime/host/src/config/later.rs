@@ -40,9 +40,6 @@ const NOT_YET: &[NotYet] = &[
             settings.filter(|setting| lines.has(setting)).collect()
         },
     ),
-    ("leases between instances", &["runtime.lease"], |_, lines| {
-        given(lines.has("runtime.lease"), "runtime.lease")
-    }),
     ("a canary", &["streams.canary", "streams.bake"], |it, _| {
         streams(it, |it| it.canary.is_some(), "canary")
     }),

@@ -72,6 +72,10 @@ section! {
         /// Turns of this stream at the workers at one time. Left out: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "turns are handed over in bunches, and no worker should wait for the next one";
+        /// Events that wait in the broker for which one more instance is wanted, where something
+        /// starts and ends instances by that.
+        lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
+            because "a second or less of work for most handlers: less is not worth a process";
         /// Share of the keys on which a new version of the handler is tried.
         canary: Option<Percent>;
         /// How long it is tried before all keys have it.

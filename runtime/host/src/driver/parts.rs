@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ordain_core::{Input, Settings};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::Progress;
 use crate::plugin::{Results, Turns};
@@ -34,7 +34,7 @@ pub struct Parts {
     pub turns: Turns,
     /// Where messages are published.
     pub publisher: mpsc::Sender<Committed>,
-    /// The partition as the publisher needs it.
+    /// The partition as the publisher needs it, with the tenure of it.
     pub target: Arc<Target>,
     /// What an earlier process left in the outbox, and is being published.
     pub left_over: Vec<Input>,
@@ -46,8 +46,6 @@ pub struct Parts {
     pub checkpoint: Option<String>,
     /// End when the source has ended and everything is settled or held.
     pub once: bool,
-    /// Becomes true when the process is to end.
-    pub shutdown: watch::Receiver<bool>,
     /// Where its figures are shown.
     pub progress: Arc<Progress>,
 }

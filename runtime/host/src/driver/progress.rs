@@ -23,10 +23,17 @@ const AHEAD: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Progress {
     partition: Partition,
-    stats: Mutex<Stats>,
+    stats: Mutex<Kept>,
     times: Mutex<Times>,
     lag: AtomicU64,
     ended: AtomicBool,
+}
+
+/// The figures of the driver that there is, and of those before it.
+#[derive(Debug, Default)]
+struct Kept {
+    now: Stats,
+    before: Stats,
 }
 
 /// What a driver measures of its commits.
@@ -60,7 +67,7 @@ impl Times {
 }
 
 impl Progress {
-    /// Of a partition that is about to be driven.
+    /// Of a partition that is about to be driven for the first time.
     pub fn new(partition: Partition) -> Self {
         Self {
             partition,
@@ -77,12 +84,27 @@ impl Progress {
     }
 
     pub(super) fn put(&self, stats: &Stats) {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = *stats;
+        self.kept().now = *stats;
     }
 
-    /// The last figures.
+    /// Notes that the driver has ended: what it counted stays, what it had is gone.
+    pub fn over(&self) {
+        let mut kept = self.kept();
+        kept.before = kept.before.and(&kept.now.counters());
+        kept.now = Stats::default();
+        drop(kept);
+        self.set_lag(None);
+        self.ended.store(false, Ordering::Relaxed);
+    }
+
+    /// The last figures, of all drivers together.
     pub fn get(&self) -> Stats {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+        let kept = self.kept();
+        kept.now.and(&kept.before)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a commit that was applied: how long it took, and the producers' times of the events

@@ -6,7 +6,8 @@ use ordain_core::Stats;
 
 use super::Handlers;
 use crate::driver::Progress;
-use crate::store::Store;
+use crate::instance::{Report, Work};
+use crate::store::{Partition, Store};
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,9 +17,9 @@ pub enum Phase {
     LoadsHandlers,
     /// The store is opened.
     OpensStore,
-    /// Partitions are claimed, and what was left over is published.
+    /// The first partitions are taken.
     Claims,
-    /// Every partition is driven.
+    /// It has had its share of the partitions.
     Drives,
 }
 
@@ -32,6 +33,8 @@ struct Seen {
     handlers: Option<Arc<Handlers>>,
     store: Option<Arc<dyn Store>>,
     partitions: Vec<Arc<Progress>>,
+    has: usize,
+    share: usize,
 }
 
 impl Figures {
@@ -54,7 +57,7 @@ impl Figures {
         self.seen().store.clone()
     }
 
-    /// The partitions that are driven.
+    /// The partitions that are driven, or were.
     pub fn partitions(&self) -> Vec<Arc<Progress>> {
         self.seen().partitions.clone()
     }
@@ -75,12 +78,41 @@ impl Figures {
         (seen.store, seen.phase) = (Some(Arc::clone(store)), Phase::Claims);
     }
 
-    pub(super) fn drives(&self, partition: Arc<Progress>) {
-        self.seen().partitions.push(partition);
+    /// Where the figures of a partition are kept, whoever drives it.
+    pub(super) fn of(&self, partition: &Partition) -> Arc<Progress> {
+        let mut seen = self.seen();
+        if let Some(found) = seen.partitions.iter().find(|it| it.partition() == partition) {
+            return Arc::clone(found);
+        }
+        let progress = Arc::new(Progress::new(partition.clone()));
+        seen.partitions.push(Arc::clone(&progress));
+        progress
     }
 
-    pub(super) fn drives_all(&self) {
-        self.seen().phase = Phase::Drives;
+    /// Notes how many partitions of its share it drives, and how many they are.
+    pub(super) fn drives(&self, has: usize, share: usize) {
+        let mut seen = self.seen();
+        (seen.has, seen.share) = (has, share);
+        if has == share {
+            seen.phase = Phase::Drives;
+        }
+    }
+
+    /// How many partitions of its share it drives, and how many they are.
+    pub fn share(&self) -> (usize, usize) {
+        let seen = self.seen();
+        (seen.has, seen.share)
+    }
+
+    /// What is to be done of the partitions that it drives.
+    pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> Report {
+        let mut report = Report::default();
+        for partition in driven {
+            let progress = self.of(partition);
+            let work = Work::of(&progress.get(), progress.lag());
+            report.add(&partition.stream, partition.number, work);
+        }
+        report
     }
 
     /// Lets go of the store, which is closed when nobody has it.

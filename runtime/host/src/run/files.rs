@@ -61,8 +61,7 @@ fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
     let mut read = BTreeMap::new();
     for (name, path) in source_paths(loaded) {
         let setting = format!("streams.{name}.source.path");
-        let (file, identity) = open_source(path)
-            .map_err(|what| loaded.error(&setting, format!("{} {what}", path.display())))?;
+        let (file, identity) = open_source(loaded, name, path)?;
         checked.sources.insert(name.to_owned(), file);
         read.entry(identity).or_insert(setting);
     }
@@ -95,12 +94,21 @@ fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// Opens a file of events. Anything but a regular one has no positions to go on from, and might
-/// never open at all.
-fn open_source(path: &Path) -> Result<(File, Identity), String> {
-    let unreadable = |error| format!("cannot be read: {error}");
+/// Opens the file of events of a stream. Anything but a regular one has no positions to go on from,
+/// and might never open at all.
+pub(super) fn open_source(
+    loaded: &Loaded,
+    stream: &str,
+    path: &Path,
+) -> Result<(File, Identity), ConfigError> {
+    let refused = |what: String| {
+        let setting = format!("streams.{stream}.source.path");
+        loaded.error(&setting, format!("{} {what}", path.display()))
+    };
+    let unreadable = |error| refused(format!("cannot be read: {error}"));
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is no regular file; events from a pipe come in with path = \"-\"".to_owned());
+        let what = "is no regular file; events from a pipe come in with path = \"-\"";
+        return Err(refused(what.to_owned()));
     }
     let file = File::open(path).map_err(unreadable)?;
     let identity = identity(&file.metadata().map_err(unreadable)?);

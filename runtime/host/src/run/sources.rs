@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ordain_core::Settings;
 
-use super::RunError;
 use super::streams::Starting;
+use super::{RunError, files};
 use crate::broker::{self, ConsumerOptions, Topology};
 use crate::cloudevents::Decoder;
 use crate::config::{AmqpSource, FileSource, Name, Place, Source as SourceConfig, Stream};
 use crate::driver::Progress;
+use crate::instance::Tenure;
 use crate::source::{self, Checkpoint, FileOptions, Position, Source};
 
 /// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
@@ -19,15 +20,16 @@ const AHEAD: usize = 4;
 impl Starting<'_> {
     /// Starts it, and tells the name of its checkpoint if it has one.
     pub(super) async fn source(
-        &mut self,
+        &self,
         name: &Name,
         stream: &Stream,
         settings: &Settings,
         progress: &Arc<Progress>,
+        tenure: &Arc<Tenure>,
     ) -> Result<(Source, Option<String>), RunError> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
-                Ok((self.queue(name, stream, config, settings, progress), None))
+                Ok((self.queue(name, stream, config, settings, progress, tenure), None))
             }
             SourceConfig::File(config) => self.file(name, stream, config).await,
             _ => unreachable!("`unsupported` refuses other sources"),
@@ -42,6 +44,7 @@ impl Starting<'_> {
         config: &AmqpSource,
         settings: &Settings,
         progress: &Arc<Progress>,
+        tenure: &Arc<Tenure>,
     ) -> Source {
         let broker = self.broker.as_ref().expect("a source of a broker is checked to have one");
         broker::start(ConsumerOptions {
@@ -56,13 +59,14 @@ impl Starting<'_> {
                 event_size: self.loaded.config.runtime.event_size.bytes(),
                 key: config.key.clone(),
             },
+            tenure: Arc::clone(tenure),
             progress: Arc::clone(progress),
         })
     }
 
     /// A file, from where its checkpoint says.
     async fn file(
-        &mut self,
+        &self,
         name: &Name,
         stream: &Stream,
         config: &FileSource,
@@ -74,7 +78,12 @@ impl Starting<'_> {
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
-        let file = self.sources.remove(&**name).expect("every file of events was opened");
+        let opened = self.sources.borrow_mut().remove(&**name);
+        let file = match opened {
+            Some(file) => file,
+            // It was another's in between.
+            None => files::open_source(self.loaded, name, path)?.0,
+        };
         let mark = Checkpoint::mark(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
             None => None,

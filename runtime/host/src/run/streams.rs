@@ -1,43 +1,44 @@
-//! Brings the partitions of all streams up: claims them, publishes what was left over, and puts
-//! together what their drivers need.
+//! Brings a partition up that was leased: claims it, publishes what was left over, and puts together
+//! what its driver needs.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ordain_core::Input;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::{Handlers, RunError, numbering};
 use crate::broker::Broker;
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
+use crate::instance::Tenure;
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Committed, Publisher, PublisherError, Target};
-use crate::store::{Claimed, Partition, Store};
+use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
+use crate::store::{Claimed, Partition, Store, StoreError};
+use crate::told::Told;
 
-/// What all partitions share while they are brought up.
+/// Commits whose messages are read and published together.
+const PAGE: usize = 64;
+/// Between two warnings that a partition waits.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// What all partitions share.
 pub(super) struct Starting<'a> {
     pub(super) loaded: &'a Loaded,
     pub(super) once: bool,
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) pool: &'a Pool,
-    /// The files of events, by stream, until their sources are started.
-    pub(super) sources: BTreeMap<String, File>,
+    pub(super) handlers: &'a Handlers,
+    /// The files of events, by stream, until their sources are started for the first time.
+    pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
     pub(super) committed: mpsc::Sender<Committed>,
-    pub(super) shutdown: watch::Receiver<bool>,
-}
-
-/// A partition that is ours.
-pub(super) struct Mine<'a> {
-    name: &'a Name,
-    stream: &'a Stream,
-    claimed: Claimed,
-    target: Arc<Target>,
-    inbox: mpsc::Receiver<Note>,
-    /// What an earlier process left in the outbox, and is being published.
-    left_over: Vec<Input>,
+    pub(super) questions: mpsc::Sender<Question>,
 }
 
 /// Batches that may wait for the publisher: the sequencers let no more be unpublished.
@@ -84,64 +85,109 @@ pub(super) async fn check_left_overs(loaded: &Loaded, store: &dyn Store) -> Resu
     Ok(())
 }
 
-impl<'a> Starting<'a> {
-    /// Claims every partition and publishes what an earlier process left in its outbox; `None`
-    /// if the end was asked for meanwhile.
-    pub(super) async fn claim(
-        &mut self,
-        mut publisher: Publisher,
-    ) -> Result<Option<(Vec<Mine<'a>>, Publisher)>, RunError> {
-        let mut mine = Vec::new();
-        for (name, stream) in &self.loaded.config.streams {
-            for number in 0..stream.source.partitions() {
-                let partition = Partition { stream: name.shared(), number };
-                let claimed = self.store.claim(&partition).await?;
-                let (tell, inbox) = mpsc::channel(INBOX);
-                let target = Arc::new(Target {
-                    partition,
-                    claim: claimed.claim,
-                    dead_letter: stream.dead_letter.as_ref().map(Name::shared),
-                    inbox: tell,
-                });
-                self.publish_left_overs(&mut publisher, &target, &claimed).await?;
-                mine.push(Mine { name, stream, claimed, target, inbox, left_over: Vec::new() });
-            }
-        }
-        // Some of it may be published by now.
-        for mine in &mut mine {
-            mine.left_over = publisher.take_left_over(&mine.target);
-        }
-        Ok((!*self.shutdown.borrow()).then_some((mine, publisher)))
+/// Bytes of what earlier processes left over that may wait for exchanges: no process has more than
+/// that in memory when it dies, unless it had other settings.
+pub(super) fn room(config: &Config) -> usize {
+    2 * config.runtime.memory_budget.bytes()
+}
+
+impl Starting<'_> {
+    /// Claims a partition under the epoch of its lease, publishes what an earlier owner left in its
+    /// outbox, and puts together what its driver needs. `None` if somebody else has claimed it since,
+    /// or the publisher has ended.
+    pub(super) async fn bring_up(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+        tenure: Arc<Tenure>,
+        progress: &Arc<Progress>,
+    ) -> Result<Option<Parts>, RunError> {
+        let streams = &self.loaded.config.streams;
+        let Some((name, stream)) = streams.get_key_value(&*partition.stream) else {
+            return Ok(None);
+        };
+        let claimed = match self.store.claim(partition, epoch).await {
+            Err(StoreError::InUse(_)) => return Ok(None),
+            claimed => claimed?,
+        };
+        let (tell, inbox) = mpsc::channel(INBOX);
+        let target = Arc::new(Target {
+            partition: partition.clone(),
+            claim: claimed.claim,
+            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
+            inbox: tell,
+            tenure,
+        });
+        let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
+            return Ok(None);
+        };
+        let parts = self.parts(name, stream, claimed, target, inbox, left_over, progress).await?;
+        Ok(Some(parts))
     }
 
-    async fn publish_left_overs(
+    /// Publishes what an earlier owner committed and did not publish, before anything new of the same
+    /// shards. Tells what of it is not done; `None` if the publisher has ended.
+    async fn publish_left_over(
         &self,
-        publisher: &mut Publisher,
         target: &Arc<Target>,
         claimed: &Claimed,
-    ) -> Result<(), RunError> {
-        // No process has more than that in memory when it dies, unless it had other settings.
-        let room = 2 * self.loaded.config.runtime.memory_budget.bytes();
-        let stop = || *self.shutdown.borrow();
-        let left = publisher.publish_left_overs(target, claimed, room, &stop).await?;
-        if left > 0 {
+    ) -> Result<Option<Vec<Input>>, RunError> {
+        let (mut messages, mut told) = (0, Told::every(TELL_EVERY));
+        for (shard, last) in (0..).zip(&claimed.commits) {
+            let mut after = 0;
+            loop {
+                let partition = &target.partition;
+                let mut entries = self.store.outbox(partition, shard, after, PAGE).await?;
+                entries.retain(|entry| entry.number <= *last);
+                let Some(newest) = entries.last() else { break };
+                after = newest.number;
+                let (taken, mut answer) = oneshot::channel();
+                let left = LeftOver { target: Arc::clone(target), shard, entries, taken };
+                let mut asking = pin!(async {
+                    self.questions.send(Question::LeftOver(left)).await.ok()?;
+                    (&mut answer).await.ok()
+                });
+                messages += loop {
+                    match timeout(TELL_EVERY, &mut asking).await {
+                        Ok(Some(taken)) => break taken,
+                        Ok(None) => return Ok(None),
+                        Err(_) if told.is_due() => tracing::warn!(
+                            stream = &*partition.stream,
+                            partition = partition.number,
+                            "much more than `memory_budget` was committed and not published; the \
+                             partition waits until some of it is"
+                        ),
+                        Err(_) => {}
+                    }
+                };
+            }
+        }
+        if messages > 0 {
             tracing::info!(
                 stream = &*target.partition.stream,
-                messages = left,
+                messages,
                 "publishing what an earlier process committed and did not publish"
             );
         }
-        Ok(())
+        let (tell, left) = oneshot::channel();
+        let question = Question::Left(Arc::clone(target), tell);
+        let asked = self.questions.send(question).await;
+        Ok(if asked.is_ok() { left.await.ok() } else { None })
     }
 
-    /// Everything that a partition's driver needs.
-    pub(super) async fn parts(
-        &mut self,
-        Mine { name, stream, claimed, target, inbox, left_over }: Mine<'a>,
-        handlers: &Handlers,
-    ) -> Result<(Parts, Arc<Progress>), RunError> {
+    #[allow(clippy::too_many_arguments, reason = "it only puts them together")]
+    async fn parts(
+        &self,
+        name: &Name,
+        stream: &Stream,
+        claimed: Claimed,
+        target: Arc<Target>,
+        inbox: mpsc::Receiver<Note>,
+        left_over: Vec<Input>,
+        progress: &Arc<Progress>,
+    ) -> Result<Parts, RunError> {
         let config = &self.loaded.config;
-        let handler = Arc::clone(&handlers.active[&*stream.handler]);
+        let handler = Arc::clone(&self.handlers.active[&*stream.handler]);
         let version = Some(handler.version().clone());
         let (done, partition) = (target.inbox.clone(), target.partition.clone());
         let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
@@ -158,9 +204,9 @@ impl<'a> Starting<'a> {
             Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
         );
         let settings = config.settings(stream, &share(config, stream, partition.number, version));
-        let progress = Arc::new(Progress::new(partition.clone()));
-        let (source, checkpoint) = self.source(name, stream, &settings, &progress).await?;
-        let parts = Parts {
+        let (source, checkpoint) =
+            self.source(name, stream, &settings, progress, &target.tenure).await?;
+        Ok(Parts {
             settings,
             partition,
             claimed,
@@ -173,9 +219,7 @@ impl<'a> Starting<'a> {
             source,
             checkpoint,
             once: self.once,
-            shutdown: self.shutdown.clone(),
-            progress: Arc::clone(&progress),
-        };
-        Ok((parts, progress))
+            progress: Arc::clone(progress),
+        })
     }
 }

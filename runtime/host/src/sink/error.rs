@@ -1,6 +1,5 @@
 //! Why publishing ends for good.
 
-use std::io;
 use std::sync::Arc;
 
 use crate::store::StoreError;
@@ -51,17 +50,4 @@ pub enum PublisherError {
          and was not written is published at the next start"
     )]
     NoReader(String),
-    /// The end was asked for while a sink could not be written.
-    #[error(
-        "the sink {sink} ({place}) could not be written until the end: {error}; what is committed \
-         for it is published at the next start"
-    )]
-    GivenUp {
-        /// The sink.
-        sink: String,
-        /// Where it writes.
-        place: String,
-        /// Why it could not be written.
-        error: io::Error,
-    },
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::DeadLetter;
@@ -11,6 +12,7 @@ use tokio::task::{JoinSet, block_in_place};
 use super::{PublisherError, Sink};
 use crate::broker::{AmqpSink, Published};
 use crate::cloudevents;
+use crate::instance::Tenure;
 use crate::store::{Mark, OutboxMessage};
 
 /// Bytes that are encoded before they are written.
@@ -27,9 +29,6 @@ pub struct Outlets {
     /// Messages of the run that is being gathered that go to exchanges.
     unconfirmed: usize,
 }
-
-/// Whether the end was asked for.
-pub(super) type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
 impl Outlets {
     /// Adds a sink of lines.
@@ -48,10 +47,9 @@ impl Outlets {
         exchanges.filter_map(|it| it.start(published.clone())).collect()
     }
 
-    /// Takes a message of a run.
+    /// Takes a message.
     pub(super) fn message(
         &mut self,
-        run: u64,
         stream: &str,
         message: &OutboxMessage,
     ) -> Result<(), PublisherError> {
@@ -59,7 +57,7 @@ impl Outlets {
         if let Some((_, buffer)) = self.lines.get_mut(sink) {
             cloudevents::encode(stream, message, None, buffer);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put(run, stream, message);
+            exchange.put(stream, message);
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, &message.key, message.emitted.sequence));
@@ -67,10 +65,9 @@ impl Outlets {
         Ok(())
     }
 
-    /// Takes a dead letter of a run, for the sink of its stream's letters.
+    /// Takes a dead letter for the sink of its stream's letters.
     pub(super) fn letter(
         &mut self,
-        run: u64,
         stream: &str,
         sink: Option<&str>,
         letter: &DeadLetter,
@@ -83,7 +80,7 @@ impl Outlets {
         if let Some((_, buffer)) = self.lines.get_mut(sink) {
             cloudevents::encode_letter(stream, letter, buffer);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put_letter(run, stream, letter);
+            exchange.put_letter(stream, letter);
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, key, sequence));
@@ -100,15 +97,16 @@ impl Outlets {
     /// messages the exchanges have to confirm, and the marks that go with the lines.
     pub(super) async fn write(
         &mut self,
-        stop: Stop<'_>,
+        run: u64,
+        tenure: &Arc<Tenure>,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
-        self.exchanges.values_mut().for_each(AmqpSink::send);
+        self.exchanges.values_mut().for_each(|it| it.send(run, tenure));
         let mut marks = Vec::new();
         for (name, (sink, buffer)) in &mut self.lines {
             if buffer.is_empty() {
                 continue;
             }
-            insist(name, sink, stop, |sink| sink.append(buffer)).await?;
+            insist(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
             // What a large batch took is not kept for the small ones.
             buffer.shrink_to(WRITE_BYTES);
@@ -118,10 +116,10 @@ impl Outlets {
     }
 
     /// Makes the lines durable.
-    pub(super) async fn sync(&mut self, stop: Stop<'_>) -> Result<(), PublisherError> {
+    pub(super) async fn sync(&mut self) -> Result<(), PublisherError> {
         for (name, (sink, _)) in &mut self.lines {
             if sink.needs_sync() {
-                insist(name, sink, stop, Sink::sync).await?;
+                insist(name, sink, Sink::sync).await?;
             }
         }
         Ok(())
@@ -137,22 +135,17 @@ fn unknown(stream: &str, sink: &str, key: &str, sequence: u64) -> PublisherError
     }
 }
 
-/// Tries until it works or `stop` says so: what is committed must be published. Meanwhile the
+/// Tries until it works: what is committed must be published. Meanwhile the
 /// outbox fills and the streams pause.
 async fn insist(
     name: &str,
     sink: &mut Sink,
-    stop: Stop<'_>,
     mut action: impl FnMut(&mut Sink) -> io::Result<()>,
 ) -> Result<(), PublisherError> {
     let mut tries = 0_u32;
     while let Err(error) = block_in_place(|| action(sink)) {
         if matches!(sink, Sink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
-        }
-        if stop() {
-            let (sink, place) = (name.to_owned(), sink.place());
-            return Err(PublisherError::GivenUp { sink, place, error });
         }
         if tries.is_power_of_two() || tries == 0 {
             tracing::error!(

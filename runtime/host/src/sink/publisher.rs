@@ -9,31 +9,25 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::PublisherError;
-use super::outlets::{Outlets, Stop, WRITE_BYTES};
+use super::outlets::{Outlets, WRITE_BYTES};
 use super::runs::{Run, Runs};
 use crate::broker::Published;
 use crate::driver::Note;
-use crate::store::{Claim, Claimed, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
-use crate::told::Told;
+use crate::instance::Tenure;
+use crate::store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
 
 /// Batches published together: one sync of the files and one write of the store for all of them.
 const GROUP: usize = 64;
 /// Confirmations that are looked at together.
 const CONFIRMED: usize = 256;
-/// Between two looks whether a start that waits is to end.
-const LOOK: Duration = Duration::from_millis(200);
-/// Between two warnings that a start waits.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-
 /// A partition as the publisher needs it.
 pub struct Target {
     /// The partition.
@@ -44,6 +38,8 @@ pub struct Target {
     pub dead_letter: Option<Arc<str>>,
     /// Who is told when everything of a shard up to a commit is published and marked done.
     pub inbox: mpsc::Sender<Note>,
+    /// In which it may be published.
+    pub tenure: Arc<Tenure>,
 }
 
 /// A committed batch with something to publish.
@@ -56,159 +52,127 @@ pub struct Committed {
     pub applied: Applied,
 }
 
+/// What an earlier process committed in a shard and did not publish, in order.
+pub struct LeftOver {
+    /// The partition, which nobody drives yet.
+    pub target: Arc<Target>,
+    /// The shard.
+    pub shard: u32,
+    /// Commits of it.
+    pub entries: Vec<OutboxEntry>,
+    /// Told how many messages there are once they are on their way, in front of anything that the
+    /// partition's driver will commit.
+    pub taken: oneshot::Sender<usize>,
+}
+
+/// What a publisher is asked.
+pub enum Question {
+    /// To publish what was left over.
+    LeftOver(LeftOver),
+    /// To tell what was left over of a partition and is not done, for whoever drives it from now on.
+    Left(Arc<Target>, oneshot::Sender<Vec<Input>>),
+}
+
 /// Gives messages to sinks.
 pub struct Publisher {
     store: Arc<dyn Store>,
     outlets: Outlets,
     runs: Runs,
     /// Of partitions that nobody drives yet.
-    left_overs: Vec<LeftOver>,
+    left: Vec<Left>,
+    /// Bytes of them, about, beyond which no more is taken.
+    room: usize,
     exchanges: JoinSet<()>,
     published: UnboundedReceiver<Published>,
     /// Of those that were received.
     confirmed: Vec<Published>,
 }
 
-/// Messages that an earlier process committed and that are not marked done.
-struct LeftOver {
+/// What was left over and is not marked done.
+struct Left {
     target: Arc<Target>,
     shard: u32,
-    /// The last commit that they are of.
+    /// The last commit that it is of.
     through: u64,
     messages: usize,
     bytes: usize,
 }
 
 impl Publisher {
-    /// A publisher for these sinks.
-    pub fn new(store: Arc<dyn Store>, mut outlets: Outlets) -> Self {
+    /// A publisher for these sinks, with room for about so many bytes of what is left over.
+    pub fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
         // What is told there is of the outbox, which has a limit.
         let (tell, published) = mpsc::unbounded_channel();
         let exchanges = outlets.start(&tell);
-        let (runs, left_overs, confirmed) = (Runs::default(), Vec::new(), Vec::new());
-        Self { store, outlets, runs, left_overs, exchanges, published, confirmed }
-    }
-
-    /// Publishes what an earlier process committed in a partition and did not publish, before
-    /// anything new of the same shards; how many messages. It gives up when `stop` says so. What an
-    /// exchange has not confirmed goes on later, up to about so many bytes of all partitions.
-    pub async fn publish_left_overs(
-        &mut self,
-        target: &Arc<Target>,
-        claimed: &Claimed,
-        room: usize,
-        stop: Stop<'_>,
-    ) -> Result<u64, PublisherError> {
-        let mut read = 0;
-        for (shard, last) in (0..).zip(&claimed.commits) {
-            let mut after = 0;
-            while !stop() {
-                let mut found = self.store.outbox(&target.partition, shard, after, GROUP).await?;
-                found.retain(|entry| entry.number <= *last);
-                if found.is_empty() {
-                    break;
-                }
-                self.wait_for_room(room, stop).await;
-                let left = self.encode_left_over(target, shard, &found)?;
-                after = left.through;
-                read += left.messages as u64;
-                self.left_overs.push(left);
-                self.end_run(Arc::clone(target), shard, after, stop).await?;
-                self.outlets.sync(stop).await?;
-                self.settle_left_overs().await;
-            }
-        }
-        Ok(read)
-    }
-
-    /// Waits until less waits for exchanges, of all partitions.
-    async fn wait_for_room(&mut self, room: usize, stop: Stop<'_>) {
-        let mut told = Told::every(TELL_EVERY);
-        loop {
-            let bytes: usize = self.left_overs.iter().map(|it| it.bytes).sum();
-            if bytes < room || stop() {
-                return;
-            }
-            if told.is_due() {
-                tracing::warn!(
-                    bytes,
-                    "much more than `memory_budget` was committed and not published; the start \
-                     waits until some of it is"
-                );
-            }
-            // From time to time it looks whether the end was asked for.
-            if timeout(LOOK, self.news()).await.is_ok() {
-                self.settle_left_overs().await;
-            }
-        }
-    }
-
-    fn encode_left_over(
-        &mut self,
-        target: &Arc<Target>,
-        shard: u32,
-        entries: &[OutboxEntry],
-    ) -> Result<LeftOver, PublisherError> {
-        let (run, stream) = (self.runs.number(), &target.partition.stream);
-        let mut left =
-            LeftOver { target: Arc::clone(target), shard, through: 0, messages: 0, bytes: 0 };
-        for OutboxEntry { number, messages, letters } in entries {
-            left.through = *number;
-            left.messages += messages.len() + letters.len();
-            for message in messages {
-                left.bytes += message.emitted.message.memory();
-                self.outlets.message(run, stream, message)?;
-            }
-            for letter in letters {
-                left.bytes += letter.memory();
-                self.outlets.letter(run, stream, target.dead_letter.as_deref(), letter)?;
-            }
-        }
-        Ok(left)
-    }
-
-    /// Marks done what is, before anybody drives the partitions.
-    async fn settle_left_overs(&mut self) {
-        for run in self.take_done().await {
-            let is_done = |it: &LeftOver| {
-                Arc::ptr_eq(&it.target, &run.target)
-                    && it.shard == run.shard
-                    && it.through <= run.through
-            };
-            self.left_overs.retain(|it| !is_done(it));
-        }
-    }
-
-    /// What is left over of a partition, for whoever drives it. From then on [`Publisher::run`] tells
-    /// when it is published.
-    pub fn take_left_over(&mut self, target: &Arc<Target>) -> Vec<Input> {
-        let of = self.left_overs.extract_if(.., |it| Arc::ptr_eq(&it.target, target));
-        let input = |it: LeftOver| Input::LeftOver {
-            shard: it.shard,
-            through: it.through,
-            messages: it.messages,
-            bytes: it.bytes,
-        };
-        of.map(input).collect()
+        let (runs, left, confirmed) = (Runs::default(), Vec::new(), Vec::new());
+        Self { store, outlets, runs, left, room, exchanges, published, confirmed }
     }
 
     /// Publishes until all who give batches have gone, and everything is published.
     pub async fn run(
         mut self,
         mut committed: mpsc::Receiver<Committed>,
+        mut questions: mpsc::Receiver<Question>,
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
         while is_open || !self.runs.is_empty() {
+            let has_room = self.left.iter().map(|it| it.bytes).sum::<usize>() < self.room;
             tokio::select! {
                 taken = committed.recv_many(&mut group, GROUP), if is_open => {
                     is_open = taken > 0;
                     self.publish(&mut group).await?;
                 }
+                Some(question) = questions.recv(), if has_room => self.answer(question).await?,
                 () = self.news() => self.settle().await,
             }
         }
         Ok(())
+    }
+
+    async fn answer(&mut self, question: Question) -> Result<(), PublisherError> {
+        // Whoever asked may have given the partition up.
+        match question {
+            Question::LeftOver(left) => {
+                let messages = self.publish_left_over(&left).await?;
+                let _ = left.taken.send(messages);
+            }
+            Question::Left(target, answer) => {
+                let of = self.left.extract_if(.., |it| Arc::ptr_eq(&it.target, &target));
+                let input = |Left { shard, through, messages, bytes, .. }| Input::LeftOver {
+                    shard,
+                    through,
+                    messages,
+                    bytes,
+                };
+                let _ = answer.send(of.map(input).collect());
+            }
+        }
+        Ok(())
+    }
+
+    async fn publish_left_over(&mut self, left: &LeftOver) -> Result<usize, PublisherError> {
+        let LeftOver { target, shard, entries, .. } = left;
+        let stream = &target.partition.stream;
+        let (mut messages, mut bytes) = (0, 0);
+        for entry in entries {
+            messages += entry.messages.len() + entry.letters.len();
+            for message in &entry.messages {
+                bytes += message.emitted.message.memory();
+                self.outlets.message(stream, message)?;
+            }
+            for letter in &entry.letters {
+                bytes += letter.memory();
+                self.outlets.letter(stream, target.dead_letter.as_deref(), letter)?;
+            }
+        }
+        let Some(last) = entries.last() else { return Ok(0) };
+        let (target, shard, through) = (Arc::clone(target), *shard, last.number);
+        self.left.push(Left { target: Arc::clone(&target), shard, through, messages, bytes });
+        self.end_run(target, shard, through).await?;
+        self.outlets.sync().await?;
+        self.settle().await;
+        Ok(messages)
     }
 
     /// Waits until exchanges have confirmed something, and notes it.
@@ -227,19 +191,17 @@ impl Publisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
-        // The end waits for what is committed, within its grace.
-        let never = &|| false;
-        let mut committed = committed.drain(..).peekable();
+        let mut committed = committed.drain(..).filter(|it| !it.target.tenure.is_over()).peekable();
         while let Some(Committed { target, batch, applied }) = committed.next() {
             self.encode_batch(&target, &batch, &applied)?;
             let same = committed.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
             if !same || self.outlets.encoded() >= WRITE_BYTES {
-                self.end_run(target, batch.shard, batch.number, never).await?;
+                self.end_run(target, batch.shard, batch.number).await?;
             }
         }
-        self.outlets.sync(never).await?;
+        self.outlets.sync().await?;
         self.settle().await;
         Ok(())
     }
@@ -250,25 +212,26 @@ impl Publisher {
         target: Arc<Target>,
         shard: u32,
         through: u64,
-        stop: Stop<'_>,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.outlets.write(stop).await?;
+        let (unconfirmed, marks) = self.outlets.write(self.runs.number(), &target.tenure).await?;
         self.runs.push(Run { target, shard, through, marks, unconfirmed });
         Ok(())
     }
 
     /// Marks done what is, and tells of it.
     async fn settle(&mut self) {
-        for Run { target, shard, through, .. } in self.take_done().await {
-            // A driver always takes what is there. If it is gone, nobody needs it.
-            let _ = target.inbox.send(Note::Input(Input::Published { shard, through })).await;
-        }
-    }
-
-    async fn take_done(&mut self) -> Vec<Run> {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
-        done
+        for Run { target, shard, through, .. } in done {
+            let before = self.left.len();
+            self.left.retain(|it| {
+                !Arc::ptr_eq(&it.target, &target) || it.shard != shard || it.through > through
+            });
+            if self.left.len() == before {
+                // A driver always takes what is there. If it is gone, nobody needs it.
+                let _ = target.inbox.send(Note::Input(Input::Published { shard, through })).await;
+            }
+        }
     }
 
     /// One after the other where files are written: each mark is of a longer one than the one
@@ -276,7 +239,7 @@ impl Publisher {
     /// only the last.
     async fn mark_done(&self, done: &[Run]) {
         let mut last = BTreeMap::new();
-        for run in done {
+        for run in done.iter().filter(|run| !run.target.tenure.is_over()) {
             if run.marks.is_empty() {
                 let Partition { stream, number } = &run.target.partition;
                 last.insert((stream, number, run.shard), run);
@@ -302,7 +265,7 @@ impl Publisher {
         batch: &Batch,
         applied: &Applied,
     ) -> Result<(), PublisherError> {
-        let (run, stream) = (self.runs.number(), &target.partition.stream);
+        let stream = &target.partition.stream;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
         for (position, write) in batch.writes.iter().enumerate() {
             if refused.next_if_eq(&position).is_some() {
@@ -316,11 +279,11 @@ impl Publisher {
             for emitted in &write.messages {
                 let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
                 let message = OutboxMessage { key, incarnation, emitted };
-                self.outlets.message(run, stream, &message)?;
+                self.outlets.message(stream, &message)?;
             }
         }
         for letter in batch.forwarded(applied) {
-            self.outlets.letter(run, stream, target.dead_letter.as_deref(), letter)?;
+            self.outlets.letter(stream, target.dead_letter.as_deref(), letter)?;
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ mod fences;
 mod folder;
 mod journal;
 mod keys;
+mod leases;
 mod list;
 mod read;
 mod recent;
@@ -51,12 +52,13 @@ use self::answered::Answered;
 use self::clock::Monotone;
 use self::fences::Fences;
 use self::folder::Folder;
+use self::leases::Registry;
 use self::shared::Shared;
 use self::tables::{Tables, read_error};
 use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
 use super::{
     Claim, Claimed, Durability, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page,
-    Partition, STREAM_NAME_LIMIT, Store, StoreError, StoredLetter,
+    Partition, STREAM_NAME_LIMIT, Store, StoreError, StoredLetter, claimed_by_another,
 };
 
 /// How long an answer may be out before it is looked at whether the engine is still alive: when
@@ -101,6 +103,7 @@ impl Options {
 pub struct Embedded {
     shared: Arc<Shared>,
     reads: Semaphore,
+    registry: Registry,
     /// `None` only while it is dropped.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
@@ -128,7 +131,8 @@ impl Embedded {
             .spawn(move || writer.run(requests))
             .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
         let reads = Semaphore::new(READS);
-        Ok(Self { shared, reads, requests: Some(sender), thread: Some(thread) })
+        let registry = Registry::default();
+        Ok(Self { shared, reads, registry, requests: Some(sender), thread: Some(thread) })
     }
 
     /// Puts any bytes in the place of a job. For tests of what a damaged job does.
@@ -232,15 +236,17 @@ impl Store for Embedded {
         self.shared.failed().await
     }
 
-    async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError> {
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
                 "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
             )));
         }
-        let partition = partition.clone();
-        self.ask(|answer| Request::Claim { partition, answer }).await
+        let claimed = partition.clone();
+        let claimed =
+            self.ask(|answer| Request::Claim { partition: claimed, epoch, answer }).await?;
+        claimed.ok_or_else(|| claimed_by_another(partition))
     }
 
     async fn load(

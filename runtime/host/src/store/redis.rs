@@ -19,6 +19,7 @@ mod claim;
 mod commit;
 mod due;
 mod error;
+mod leases;
 mod link;
 mod list;
 mod load;
@@ -234,8 +235,8 @@ impl Store for Redis {
         self.waiting_links.iter().chain([&self.link]).map(Link::breaks).sum()
     }
 
-    async fn claim(&self, partition: &Partition) -> Result<Claimed, StoreError> {
-        claim::claim(self, partition).await
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
+        claim::claim(self, partition, epoch).await
     }
 
     async fn load(

@@ -129,7 +129,12 @@ impl All<'_, '_> {
             (vec![("stream", stream.to_string())], Value::Gauge(keys))
         });
         let help = "Keys that are parked, in the store too, where they are counted now and then";
-        self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())
+        self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
+        let wanted = self.snapshot.wanted.iter();
+        let samples = wanted
+            .map(|(stream, wanted)| (vec![("stream", stream.clone())], Value::Gauge(*wanted)));
+        let help = "Instances that the lag of a stream asks for, as GET /v1/scale tells";
+        self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
 
     fn counters(

@@ -42,9 +42,16 @@ pub(super) enum Request {
         batch: Arc<Batch>,
         answer: Answer<CommitReply>,
     },
+    /// Answers with nothing where the epoch is not above all before.
     Claim {
         partition: Partition,
-        answer: Answer<Claimed>,
+        epoch: u64,
+        answer: Answer<Option<Claimed>>,
+    },
+    /// The highest epoch of the partition's claims.
+    NewestEpoch {
+        partition: Partition,
+        answer: Answer<u64>,
     },
     /// Takes jobs over that another partition has.
     TakeOver {
@@ -83,7 +90,8 @@ pub(super) type Answer<T> = oneshot::Sender<T>;
 /// An answer that waits for the group to be durable.
 enum Ready {
     Commit(Answer<CommitReply>, CommitReply),
-    Claim(Answer<Claimed>, Claimed),
+    Claim(Answer<Option<Claimed>>, Option<Claimed>),
+    Epoch(Answer<u64>, u64),
     Unit(Answer<()>),
 }
 
@@ -93,6 +101,7 @@ impl Ready {
         match self {
             Self::Commit(answer, reply) => drop(answer.send(reply)),
             Self::Claim(answer, claimed) => drop(answer.send(claimed)),
+            Self::Epoch(answer, epoch) => drop(answer.send(epoch)),
             Self::Unit(answer) => drop(answer.send(())),
         }
     }
@@ -169,7 +178,12 @@ impl Writer {
             Request::Commit { partition, claim, batch, answer } => {
                 Ready::Commit(answer, self.commit(&partition, claim, &batch)?)
             }
-            Request::Claim { partition, answer } => Ready::Claim(answer, self.claim(&partition)?),
+            Request::Claim { partition, epoch, answer } => {
+                Ready::Claim(answer, self.claim(&partition, epoch)?)
+            }
+            Request::NewestEpoch { partition, answer } => {
+                Ready::Epoch(answer, self.newest_epoch(&partition))
+            }
             Request::TakeOver { partition, keys, answer } => {
                 self.take_over(&partition, &keys)?;
                 Ready::Unit(answer)
@@ -236,13 +250,20 @@ impl Writer {
         Ok(applied)
     }
 
-    fn claim(&mut self, partition: &Partition) -> fjall::Result<Claimed> {
+    fn newest_epoch(&self, partition: &Partition) -> u64 {
+        let fences = (0..self.shared.shards).filter_map(|shard| self.fences.get(partition, shard));
+        fences.map(|fence| fence.claim.epoch).max().unwrap_or_default()
+    }
+
+    fn claim(&mut self, partition: &Partition, epoch: u64) -> fjall::Result<Option<Claimed>> {
+        if epoch <= self.newest_epoch(partition) {
+            return Ok(None);
+        }
         let tables = &self.shared.tables;
         let found: Vec<_> = (0..self.shared.shards)
             .map(|shard| self.fences.get(partition, shard).cloned())
             .collect();
-        let newest = found.iter().flatten().map(|fence| fence.claim.epoch).max();
-        let claim = Claim { epoch: newest.unwrap_or_default() + 1, random: rand::random() };
+        let claim = Claim { epoch, random: rand::random() };
         let mut commits = Vec::with_capacity(found.len());
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), found.len());
         for (shard, fence) in (0..).zip(found) {
@@ -254,7 +275,7 @@ impl Writer {
         }
         batch.commit()?;
         self.must_sync = true;
-        Ok(Claimed { claim, commits })
+        Ok(Some(Claimed { claim, commits }))
     }
 
     /// Not synced: whatever builds on it comes later in the same journal.

@@ -4,16 +4,20 @@ use futures_util::future::try_join_all;
 use redis::cmd;
 
 use super::names::Kind;
-use super::value::{bytes, number, strange};
+use super::value::{bytes, strange};
 use super::{Redis, commit};
 use crate::store::codec::{FenceRecord, decode_fence};
-use crate::store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError};
+use crate::store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError, claimed_by_another};
 
 /// No partition gets there, and scripts count exactly up to it.
-const LAST_EPOCH: u64 = 1 << 52;
+pub(super) const LAST_EPOCH: u64 = 1 << 52;
 
 /// See [`Store::claim`](crate::store::Store::claim).
-pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claimed, StoreError> {
+pub(super) async fn claim(
+    store: &Redis,
+    partition: &Partition,
+    epoch: u64,
+) -> Result<Claimed, StoreError> {
     let length = partition.stream.len();
     if length > STREAM_NAME_LIMIT {
         return Err(StoreError::Unusable(format!(
@@ -25,19 +29,13 @@ pub(super) async fn claim(store: &Redis, partition: &Partition) -> Result<Claime
     note.arg(store.names.common(Kind::Partitions)).arg(format!("{partition_number}:{stream}"));
     store.ask(&note).await?;
 
-    let floor = newest_epoch(store, partition).await?;
-    let script = &store.scripts.epoch;
-    let mut call = store.call_of(script, &[store.names.epoch(partition)]);
-    call.arg(floor);
-    let epoch = number(&store.run(script, call).await?);
-    let epoch = epoch.ok_or_else(|| strange(script.name))?;
     let claim = Claim { epoch, random: rand::random() };
     let claims = (0..store.shards).map(|shard| claim_shard(store, partition, shard, claim));
     Ok(Claimed { claim, commits: try_join_all(claims).await? })
 }
 
 /// The highest epoch that any shard has seen of a partition.
-async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
+pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
     let fences = (0..store.shards).map(async |shard| {
         let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
         let field = format!("f{}", partition.number);
@@ -77,9 +75,5 @@ async fn claim_shard(
     if fence.claim == claim {
         return Ok(fence.number);
     }
-    Err(StoreError::InUse(format!(
-        "another process has just taken partition {} of stream {:?}: one at a time may have it. If \
-         none is running, start again",
-        partition.number, partition.stream
-    )))
+    Err(claimed_by_another(partition))
 }

@@ -19,8 +19,12 @@ pub(super) enum Kind {
     Partitions,
     /// Small values by name.
     Marks,
-    /// The last epoch given for a partition.
-    Epoch,
+    /// Until when each instance is heard of.
+    Instances,
+    /// What the instances are.
+    About,
+    /// Who has which partition.
+    Leases,
     /// Jobs with their states, spilled events, letters, messages to publish, fences.
     Data,
     /// When which key is to be looked at.
@@ -38,11 +42,13 @@ pub(super) enum Kind {
 }
 
 /// Its name, and its type in Redis.
-const KINDS: [(Kind, &str, &str); 11] = [
+const KINDS: [(Kind, &str, &str); 13] = [
     (Kind::Store, "store", "hash"),
     (Kind::Partitions, "partitions", "set"),
     (Kind::Marks, "marks", "hash"),
-    (Kind::Epoch, "epoch", "string"),
+    (Kind::Instances, "instances", "zset"),
+    (Kind::About, "about", "hash"),
+    (Kind::Leases, "leases", "hash"),
     (Kind::Data, "data", "hash"),
     (Kind::Due, "due", "zset"),
     (Kind::Expiry, "expiry", "zset"),
@@ -82,11 +88,6 @@ impl Names {
     /// The due index of a partition in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
         self.of_partition(shard, Kind::Due, partition)
-    }
-
-    /// The last epoch given for a partition.
-    pub(super) fn epoch(&self, partition: &Partition) -> String {
-        self.of_partition(COMMON, Kind::Epoch, partition)
     }
 
     fn of_partition(&self, shard: u32, kind: Kind, partition: &Partition) -> String {

@@ -85,7 +85,11 @@ macro_rules! scripts {
 // `allow-oom` is for those that make room, or that need little and without which nobody could.
 scripts! {
     open "open.lua" "flags=allow-oom"
-    epoch "epoch.lua" "flags=allow-oom"
+    beat "beat.lua" "flags=allow-oom"
+    lease "lease.lua" "flags=allow-oom"
+    release "release.lua" "flags=allow-oom"
+    forget "forget.lua" "flags=allow-oom"
+    table "table.lua" "flags=no-writes"
     claim "claim.lua" "flags=allow-oom"
     commit "commit.lua" ""
     outbox "outbox.lua" "flags=no-writes"

@@ -13,10 +13,11 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ordain::broker::{self, Broker, ConsumerOptions, Decoder};
 use ordain::config::{Loaded, Source as SourceConfig, Stream};
 use ordain::driver;
+use ordain::instance::Tenure;
 use ordain::plugin::{Pool, Results, StreamContext, Turns};
 use ordain::run::{Handlers, handlers, open_store};
 use ordain::source::{Acknowledged, Deliveries, Source};
-use ordain::store::{Claimed, Partition, Store};
+use ordain::store::{Claimed, InstanceId, Leased, Partition, Store};
 use ordain_core::{
     Batch, Change, CommitReply, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn, TurnDone,
     Verdict, shard_of,
@@ -41,7 +42,11 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
     let mut lines = tokio::task::JoinSet::new();
     for number in 0..stream.source.partitions() {
         let partition = Partition { stream: name.shared(), number };
-        let claimed = store.claim(&partition).await?;
+        let epoch = match store.lease(&partition, InstanceId::random()).await? {
+            Leased::Given(epoch) => epoch,
+            Leased::Held(by) => anyhow::bail!("{by} has the partition"),
+        };
+        let claimed = store.claim(&partition, epoch).await?;
         let (send, results) = mpsc::channel(INBOX);
         let handler = Arc::clone(&active[&*stream.handler]);
         let version = handler.version().clone();
@@ -82,6 +87,7 @@ fn consumer(
     let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
     let decoder = Decoder { ordering: Ordering::Sequenced, event_size, key: source.key.clone() };
     ConsumerOptions {
+        tenure: Arc::new(Tenure::sole()),
         broker,
         topology,
         partition: partition.number,

@@ -65,6 +65,22 @@ local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
 
+-- A lease: epoch, holder and time.
+local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
+
+-- The epoch and the holder of the last lease of a partition; 0 and nobody where there was none.
+local function read_lease(leases, field)
+  local row = redis.call('HGET', leases, field)
+  if not row then
+    return 0, NOBODY
+  end
+  local epoch, holder = string.match(row, LEASE)
+  if not epoch or tonumber(epoch) >= EXACT then
+    corrupt_field(field, leases, 'lease: remove it')
+  end
+  return tonumber(epoch), holder
+end
+
 -- The fence of a partition, the number of its last commit, and that of the first one that may have
 -- something to publish; nothing where nobody has claimed it.
 local function read_fence(data, partition)

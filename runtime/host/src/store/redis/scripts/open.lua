@@ -10,7 +10,6 @@ end
 local missing = {}
 for name, allowed in pairs({
   ['type'] = may('TYPE', data),
-  ['get'] = may('GET', data), ['set'] = may('SET', data, '1'),
   ['sadd'] = may('SADD', data, '1'), ['smembers'] = may('SMEMBERS', data),
   ['hget'] = may('HGET', data, 'f'), ['hmget'] = may('HMGET', data, 'f'),
   ['hset'] = may('HSET', data, 'f', '1'), ['hdel'] = may('HDEL', data, 'f'),

@@ -1,0 +1,196 @@
+//! Says that this instance runs, and learns who else does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, sleep_until};
+
+use super::About;
+use super::tenure::{Tenure, Until};
+use crate::broker::Reach;
+use crate::store::{Beat, Beaten, Generation, InstanceId, Store, StoreError, Table};
+use crate::told::Told;
+
+/// Between two beats: what others give back is taken over that soon. The store writes only where a
+/// third of the lease has passed.
+const EVERY: Duration = Duration::from_millis(250);
+/// Between two warnings.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+
+/// The heart of a running instance. Dropping it stops it, and the leases run out.
+pub struct Heart {
+    id: InstanceId,
+    about: watch::Sender<About>,
+    report: watch::Sender<Option<String>>,
+    soon: Arc<Notify>,
+    table: watch::Receiver<Arc<Table>>,
+    until: watch::Receiver<Until>,
+    beating: JoinHandle<()>,
+}
+
+struct Beating {
+    store: Arc<dyn Store>,
+    id: InstanceId,
+    lease: Duration,
+    about: watch::Receiver<About>,
+    report: watch::Receiver<Option<String>>,
+    soon: Arc<Notify>,
+    table: watch::Sender<Arc<Table>>,
+    until: watch::Sender<Until>,
+    seen: Generation,
+    told: Told,
+}
+
+impl Heart {
+    /// Joins the instances of a store: when this returns, others can see this one, and its table is
+    /// there.
+    pub async fn start(
+        store: &Arc<dyn Store>,
+        about: About,
+        lease: Duration,
+    ) -> Result<Self, StoreError> {
+        let id = InstanceId::random();
+        bury(&**store).await?;
+        let (about, report) = (watch::Sender::new(about), watch::Sender::new(None));
+        let (table, until) = (watch::Sender::new(Arc::default()), watch::Sender::new(None));
+        let soon = Arc::<Notify>::default();
+        let mut beating = Beating {
+            store: Arc::clone(store),
+            id,
+            lease,
+            about: about.subscribe(),
+            report: report.subscribe(),
+            soon: Arc::clone(&soon),
+            table,
+            until,
+            seen: 0,
+            told: Told::every(TELL_EVERY),
+        };
+        beating.beat().await?;
+        let (table, until) = (beating.table.subscribe(), beating.until.subscribe());
+        let beating = tokio::spawn(beating.run());
+        Ok(Self { id, about, report, soon, table, until, beating })
+    }
+
+    /// Which instance this is.
+    pub fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// Who is there and has what, as far as is known; the newest is always there.
+    pub fn table(&self) -> watch::Receiver<Arc<Table>> {
+        self.table.clone()
+    }
+
+    /// Says that this instance takes no more.
+    pub fn leave(&self) {
+        self.about.send_modify(|about| about.leaving = true);
+    }
+
+    /// Says whether this instance reaches the broker.
+    pub fn reaches_broker(&self, reach: Reach) {
+        self.about.send_modify(|about| about.broker = reach);
+    }
+
+    /// Says how it is doing.
+    pub fn report(&self, report: String) {
+        self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
+    }
+
+    /// Beats now: something has changed.
+    pub fn beat_soon(&self) {
+        self.soon.notify_one();
+    }
+
+    /// The tenure of a partition that was leased.
+    pub fn tenure(&self) -> Tenure {
+        Tenure::new(self.until.clone())
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.beating.abort();
+    }
+}
+
+impl Beating {
+    async fn run(mut self) {
+        loop {
+            tokio::select! {
+                () = sleep(EVERY) => {}
+                () = self.soon.notified() => {}
+                Ok(()) = self.about.changed() => {}
+            }
+            if let Err(error) = self.beat().await
+                && self.told.is_due()
+            {
+                tracing::warn!(
+                    %error,
+                    "the store cannot be told that this instance runs; until it can, others may take its \
+                     partitions"
+                );
+            }
+        }
+    }
+
+    async fn beat(&mut self) -> Result<(), StoreError> {
+        let about = self.about.borrow_and_update().encode();
+        let report = self.report.has_changed().unwrap_or(false);
+        let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
+        let beat = Beat {
+            id: self.id,
+            about: &about,
+            report: report.as_deref(),
+            lease: self.lease,
+            seen: self.seen,
+        };
+        // The lease runs from here, however long the answer is on its way.
+        let (asked, until) = (Instant::now(), *self.until.borrow());
+        let paused = until.is_some_and(|until| until <= asked);
+        if paused {
+            tracing::warn!("this process stood still for longer than its lease lasts");
+        }
+        let mut answer = self.store.beat(beat);
+        let Beaten { lasts, table } = tokio::select! {
+            answer = &mut answer => answer?,
+            () = runs_out(until), if !paused => {
+                tracing::warn!(
+                    "the lease has run out, since the store does not answer: queues are given back \
+                     until it does"
+                );
+                let answer = answer.await?;
+                tracing::info!("the store answers again");
+                answer
+            }
+        };
+        self.until.send_replace(lasts.map(|lasts| asked + lasts));
+        if let Some(table) = table {
+            self.seen = table.generation;
+            self.table.send_replace(Arc::new(table));
+        }
+        Ok(())
+    }
+}
+
+async fn runs_out(until: Until) {
+    match until {
+        Some(until) => sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Gives back what processes had that ended on this machine without doing so: a start need not wait
+/// for their leases to run out.
+async fn bury(store: &dyn Store) -> Result<(), StoreError> {
+    for (id, member) in store.table().await?.members {
+        let about = About::decode(&member.about);
+        if about.process.as_ref().is_some_and(super::about::Process::has_ended) {
+            tracing::info!(instance = about.name, "taking over from a process that has ended");
+            store.forget(id).await?;
+        }
+    }
+    Ok(())
+}

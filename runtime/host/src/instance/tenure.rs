@@ -1,0 +1,164 @@
+//! The time in which this process may act for a partition: take its events, commit, publish.
+//!
+//! It ends when the partition is handed over or lost. And it is suspended while the lease has run
+//! out by this process's own clock, since nobody was there to renew it: then another instance may
+//! have the partition. Commits are refused by the fence in any case. What the fence cannot refuse,
+//! deliveries of a broker and messages to it, is left alone meanwhile.
+
+use std::time::Instant;
+
+use tokio::sync::watch;
+use tokio::time::sleep_until;
+
+/// Until when this process is heard of; `None`: as long as it runs.
+pub(super) type Until = Option<Instant>;
+
+/// How far a tenure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The partition is this process's.
+    Held,
+    /// It is being handed over: what runs is finished, committed and published, and no more taken.
+    Leaving,
+    /// It is another's: whatever is not committed is dropped.
+    Over,
+}
+
+/// The right to act for a partition.
+#[derive(Debug)]
+pub struct Tenure {
+    until: watch::Receiver<Until>,
+    stage: watch::Sender<Stage>,
+}
+
+impl Tenure {
+    /// One that begins, and lasts as long as the process is heard of.
+    pub(super) fn new(until: watch::Receiver<Until>) -> Self {
+        Self { until, stage: watch::Sender::new(Stage::Held) }
+    }
+
+    /// One that nobody can take away.
+    pub fn sole() -> Self {
+        Self::new(watch::Sender::new(None).subscribe())
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.stage() == Stage::Over
+    }
+
+    /// Whether it has neither ended nor is suspended.
+    pub fn is_on(&self) -> bool {
+        !self.is_over() && self.until.borrow().is_none_or(|until| Instant::now() < until)
+    }
+
+    /// Goes on to a later stage.
+    pub fn set(&self, stage: Stage) {
+        self.stage.send_if_modified(|now| {
+            let later = (*now as u8) < stage as u8;
+            if later {
+                *now = stage;
+            }
+            later
+        });
+    }
+
+    /// Its stages, to wait for the next one.
+    pub fn stages(&self) -> Stages {
+        Stages(self.stage.subscribe())
+    }
+
+    /// Waits until it has ended or is suspended.
+    pub async fn off(&self) {
+        let mut until = self.until.clone();
+        while self.is_on() {
+            let at = *until.borrow_and_update();
+            let runs_out = async {
+                match at {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = runs_out => {}
+                Ok(()) = until.changed() => {}
+                () = self.over() => {}
+            }
+        }
+    }
+
+    /// Waits until it is on, or has ended.
+    pub async fn on(&self) {
+        let mut until = self.until.clone();
+        while !self.is_on() && !self.is_over() {
+            tokio::select! {
+                changed = until.changed() => if changed.is_err() {
+                    return std::future::pending().await;
+                },
+                () = self.over() => {}
+            }
+        }
+    }
+
+    async fn over(&self) {
+        let mut stages = self.stages();
+        let mut stage = Stage::Held;
+        while stage != Stage::Over {
+            stage = stages.past(stage).await;
+        }
+    }
+}
+
+/// The stages of a tenure.
+#[derive(Debug)]
+pub struct Stages(watch::Receiver<Stage>);
+
+impl Stages {
+    /// Waits until it is at another stage than this one.
+    pub async fn past(&mut self, stage: Stage) -> Stage {
+        // Where the tenure is gone nobody may act any more.
+        self.0.wait_for(|now| *now != stage).await.map_or(Stage::Over, |now| *now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    #[tokio::test]
+    async fn it_is_suspended_when_nobody_renews_it_and_goes_on() {
+        let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
+        let tenure = Tenure::new(heard.subscribe());
+        assert!(tenure.is_on());
+        timeout(SOON, tenure.off()).await.expect("it runs out");
+        assert!(!tenure.is_on() && !tenure.is_over());
+        heard.send_replace(Some(Instant::now() + SOON));
+        timeout(SOON, tenure.on()).await.expect("it goes on");
+        assert!(timeout(Duration::from_millis(50), tenure.off()).await.is_err(), "it lasts");
+    }
+
+    #[tokio::test]
+    async fn it_ends_once() {
+        let tenure = Tenure::sole();
+        tenure.set(Stage::Leaving);
+        let mut stages = tenure.stages();
+        assert_eq!(timeout(SOON, stages.past(Stage::Held)).await, Ok(Stage::Leaving));
+        assert!(tenure.is_on());
+        tenure.set(Stage::Over);
+        tenure.set(Stage::Held);
+        timeout(SOON, tenure.off()).await.expect("it has ended");
+        assert_eq!(tenure.stage(), Stage::Over);
+        timeout(SOON, tenure.on()).await.expect("there is nothing to wait for");
+    }
+}

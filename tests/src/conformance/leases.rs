@@ -1,0 +1,150 @@
+//! Instances that come, go and are not heard of, and what they have.
+
+use std::time::Duration;
+
+use ordain::store::{Beat, InstanceId, Leased, Partition, Store, Table};
+
+use super::Fixture;
+
+/// Long beside what a case takes.
+const LEASE: Duration = Duration::from_mins(1);
+
+async fn beat(store: &dyn Store, id: InstanceId, about: &str, seen: u64) -> Option<Table> {
+    let beat = Beat { id, about, report: None, lease: LEASE, seen };
+    let beaten = store.beat(beat).await.expect("a beat");
+    assert!(beaten.lasts.is_none_or(|it| it <= LEASE && it > LEASE / 2), "{beaten:?}");
+    beaten.table
+}
+
+async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
+    match store.lease(partition, to).await.expect("an answer") {
+        Leased::Given(epoch) => epoch,
+        Leased::Held(by) => panic!("{by} has it"),
+    }
+}
+
+fn some() -> (Partition, [InstanceId; 2]) {
+    let partition = Partition { stream: "a:b 1".into(), number: 3 };
+    (partition, [InstanceId::random(), InstanceId::random()])
+}
+
+/// One has a partition until it gives it back.
+pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
+    let (store, (partition, [one, other])) = (fixture.store(), some());
+    for id in [one, other] {
+        beat(store, id, "an instance", 0).await;
+    }
+    let first = given(store, &partition, one).await;
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    let claimed = store.claim(&partition, first).await.expect("a claim");
+    assert_eq!(claimed.claim.epoch, first);
+    // It may ask again, whose answer was lost.
+    let second = given(store, &partition, one).await;
+    assert!(second > first);
+    // An epoch that it has no more gives nothing back.
+    store.release(&partition, one, first).await.expect("an answer");
+    store.release(&partition, other, second).await.expect("an answer");
+    assert_eq!(store.table().await.expect("a table").holder(&partition), Some(one));
+    store.release(&partition, one, second).await.expect("an answer");
+    let table = store.table().await.expect("a table");
+    assert_eq!((table.holder(&partition), table.leases[&partition].holder), (None, None));
+    assert_eq!(table.leases[&partition].epoch, second);
+    assert!(given(store, &partition, other).await > second);
+}
+
+/// The epoch is above that of any claim, and one that is not the newest claims nothing.
+pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
+    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let late = given(store, &partition, one).await;
+    let newer = given(store, &partition, other).await;
+    assert!(newer > late, "nobody has heard of the one that had it");
+    store.claim(&partition, newer).await.expect("a claim");
+    let refused = store.claim(&partition, late).await;
+    assert!(matches!(refused, Err(ordain::store::StoreError::InUse(_))), "{refused:?}");
+    fixture.reopen().await;
+    assert!(given(fixture.store(), &partition, one).await > newer);
+}
+
+/// Whoever looks learns of a change once, and then not again.
+pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
+    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let table = beat(store, one, "{\"one\":1}", 0).await.expect("it is new");
+    assert_eq!(table.members[&one].about, "{\"one\":1}");
+    let seen = table.generation;
+    assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
+    let report = Beat { id: one, about: "{\"one\":1}", report: Some("well"), lease: LEASE, seen };
+    assert_eq!(store.beat(report).await.expect("a beat").table, None, "nobody is told");
+    assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
+    let mut generations = vec![seen];
+    beat(store, other, "other", 0).await;
+    for step in 0..5 {
+        let table = beat(store, one, "{\"one\":1}", generations[step]).await.expect("a change");
+        assert!(!generations.contains(&table.generation));
+        assert_eq!(table.members[&one].report.as_deref(), Some("well"));
+        let (members, holder) = (table.members.len(), table.holder(&partition));
+        match step {
+            0 | 3 => assert_eq!((members, holder), (2, None)),
+            1 => assert_eq!((members, holder), (2, Some(other))),
+            2 => assert_eq!(table.members[&other].about, "else"),
+            _ => assert_eq!((members, holder), (1, None)),
+        }
+        generations.push(table.generation);
+        match step {
+            0 => drop(given(store, &partition, other).await),
+            1 => drop(beat(store, other, "else", 0).await),
+            2 => store.release(&partition, other, 1).await.expect("an answer"),
+            _ => store.forget(other).await.expect("an answer"),
+        }
+    }
+}
+
+/// What a forgotten one had is free.
+pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
+    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let second = Partition { number: 7, ..partition.clone() };
+    beat(store, one, "one", 0).await;
+    beat(store, other, "other", 0).await;
+    given(store, &partition, one).await;
+    given(store, &second, other).await;
+    store.forget(one).await.expect("an answer");
+    let table = store.table().await.expect("a table");
+    assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
+    assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
+    store.forget(one).await.expect("there is nothing to forget");
+    // It was not dead after all.
+    let table = beat(store, one, "one", table.generation).await.expect("a change");
+    assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
+}
+
+/// One that is not heard of in time has nothing any more; in a store of one process there is none.
+pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
+    let (partition, [one, other]) = some();
+    let store = fixture.store();
+    let about = Beat { id: one, about: "one", report: None, lease: LEASE, seen: 0 };
+    let ends = store.beat(about).await.expect("a beat").lasts.is_some();
+    let first = given(store, &partition, one).await;
+    let lease = LEASE.as_millis() as u64;
+    fixture.pass(lease - 10_000).await;
+    let store = fixture.store();
+    let seen = beat(store, other, "other", 0).await.expect("it is new").generation;
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    // Heard of in time.
+    assert!(beat(store, one, "one", seen).await.is_none());
+    fixture.pass(lease - 10_000).await;
+    let store = fixture.store();
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert!(beat(store, other, "other", seen).await.is_none());
+    fixture.pass(10_001).await;
+    let store = fixture.store();
+    let found = beat(store, other, "other", seen).await;
+    if !ends {
+        assert_eq!(found, None);
+        return;
+    }
+    let table = found.expect("a change");
+    assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
+    assert_eq!(table.holder(&partition), None);
+    assert!(given(store, &partition, other).await > first);
+    let table = beat(store, one, "one", table.generation).await.expect("it is back");
+    assert_eq!(table.holder(&partition), Some(other));
+}

@@ -1,0 +1,7 @@
+//! Several processes that share the streams of one store.
+
+mod instances {
+    mod hand_over;
+    mod stale;
+    mod support;
+}

@@ -1,0 +1,94 @@
+//! Instances that come and go while events come.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ordain_tests::log::{disturb, in_turn};
+
+use super::support::{Fleet, while_published};
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[test]
+fn instances_join_leave_and_die() -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "")?;
+    let mut first = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first])?;
+    let lines = in_turn(100, 100);
+    let _last = while_published(&fleet, &disturb(&lines, 100, 20, 7), PAUSE, || {
+        let mut second = fleet.start()?;
+        fleet.until_shared(&[&first, &second])?;
+        let third = fleet.start()?;
+        fleet.until_shared(&[&first, &second, &third])?;
+        first.service.end()?;
+        fleet.until_shared(&[&second, &third])?;
+        // Nobody starts, who would know that it is dead: its lease runs out.
+        second.service.kill()?;
+        fleet.until_shared(&[&third])?;
+        Ok(third)
+    })?;
+    fleet.rig.check(&lines)?;
+    fleet.rig.until_empty()
+}
+
+#[test]
+fn whoever_is_started_again_waits_for_no_lease() -> Result<()> {
+    let fleet = Fleet::new("lease = \"10m\"", "")?;
+    let mut host = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&host])?;
+    let lines = in_turn(50, 40);
+    while_published(&fleet, &lines, PAUSE, || {
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(100));
+            host.service.kill()?;
+            host = fleet.start()?;
+            host.service.until_says("taking over from a process that has ended")?;
+            fleet.until_shared(&[&host])?;
+        }
+        Ok(())
+    })?;
+    fleet.rig.check(&lines)
+}
+
+#[test]
+fn what_can_be_seen() -> Result<()> {
+    let fleet = Fleet::new("", "lag_per_instance = 10")?;
+    let none = fleet.rig.home.rows(&["instances", "--json"])?;
+    ensure!(none.len() == 1 && none[0]["instance"].is_null() && none[0]["owns"] == 4, "{none:?}");
+    let mut host = fleet.start()?;
+    fleet.until_shared(&[&host])?;
+    let mut other = fleet.start()?;
+    fleet.until_shared(&[&host, &other])?;
+    for it in [&mut host, &mut other] {
+        ordain_tests::http::ready(&mut it.service)?;
+    }
+    let seen = host.get("/v1/instances")?.json()?;
+    let rows = seen["instances"].as_array().expect("instances");
+    ensure!(rows.len() == 2, "{seen}");
+    for row in rows {
+        ensure!(row["owns"] == 2 && row["state"] == "runs", "{seen}");
+        ensure!(row["expires_in_ms"].as_u64().is_some_and(|it| it <= 10_000), "{seen}");
+        let partition = &row["partitions"][0];
+        ensure!(partition["stream"] == "cases" && partition["since"].is_string(), "{seen}");
+    }
+    let text = fleet.rig.home.output(&["instances"])?;
+    let text = String::from_utf8(text.stdout)?;
+    ensure!(text.lines().count() == 1 + 2 + 1 + 1 + 4, "{text}");
+    let scale = host.get("/v1/scale/cases")?.json()?;
+    ensure!(scale["instances"] == 2 && scale["wanted_instances"] == 1, "{scale}");
+    ensure!(host.get("/v1/scale/other")?.status == 404);
+    let page = host.get("/metrics")?.body;
+    ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
+
+    // While it leaves it is told so.
+    other.service.signal("STOP")?;
+    let ready = |it: &mut super::support::Host| it.get("/readyz").map(|it| it.status);
+    ensure!(ready(&mut host)? == 200);
+    other.service.signal("CONT")?;
+    other.service.end()?;
+    fleet.until_shared(&[&host])?;
+    ordain_tests::http::ready(&mut host.service)?;
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Instances that believe that they still own what is another's.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ordain_servers::Mode;
+use ordain_tests::log::{disturb, in_turn};
+
+use super::support::{Fleet, Host, while_published};
+
+const PAUSE: Duration = Duration::from_millis(20);
+const TAKEN: &str = "another process has taken the partition over";
+
+/// One of two hosts is kept from something for longer than its lease, and the other one goes on with
+/// all. Then it has its share again.
+fn keep_from(
+    keep: impl Fn(&Host) -> Result<()>,
+    release: impl Fn(&Host) -> Result<()>,
+) -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "")?;
+    let mut stale = fleet.start()?;
+    let other = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&stale, &other])?;
+    let lines = in_turn(100, 100);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    while_published(&fleet, &disturb(first, 100, 20, 7), PAUSE, || {
+        std::thread::sleep(Duration::from_millis(500));
+        keep(&stale)?;
+        fleet.until_shared(&[&other])
+    })?;
+    // All of it comes out while one is kept.
+    let mut out = Vec::new();
+    fleet.rig.take(&mut out, first.len())?;
+    release(&stale)?;
+    fleet.until_shared(&[&stale, &other])?;
+    fleet.rig.publish(rest)?;
+    fleet.rig.take(&mut out, lines.len())?;
+    ordain_tests::tally::check(&ordain_tests::log::by_key(&lines)?, &out.join("\n"))?;
+    fleet.rig.until_empty()?;
+    let said = stale.service.stderr().matches(TAKEN).count();
+    ensure!(said <= 2, "it is said once for each partition: {}", stale.service.stderr());
+    ensure!(!other.service.stderr().contains(TAKEN), "{}", other.service.stderr());
+    stale.service.end()
+}
+
+#[test]
+fn one_that_is_paused() -> Result<()> {
+    keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"))
+}
+
+/// Its channels are open, and the queues have no other consumer: it gives them back by itself.
+#[test]
+fn one_that_does_not_reach_the_store() -> Result<()> {
+    keep_from(|host| host.to_redis.set(Mode::HalfOpen), |host| host.to_redis.set(Mode::Pass))
+}
+
+/// It says so itself, through the store.
+#[test]
+fn one_that_does_not_reach_the_broker() -> Result<()> {
+    keep_from(|host| host.to_rabbit.set(Mode::HalfOpen), |host| host.to_rabbit.set(Mode::Pass))
+}
+
+#[test]
+fn one_that_is_cut_off_the_broker() -> Result<()> {
+    keep_from(|host| host.to_rabbit.set(Mode::Refuse), |host| host.to_rabbit.set(Mode::Pass))
+}
+
+#[test]
+fn one_that_is_cut_off_the_store() -> Result<()> {
+    keep_from(|host| host.to_redis.set(Mode::Refuse), |host| host.to_redis.set(Mode::Pass))
+}

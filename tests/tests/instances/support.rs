@@ -1,0 +1,121 @@
+//! A broker, a store, and as many hosts as a test wants.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ordain_servers::{Proxy, Rabbit, Redis, wait_until};
+use ordain_tests::amqp::{Client, from_line};
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::Service;
+
+/// Partitions of the stream.
+pub(super) const PARTITIONS: usize = 4;
+
+/// Servers behind proxies, and a client.
+pub(super) struct Fleet {
+    pub(super) redis: Redis,
+    pub(super) rig: Rig,
+    sections: String,
+    stream: String,
+}
+
+/// A host with its own way to the servers.
+pub(super) struct Host {
+    /// Of whom the folder is.
+    _home: Home,
+    pub(super) service: Service,
+    pub(super) to_redis: Proxy,
+    pub(super) to_rabbit: Proxy,
+}
+
+impl Fleet {
+    /// With settings of `[runtime]` and of the stream.
+    pub(super) fn new(runtime: &str, stream: &str) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let sections = format!("[runtime]\n{runtime}\n");
+        let store = format!("{sections}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+        // Its own home is for commands.
+        let rig = Rig::on(Rabbit::start()?, &store, stream, &source())?;
+        Ok(Self { redis, rig, sections, stream: stream.to_owned() })
+    }
+
+    /// Starts one more host.
+    pub(super) fn start(&self) -> Result<Host> {
+        let (to_redis, to_rabbit) =
+            (Proxy::start(self.redis.port())?, Proxy::start(self.rig.rabbit.port())?);
+        let store =
+            format!("[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:{}\"\n", to_redis.port());
+        let broker = self.rig.rabbit.url_at(to_rabbit.port());
+        let sections = format!("{}{store}", self.sections);
+        let text = config(&broker, &sections, &self.stream, &source());
+        let home = Home::new(&["tally"], &text)?;
+        let service = Service::start(&home, &["run"])?;
+        Ok(Host { _home: home, service, to_redis, to_rabbit })
+    }
+
+    /// The partitions that each process has, by its id, as the store says.
+    pub(super) fn owners(&self) -> Result<BTreeMap<u32, Vec<u64>>> {
+        let mut owners = BTreeMap::new();
+        for row in self.rig.home.rows(&["instances", "--json"])? {
+            let partitions = row["partitions"].as_array().context("partitions")?;
+            let numbers = partitions.iter().filter_map(|it| it["partition"].as_u64()).collect();
+            let name = row["name"].as_str().unwrap_or("/0");
+            let process = name.rsplit_once('/').context("a name")?.1.parse()?;
+            owners.insert(process, numbers);
+        }
+        Ok(owners)
+    }
+
+    /// Waits until these hosts have all partitions, evenly.
+    pub(super) fn until_shared(&self, hosts: &[&Host]) -> Result<()> {
+        let even = PARTITIONS / hosts.len()..=PARTITIONS.div_ceil(hosts.len());
+        let mut owners = BTreeMap::new();
+        let shared = wait_until("shares", || {
+            owners = self.owners()?;
+            let has = |host: &&Host| owners.get(&host.service.id()).map_or(0, Vec::len);
+            let all: usize = hosts.iter().map(has).sum();
+            Ok(all == PARTITIONS && hosts.iter().all(|it| even.contains(&has(it))))
+        });
+        shared.with_context(|| format!("{owners:?}"))
+    }
+}
+
+/// Publishes events in small parts, with a pause behind each, while something else is done.
+pub(super) fn while_published<T>(
+    fleet: &Fleet,
+    lines: &[String],
+    pause: Duration,
+    meanwhile: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let url = fleet.rig.rabbit.url_at(fleet.rig.rabbit.port());
+    std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| -> Result<()> {
+            let client = Client::connect(&url)?;
+            for part in lines.chunks(50) {
+                let messages: Vec<_> =
+                    part.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
+                client.publish("cases", &messages)?;
+                std::thread::sleep(pause);
+            }
+            Ok(())
+        });
+        let done = meanwhile();
+        let published = publishing.join();
+        let published = published.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        published.and(done)
+    })
+}
+
+fn source() -> String {
+    format!("partitions = {PARTITIONS}")
+}
+
+impl Host {
+    /// What its admin listener answers.
+    pub(super) fn get(&mut self, path: &str) -> Result<http::Answer> {
+        http::get(http::admin(&mut self.service)?, path)
+    }
+}
