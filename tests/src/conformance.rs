@@ -19,7 +19,7 @@ pub mod spill;
 pub mod takeover;
 pub mod together;
 
-pub use owner::{Owner, absent, claim, event, fresh, job, next, number_of};
+pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of};
 
 use ordain::store::Store;
 

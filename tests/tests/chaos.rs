@@ -1,6 +1,8 @@
-//! Chaos: a producer that loses, repeats, delays and shuffles events, while the host, its store and
-//! the broker are killed by `kill -9` at random moments. At the end of each round all is counted
-//! from what came out and from what the store has, by code that knows only what was sent.
+//! Chaos: a producer that loses, repeats, delays and shuffles events, while hosts, their store and
+//! the broker are killed by `kill -9` at random moments, hosts come, leave and stand still, and what
+//! is between them and the servers is cut, slow, silent, or loses answers. At the end of each round
+//! all is counted from what came out and from what the store has, by code that knows only what was
+//! sent.
 //!
 //! `ORDAIN_CHAOS_SEED` uses a seed again, `ORDAIN_CHAOS_ROUND` begins with that round of it, and
 //! `ORDAIN_CHAOS_SECONDS` goes on with more rounds for so long. What is sent, the settings of the
@@ -9,6 +11,7 @@
 
 mod chaos {
     mod check;
+    mod host;
     mod plan;
     mod world;
 

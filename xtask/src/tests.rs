@@ -10,14 +10,18 @@ use crate::setup::{cargo, host, plugins, say, servers, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose names (of the functions, not the files) contain this.
+    /// Only tests whose names (of the functions, not the files) contain this; `chaos` is all of its
+    /// file.
     filter: Option<String>,
+    /// With `chaos`: rounds for so long, instead of one.
+    #[arg(long, requires = "filter")]
+    minutes: Option<u64>,
 }
 
 impl TestArgs {
     /// No filter.
     pub(crate) fn all() -> Self {
-        Self { filter: None }
+        Self { filter: None, minutes: None }
     }
 }
 
@@ -25,6 +29,10 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     servers()?;
     plugins()?;
     host()?;
+    if args.filter.as_deref() == Some("chaos") {
+        return chaos(args.minutes.unwrap_or(0));
+    }
+    ensure!(args.minutes.is_none(), "--minutes is for `cargo xtask test chaos`");
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
 
     say("the sequencer under simulation, with and without deliberate faults");
@@ -48,6 +56,17 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     if let Some(filter) = &args.filter {
         ensure!(passed > 0, "no test's name contains {filter:?}");
     }
+    say(&format!("all {passed} tests passed"));
+    Ok(())
+}
+
+/// Hosts, servers and networks fail while events come, as long as that is wanted.
+fn chaos(minutes: u64) -> Result<()> {
+    say("chaos: what was injected stands behind each round; its seed plays it again");
+    let mut chaos = cargo("test");
+    chaos.args(["--release", "--package", "ordain-tests", "--test", "chaos", "--", "--nocapture"]);
+    chaos.env("ORDAIN_CHAOS_SECONDS", (60 * minutes).to_string());
+    let passed = counted(&mut chaos)?;
     say(&format!("all {passed} tests passed"));
     Ok(())
 }

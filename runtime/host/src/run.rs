@@ -8,6 +8,7 @@ mod handlers;
 mod numbering;
 mod owning;
 mod report;
+mod share;
 mod sources;
 mod streams;
 
@@ -37,7 +38,7 @@ pub use files::check_files;
 pub use handlers::{Handlers, engine, folder, handlers};
 pub use report::{Held, Report};
 
-/// For the last word to the store.
+/// For the last word to the store, and for the end of the publisher.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Why a run could not start, or ended before its time.
@@ -227,13 +228,15 @@ async fn drive(
     left.unwrap_or(Ok(()))?;
     // The publisher ends when nobody can give it anything.
     drop(starting);
-    if unpublished > 0 {
+    // There may also be messages of partitions that were only on their way.
+    let patience = if unpublished > 0 { Duration::ZERO } else { LEAVE };
+    if let Ok(ended) = tokio::time::timeout(patience, publishing.join_next()).await {
+        ended.map_or(Ok(()), publisher_ended)?;
+    } else {
         tracing::warn!(
             messages = unpublished,
             "not all that is committed is published: it is kept, and the next start goes on with it"
         );
-    } else if let Some(ended) = publishing.join_next().await {
-        publisher_ended(ended)?;
     }
     // What it still waits for is left to the next start.
     publishing.abort_all();

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use ordain::store::embedded::{self, Embedded};
 use ordain::store::redis::{Address, Options, Redis};
-use ordain::store::{Claimed, InstanceId, Leased, Partition, Store};
+use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
     Batch, Change, CommitReply, Emitted, Expect, Job, JobWrite, Key, Message, MessageParts,
     shard_of,
@@ -121,11 +121,8 @@ struct Shard {
 impl Sides {
     async fn new(store: Arc<dyn Store>, keys: usize) -> Result<Self> {
         let partition = Partition { stream: "orders".into(), number: 0 };
-        let epoch = match store.lease(&partition, InstanceId::random()).await? {
-            Leased::Given(epoch) => epoch,
-            Leased::Held(by) => anyhow::bail!("{by} has the partition"),
-        };
-        let claimed = store.claim(&partition, epoch).await?;
+        // The store is new.
+        let claimed = store.claim(&partition, 1).await?;
         let mut shards: Vec<Shard> = (0..store.shards())
             .map(|shard| Shard {
                 store: Arc::clone(&store),

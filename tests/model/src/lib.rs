@@ -13,12 +13,14 @@ mod property;
 mod scopes;
 mod set;
 mod shard;
+mod sharing;
 mod store;
 mod world;
 
 use stateright::{Model, Property};
 
 pub use action::Action;
+pub use sharing::{Fleet, Move, Sharing, SharingFault};
 pub use world::World;
 
 /// An event as the broker has it.

@@ -19,7 +19,7 @@ async fn beat(store: &dyn Store, id: InstanceId, about: &str, seen: u64) -> Opti
 async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
     match store.lease(partition, to).await.expect("an answer") {
         Leased::Given(epoch) => epoch,
-        Leased::Held(by) => panic!("{by} has it"),
+        other => panic!("not given: {other:?}"),
     }
 }
 
@@ -55,13 +55,19 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
 /// The epoch is above that of any claim, and one that is not the newest claims nothing.
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     let (store, (partition, [one, other])) = (fixture.store(), some());
+    assert_eq!(store.lease(&partition, one).await.expect("an answer"), Leased::Unheard);
+    beat(store, one, "one", 0).await;
     let late = given(store, &partition, one).await;
+    store.forget(one).await.expect("forgotten");
+    beat(store, other, "other", 0).await;
     let newer = given(store, &partition, other).await;
-    assert!(newer > late, "nobody has heard of the one that had it");
+    assert!(newer > late);
     store.claim(&partition, newer).await.expect("a claim");
     let refused = store.claim(&partition, late).await;
     assert!(matches!(refused, Err(ordain::store::StoreError::InUse(_))), "{refused:?}");
+    store.forget(other).await.expect("forgotten");
     fixture.reopen().await;
+    beat(fixture.store(), one, "one", 0).await;
     assert!(given(fixture.store(), &partition, one).await > newer);
 }
 

@@ -1,8 +1,9 @@
 //! What an owner of a partition does, in few words, and the parts of a write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ordain::store::{Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
+use ordain::store::{Beat, Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
 use ordain_core::{
     Applied, Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Loaded,
     shard_of,
@@ -94,13 +95,23 @@ impl Owner {
     }
 }
 
-/// Leases a partition for an instance that is never heard of, so that the next one can have it, and
-/// claims it.
-pub async fn claim(store: &dyn Store, partition: &Partition) -> Result<Claimed, StoreError> {
-    match store.lease(partition, InstanceId::random()).await? {
-        Leased::Given(epoch) => store.claim(partition, epoch).await,
-        Leased::Held(by) => panic!("{by} has it"),
+/// Leases a partition for an instance that is forgotten at once, so that the next one can have it; its
+/// epoch.
+pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, StoreError> {
+    let (id, lease) = (InstanceId::random(), Duration::from_mins(1));
+    store.beat(Beat { id, about: "a test", report: None, lease, seen: 0 }).await?;
+    let leased = store.lease(partition, id).await?;
+    store.forget(id).await?;
+    match leased {
+        Leased::Given(epoch) => Ok(epoch),
+        other => panic!("not given: {other:?}"),
     }
+}
+
+/// Leases a partition in that way and claims it.
+pub async fn claim(store: &dyn Store, partition: &Partition) -> Result<Claimed, StoreError> {
+    let epoch = lease(store, partition).await?;
+    store.claim(partition, epoch).await
 }
 
 /// The number of the last commit of a key's shard.

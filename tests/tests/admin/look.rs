@@ -126,7 +126,8 @@ fn what_is_wrong_is_said_with_what_would_be_right() -> Result<()> {
     let address = ready(&mut service)?;
     for (path, status, words) in [
         ("/", 404, "There are: /metrics"),
-        ("/v1/instances", 404, "there is no such page"),
+        ("/v1/scale/nothing", 404, "no stream \"nothing\" is configured"),
+        ("/v1/nothing", 404, "there is no such page"),
         ("/v1/streams/odd/keys", 404, "there is no stream \"odd\"; there are: cases"),
         ("/v1/streams/odd/keys/k", 404, "there is no stream \"odd\""),
         ("/v1/dead?stream=odd", 404, "there is no stream \"odd\""),

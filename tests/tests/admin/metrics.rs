@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 15] = [
+const ALL: [(&str, &str); 16] = [
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("lanes", "gauge"),
@@ -26,6 +26,7 @@ const ALL: [(&str, &str); 15] = [
     ("publish_to_commit_seconds", "histogram"),
     ("dead_letters_total", "counter"),
     ("parked_keys", "gauge"),
+    ("wanted_instances", "gauge"),
     ("outbox_pending", "gauge"),
     ("handler_failures_total", "counter"),
     ("ready_keys", "gauge"),

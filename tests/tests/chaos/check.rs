@@ -37,7 +37,7 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     let (mut out, mut repeats) = (BTreeMap::new(), 0);
     let started = Instant::now();
     while out.len() < settled {
-        world.look_after_host()?;
+        world.look_after_hosts()?;
         repeats += take(world, &mut out)?;
         if started.elapsed() >= PATIENCE {
             let missing = missing(&expected, &out);
@@ -49,7 +49,8 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
         let queues = world.rabbit().queues()?;
         Ok(queues.values().all(|left| *left == (0, 0)))
     })?;
-    world.stop_host()?;
+    world.until_shared()?;
+    world.stop_hosts()?;
     repeats += take(world, &mut out)?;
     // Refused ones may have been published again behind later ones: what counts is that each was
     // made behind the one before, which the hash in it shows.

@@ -1,33 +1,39 @@
-//! The broker, the store, the host, and what befalls them.
+//! The broker, the store, the hosts, and what befalls them.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_servers::{Rabbit, Redis};
+use ordain_servers::{Mode, Proxy, Rabbit, Redis, wait_until};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::host::Home;
-use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::rig::{Rig, config};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
+use super::host::{Host, Trouble};
 use super::plan::Plan;
 
-/// How the host says that something it needs was not there in time: whoever runs it starts it
-/// again.
-const TEMPFAIL: i32 = 75;
 /// For the broker to come back and to take what is sent.
 const PATIENCE: Duration = Duration::from_mins(3);
+/// How long a partition belongs to a host that is not heard of.
+const LEASE: Duration = Duration::from_secs(2);
+/// Hosts, where several can share a store; and the most that there are at one time.
+const HOSTS: usize = 3;
+const MOST: usize = 5;
 
 pub(crate) struct World {
     redis: Option<Redis>,
+    /// With the configuration of commands.
     rig: Rig,
-    host: Service,
+    /// Settings of hosts: `[runtime]`, of the stream, of its source.
+    settings: [String; 3],
+    hosts: Vec<Host>,
+    partitions: usize,
     /// How often what has happened.
     told: BTreeMap<&'static str, u32>,
 }
@@ -45,17 +51,38 @@ impl World {
         println!(
             "{partitions} partitions, prefetch {prefetch}, {active} active keys, lanes of {buffer}"
         );
-        let rig = Rig::with(
-            &format!("{store}[runtime]\nmax_active_keys = {active}\n"),
-            &format!(
+        let settings = [
+            format!("[runtime]\nmax_active_keys = {active}\nlease = \"{}ms\"\n", LEASE.as_millis()),
+            format!(
                 "lane_buffer = {buffer}\nspill_after = \"1s\"\n\
                  gap = {{ timeout = \"500ms\", attempts = 2, backoff = \"100ms..500ms\" }}"
             ),
-            &format!("partitions = {partitions}, prefetch = {prefetch}"),
-        )?;
-        let host = Service::start(&rig.home, &["run"])?;
-        rig.until_declared()?;
-        Ok(Self { redis, rig, host, told: BTreeMap::new() })
+            format!("partitions = {partitions}, prefetch = {prefetch}"),
+        ];
+        let [runtime, stream, source] = &settings;
+        let rig = Rig::with(&format!("{store}{runtime}"), stream, source)?;
+        let (hosts, told) = (Vec::new(), BTreeMap::new());
+        let mut world = Self { redis, rig, settings, hosts, partitions, told };
+        for _ in 0..if with_redis { HOSTS } else { 1 } {
+            world.join()?;
+        }
+        world.rig.until_declared()?;
+        Ok(world)
+    }
+
+    /// Starts one more host.
+    fn join(&mut self) -> Result<()> {
+        let to_broker = Proxy::start(self.rig.rabbit.port())?;
+        let to_store = self.redis.as_ref().map(|redis| Proxy::start(redis.port())).transpose()?;
+        let store = to_store.as_ref().map_or(String::new(), |way| {
+            format!("[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:{}\"\n", way.port())
+        });
+        let [runtime, stream, source] = &self.settings;
+        let url = self.rig.rabbit.url_at(to_broker.port());
+        let text = config(&url, &format!("{store}{runtime}"), stream, source);
+        let home = Home::new(&["tally"], &text)?;
+        self.hosts.push(Host::start(home, to_store, to_broker)?);
+        Ok(())
     }
 
     /// Sends what is planned, and disturbs all as long as something is to be sent, and a while
@@ -79,66 +106,49 @@ impl World {
             disturbed.and(sent)
         })?;
         self.count("publications tried again", sent);
-        Ok(())
+        self.restore()
     }
 
     fn count(&mut self, what: &'static str, times: u32) {
         *self.told.entry(what).or_default() += times;
     }
 
-    /// Waits for a moment and kills something, or two things.
+    /// Waits for a moment, and lets something befall somebody.
     fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         sleep(Duration::from_millis(random.random_range(0..1_500)));
-        self.look_after_host()?;
-        let whom = random.random_range(0..100);
-        if whom < 25 {
-            self.count("kills of the broker", 1);
-            // What is committed now cannot be published.
-            self.pile_up(random, || self.rig.rabbit.kill())?;
-            if random.random() {
-                self.kill_host(random)?;
-            }
-            if random.random() {
-                self.kill_store(random)?;
-            }
-            self.rig.rabbit.restart()?;
-        } else if whom < 45 {
-            self.kill_store(random)?;
-        } else {
-            self.kill_host(random)?;
+        self.look_after_hosts()?;
+        match random.random_range(0..100) {
+            0..18 => self.kill_broker(random),
+            18..30 => self.kill_store(random),
+            30..38 if self.redis.is_some() => self.come_or_go(random),
+            _ => self.trouble_host(random),
         }
-        Ok(())
     }
 
-    /// Does something, half the time while the host stands still, which then goes on for a moment
-    /// with what has piled up: one that is nearly always done is hardly ever killed between a
-    /// commit and what follows it.
-    fn pile_up(
-        &self,
-        random: &mut ChaCha8Rng,
-        meanwhile: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        if random.random() {
-            return meanwhile();
+    fn kill_broker(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        self.count("kills of the broker", 1);
+        let mut kill = || {
+            sleep(Duration::from_millis(random.random_range(0..500)));
+            self.rig.rabbit.kill()
+        };
+        // One that is nearly always done is hardly ever met between a commit and what follows it:
+        // what piles up here is committed, and cannot be published.
+        match self.hosts.iter().find(|host| host.is_well()) {
+            Some(host) => host.while_paused(kill)?,
+            None => kill()?,
         }
-        self.host.signal("STOP")?;
-        sleep(Duration::from_millis(random.random_range(0..500)));
-        meanwhile()?;
-        self.host.signal("CONT")?;
         sleep(Duration::from_millis(random.random_range(0..100)));
-        Ok(())
-    }
-
-    fn kill_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
-        self.count("kills of the host", 1);
-        self.pile_up(random, || Ok(()))?;
-        self.host.kill()?;
-        sleep(Duration::from_millis(random.random_range(0..300)));
-        self.start_host()
+        if random.random() {
+            self.trouble_host(random)?;
+        }
+        if random.random() {
+            self.kill_store(random)?;
+        }
+        self.rig.rabbit.restart()
     }
 
     fn kill_store(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
-        let Some(redis) = &self.redis else { return Ok(()) };
+        let Some(redis) = &self.redis else { return self.trouble_host(random) };
         redis.kill()?;
         sleep(Duration::from_millis(random.random_range(0..1_000)));
         redis.restart()?;
@@ -146,30 +156,101 @@ impl World {
         Ok(())
     }
 
-    fn start_host(&mut self) -> Result<()> {
-        self.host = Service::start(&self.rig.home, &["run"])?;
+    fn come_or_go(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        if self.hosts.len() < MOST && random.random() {
+            self.count("joins", 1);
+            return self.join();
+        }
+        if self.hosts.len() > HOSTS {
+            let at = random.random_range(0..self.hosts.len());
+            if self.hosts[at].is_well() {
+                self.count("leaves", 1);
+                let mut host = self.hosts.swap_remove(at);
+                return host.end();
+            }
+        }
         Ok(())
     }
 
-    /// Starts the host again where it gave up because the broker was away for too long.
-    pub(crate) fn look_after_host(&mut self) -> Result<()> {
-        if self.host.is_running()? {
+    /// Lets something befall a host, from a moment to longer than its lease.
+    fn trouble_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let at = random.random_range(0..self.hosts.len());
+        let longest = if random.random_bool(0.3) { 2 * LEASE } else { LEASE / 4 };
+        let lasts = longest.mul_f64(random.random());
+        let mode = match random.random_range(0..4) {
+            0 => Mode::Refuse,
+            1 => Mode::HalfOpen,
+            2 => Mode::Delay(LEASE.mul_f64(random.random_range(0.0..0.2))),
+            _ => Mode::CutReplies,
+        };
+        let (trouble, what) = match random.random_range(0..100) {
+            0..35 => (Trouble::Killed, "kills of a host"),
+            35..60 => (Trouble::Paused, "pauses of a host"),
+            60..75 => (Trouble::Store(mode), "ways to the store disturbed"),
+            75..90 => (Trouble::Broker(mode), "ways to the broker disturbed"),
+            _ => (Trouble::Left, "restarts in order"),
+        };
+        let host = &mut self.hosts[at];
+        if host.is_well() && host.trouble(trouble, lasts)? {
+            self.count(what, 1);
+            if lasts > LEASE {
+                self.count("of these longer than the lease", 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all that is the matter with hosts.
+    fn restore(&mut self) -> Result<()> {
+        let whenever = Instant::now() + 10 * LEASE;
+        self.hosts.iter_mut().try_for_each(|host| host.look_after(whenever))
+    }
+
+    /// Ends what has lasted long enough, and starts those again that gave up because a server was
+    /// away for too long.
+    pub(crate) fn look_after_hosts(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let mut revived = 0;
+        for host in &mut self.hosts {
+            host.look_after(now)?;
+            revived += u32::from(host.revive()?);
+        }
+        if revived > 0 {
+            self.count("ends for want of a server", revived);
+        }
+        Ok(())
+    }
+
+    /// Waits until all partitions are shared evenly by the hosts that there are.
+    pub(crate) fn until_shared(&self) -> Result<()> {
+        if self.redis.is_none() {
             return Ok(());
         }
-        let status = self.host.wait()?;
-        ensure!(status.code() == Some(TEMPFAIL), "the host ended ({status})");
-        self.count("ends for want of a server", 1);
-        self.start_host()
+        let mut rows = Vec::new();
+        let shared = wait_until("even shares", || {
+            rows = self.home().rows(&["instances", "--json"])?;
+            let shares: Vec<usize> = rows
+                .iter()
+                .filter(|row| !row["instance"].is_null())
+                .filter_map(|row| row["owns"].as_u64()?.try_into().ok())
+                .collect();
+            let even = self.partitions / self.hosts.len();
+            let is_even = |it: &usize| *it == even || *it == even + 1;
+            Ok(shares.len() == self.hosts.len()
+                && shares.iter().sum::<usize>() == self.partitions
+                && shares.iter().all(is_even))
+        });
+        shared.with_context(|| format!("{rows:?}"))
     }
 
-    /// Ends the host in order.
-    pub(crate) fn stop_host(&mut self) -> Result<()> {
-        self.host.end()
+    /// Ends the hosts in order.
+    pub(crate) fn stop_hosts(&mut self) -> Result<()> {
+        self.hosts.iter_mut().try_for_each(Host::end)
     }
 
-    /// Goes on behind [`Self::stop_host`].
+    /// Goes on behind [`Self::stop_hosts`].
     pub(crate) fn go_on(&mut self) -> Result<()> {
-        self.start_host()
+        self.hosts.iter_mut().try_for_each(Host::start_again)
     }
 
     /// The messages that have come to the queue behind the sink, until none comes for a while.
@@ -179,8 +260,12 @@ impl World {
         self.rig.client.take_all("out")
     }
 
+    /// Where commands see the store.
     pub(crate) fn home(&self) -> &Home {
-        &self.rig.home
+        match &self.hosts[..] {
+            [host] if self.redis.is_none() => host.home(),
+            _ => &self.rig.home,
+        }
     }
 
     pub(crate) fn rabbit(&self) -> &Rabbit {
@@ -193,12 +278,11 @@ impl World {
         told.join(", ")
     }
 
-    /// What the host and the broker said last.
+    /// What the hosts and the broker said last.
     pub(crate) fn logs(&self) -> String {
-        let host = self.host.stderr();
-        let lines: Vec<&str> = host.lines().collect();
-        let tail = lines[lines.len().saturating_sub(60)..].join("\n");
-        format!("{:?}\n{tail}\n{}", self.rig.rabbit.queues(), self.rig.rabbit.log_tail())
+        let logs: Vec<String> = self.hosts.iter().map(Host::log).collect();
+        let logs = logs.join("\n----\n");
+        format!("{:?}\n{logs}\n{}", self.rig.rabbit.queues(), self.rig.rabbit.log_tail())
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ordain::store::redis::Redis;
-use ordain::store::{InstanceId, KeyFilter, Leased, Leases, Mark, Store, StoreError};
+use ordain::store::{KeyFilter, Mark, Store, StoreError};
 use ordain_core::{Change, CommitReply};
-use ordain_tests::conformance::{Owner, event};
+use ordain_tests::conformance::{Owner, event, lease};
 
 use super::own::{Own, next_of, numbers, step, until_applied};
 
@@ -30,8 +30,7 @@ async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
     owner.write(store, write).await;
     owner.write(store, step(&keys[0], 2)).await;
 
-    let leased = store.lease(&owner.partition, InstanceId::random()).await.expect("a lease");
-    let Leased::Given(epoch) = leased else { panic!("nobody has it") };
+    let epoch = lease(store, &owner.partition).await.expect("a lease");
     limit(&own, 1);
     let before = own.digest();
     let batch = owner.batch(vec![step(&keys[0], 3), step(&keys[1], 1), step(&keys[2], 1)]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain::store::redis::{Address, Redis};
-use ordain::store::{Mark, Store};
+use ordain::store::{Beat, InstanceId, Leased, Leases, Mark, Store};
 use ordain_core::CommitReply;
 use ordain_servers::Proxy;
 use ordain_tests::conformance::{Owner, number_of};
@@ -82,12 +82,20 @@ async fn a_claim_is_higher_whatever_is_lost() {
     let fence = rig.first_key(1, 2, "data:s");
     for step_of_it in ["SADD", "\r\nHGET\r\n", "}:leases", &fence] {
         for reply in [true, false] {
+            let (id, lease) = (InstanceId::random(), Duration::from_mins(1));
+            let beat = Beat { id, about: "", report: None, lease, seen: 0 };
+            direct.beat(beat).await.expect("a beat");
             if reply {
                 rig.proxy.lose_replies(1, step_of_it);
             } else {
                 rig.proxy.lose_requests(1, step_of_it);
             }
-            let next = Owner::claim(through, "s", 0).await;
+            let leased = through.lease(&owner.partition, id).await.expect("a lease");
+            let Leased::Given(epoch) = leased else { panic!("nobody has it") };
+            let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
+            direct.forget(id).await.expect("forgotten");
+            let (partition, claim) = (owner.partition.clone(), claimed.claim);
+            let next = Owner { partition, claim, numbers: claimed.commits };
             assert!(next.claim.epoch > owner.claim.epoch);
             assert_eq!(next.numbers, owner.numbers);
             let late = owner.batch(vec![step("a", number_of(&next, "a") + 1)]);

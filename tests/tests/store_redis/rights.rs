@@ -120,9 +120,9 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     let id = InstanceId::random();
     let lease = Duration::from_millis(10);
     let beat = Beat { id, about: "x", report: Some("y"), lease, seen: 0 };
-    store.beat(beat).await.expect("a beat");
-    tokio::time::sleep(lease).await;
     store.beat(Beat { id: InstanceId::random(), ..beat }).await.expect("a beat");
+    tokio::time::sleep(lease).await;
+    store.beat(Beat { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
     let Leased::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
         panic!("nobody has it")
     };

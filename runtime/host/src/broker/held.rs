@@ -97,6 +97,16 @@ impl Held {
         items.into_values()
     }
 
+    /// Takes out what another process publishes now. What is being tried is not here.
+    pub(super) fn take_over(&mut self) -> Vec<Item> {
+        let mut over = Vec::new();
+        self.0.retain(|_, line| {
+            over.extend(line.items.extract_if(.., |_, item| item.tenure.is_over()).map(|it| it.1));
+            line.tried.is_some() || !line.items.is_empty()
+        });
+        over
+    }
+
     /// What kept the broker from taking one that was tried alone may be over for all such.
     pub(super) fn hurry(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.again == Again::Alone) {

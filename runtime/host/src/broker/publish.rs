@@ -191,6 +191,10 @@ impl Outlet {
     ) {
         let mut connection = Some(connection);
         loop {
+            while let Ok(batch) = input.try_recv() {
+                self.take(batch);
+            }
+            self.drop_over(&published);
             let link = timeout(CONFIRM, self.exchange.connect(connection.take())).await;
             let silent = format!("{} does not answer", self.exchange.broker);
             let link = match link.unwrap_or(Err(BrokerError::Away(silent))) {
@@ -296,6 +300,16 @@ impl Outlet {
             self.waiting.push_back(Item { run, order: self.order, outgoing, tenure });
             self.order += 1;
         }
+    }
+
+    /// Lets go of what whoever has the partition now publishes.
+    fn drop_over(&mut self, published: &UnboundedSender<Published>) {
+        let mut over = self.held.take_over();
+        let (gone, waiting): (Vec<Item>, _) =
+            self.waiting.drain(..).partition(|item| item.tenure.is_over());
+        self.waiting = VecDeque::from_iter::<Vec<Item>>(waiting);
+        over.extend(gone);
+        self.settle(over.into_iter().map(|item| (item, Fate::Taken)).collect(), published);
     }
 
     fn is_empty(&self) -> bool {

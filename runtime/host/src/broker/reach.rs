@@ -18,7 +18,7 @@ pub enum Reach {
     /// A moment ago.
     #[default]
     Reached,
-    /// Not at the last try.
+    /// Not at the last try, or only at the last.
     Doubted,
     /// Not for longer than a lease.
     Lost,
@@ -35,7 +35,8 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
             let answers = timeout(every, answers(&broker, &mut connection)).await;
             let reach = if answers == Ok(true) {
                 reached_at = Instant::now();
-                Reach::Reached
+                // The first one that is back would take everything from those who are a moment later.
+                if *tell.borrow() == Reach::Lost { Reach::Doubted } else { Reach::Reached }
             } else {
                 connection = None;
                 if reached_at.elapsed() > lease { Reach::Lost } else { Reach::Doubted }

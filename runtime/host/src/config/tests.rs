@@ -92,7 +92,6 @@ fn everything_can_be_said() {
         "streams.orders.gap.replay",
         "streams.orders.retain",
         "runtime.alerts",
-        "runtime.lease",
     ] {
         assert!(settings.contains(&setting), "{setting}: {refused}");
     }

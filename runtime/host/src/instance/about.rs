@@ -77,8 +77,10 @@ impl Process {
 
     /// Whether it is known to have ended: only of processes that can be seen from here.
     pub fn has_ended(&self) -> bool {
+        // Where the processes of others are hidden, the first one is too.
+        let sees_others = started(1).is_some();
         seen_from().is_some_and(|it| it == self.seen_from)
-            && started(self.id).is_none_or(|it| it != self.started)
+            && started(self.id).map_or(sees_others, |it| it != self.started)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Says that this instance runs, and learns who else does.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, sleep_until};
 
 use super::About;
 use super::tenure::{Tenure, Until};
 use crate::broker::Reach;
-use crate::store::{Beat, Beaten, Generation, InstanceId, Store, StoreError, Table};
+use crate::store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
 use crate::told::Told;
 
 /// Between two beats: what others give back is taken over that soon. The store writes only where a
@@ -25,10 +25,21 @@ pub struct Heart {
     about: watch::Sender<About>,
     report: watch::Sender<Option<String>>,
     soon: Arc<Notify>,
-    table: watch::Receiver<Arc<Table>>,
+    table: watch::Receiver<News>,
     until: watch::Receiver<Until>,
+    tenures: Tenures,
     beating: JoinHandle<()>,
 }
+
+/// The newest table, and when it was asked for.
+#[derive(Debug, Clone)]
+struct News {
+    asked: Instant,
+    table: Arc<Table>,
+}
+
+/// Those that may still be on.
+type Tenures = Arc<Mutex<Vec<Weak<Tenure>>>>;
 
 struct Beating {
     store: Arc<dyn Store>,
@@ -37,9 +48,12 @@ struct Beating {
     about: watch::Receiver<About>,
     report: watch::Receiver<Option<String>>,
     soon: Arc<Notify>,
-    table: watch::Sender<Arc<Table>>,
+    table: watch::Sender<News>,
     until: watch::Sender<Until>,
+    tenures: Tenures,
     seen: Generation,
+    /// When the last answer came.
+    answered: Instant,
     told: Told,
 }
 
@@ -54,8 +68,9 @@ impl Heart {
         let id = InstanceId::random();
         bury(&**store).await?;
         let (about, report) = (watch::Sender::new(about), watch::Sender::new(None));
-        let (table, until) = (watch::Sender::new(Arc::default()), watch::Sender::new(None));
-        let soon = Arc::<Notify>::default();
+        let nothing = News { asked: Instant::now(), table: Arc::default() };
+        let (table, until) = (watch::Sender::new(nothing), watch::Sender::new(None));
+        let (soon, tenures) = (Arc::<Notify>::default(), Tenures::default());
         let mut beating = Beating {
             store: Arc::clone(store),
             id,
@@ -65,13 +80,15 @@ impl Heart {
             soon: Arc::clone(&soon),
             table,
             until,
+            tenures: Arc::clone(&tenures),
             seen: 0,
+            answered: Instant::now(),
             told: Told::every(TELL_EVERY),
         };
         beating.beat().await?;
         let (table, until) = (beating.table.subscribe(), beating.until.subscribe());
         let beating = tokio::spawn(beating.run());
-        Ok(Self { id, about, report, soon, table, until, beating })
+        Ok(Self { id, about, report, soon, table, until, tenures, beating })
     }
 
     /// Which instance this is.
@@ -79,9 +96,17 @@ impl Heart {
         self.id
     }
 
-    /// Who is there and has what, as far as is known; the newest is always there.
-    pub fn table(&self) -> watch::Receiver<Arc<Table>> {
-        self.table.clone()
+    /// Who is there and has what, as far as is known.
+    pub fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.borrow().table)
+    }
+
+    /// Waits until there is another table than at the last time. Fails if this panicked.
+    pub async fn changed(&mut self) -> Result<(), JoinError> {
+        tokio::select! {
+            Ok(()) = self.table.changed() => Ok(()),
+            ended = &mut self.beating => ended,
+        }
     }
 
     /// Says that this instance takes no more.
@@ -104,10 +129,24 @@ impl Heart {
         self.soon.notify_one();
     }
 
-    /// The tenure of a partition that was leased.
-    pub fn tenure(&self) -> Tenure {
-        Tenure::new(self.until.clone())
+    /// A tenure that begins. It ends as soon as this instance learns that what it was leased is
+    /// another's, before it acts on the answer in any other way.
+    pub fn tenure(&self) -> Arc<Tenure> {
+        let tenure = Arc::new(Tenure::new(self.until.clone()));
+        lock(&self.tenures).push(Arc::downgrade(&tenure));
+        tenure
     }
+
+    /// Notes what a tenure rests on. What is known by now may be newer.
+    pub fn leased(&self, tenure: &Tenure, partition: &Partition, epoch: u64) {
+        tenure.leased(partition.clone(), epoch);
+        let News { asked, table } = self.table.borrow().clone();
+        tenure.judge(self.id, &table, asked);
+    }
+}
+
+fn lock(tenures: &Tenures) -> MutexGuard<'_, Vec<Weak<Tenure>>> {
+    tenures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Heart {
@@ -119,19 +158,24 @@ impl Drop for Heart {
 impl Beating {
     async fn run(mut self) {
         loop {
-            tokio::select! {
-                () = sleep(EVERY) => {}
-                () = self.soon.notified() => {}
-                Ok(()) = self.about.changed() => {}
+            // An answer that took longer than the lease lasts is worth nothing.
+            let is_on = self.until.borrow().is_none_or(|until| Instant::now() < until);
+            if is_on {
+                tokio::select! {
+                    () = sleep(EVERY) => {}
+                    () = self.soon.notified() => {}
+                    Ok(()) = self.about.changed() => {}
+                }
             }
-            if let Err(error) = self.beat().await
-                && self.told.is_due()
-            {
-                tracing::warn!(
-                    %error,
-                    "the store cannot be told that this instance runs; until it can, others may take its \
-                     partitions"
-                );
+            if let Err(error) = self.beat().await {
+                if self.told.is_due() {
+                    tracing::warn!(
+                        %error,
+                        "the store cannot be told that this instance runs; until it can, others may take \
+                         its partitions"
+                    );
+                }
+                sleep(EVERY).await;
             }
         }
     }
@@ -149,28 +193,39 @@ impl Beating {
         };
         // The lease runs from here, however long the answer is on its way.
         let (asked, until) = (Instant::now(), *self.until.borrow());
-        let paused = until.is_some_and(|until| until <= asked);
-        if paused {
+        if asked - self.answered > self.lease {
             tracing::warn!("this process stood still for longer than its lease lasts");
         }
+        let is_on = until.is_some_and(|until| asked < until);
         let mut answer = self.store.beat(beat);
-        let Beaten { lasts, table } = tokio::select! {
-            answer = &mut answer => answer?,
-            () = runs_out(until), if !paused => {
+        let answer = tokio::select! {
+            answer = &mut answer => answer,
+            () = runs_out(until), if is_on => {
                 tracing::warn!(
                     "the lease has run out, since the store does not answer: queues are given back \
                      until it does"
                 );
-                let answer = answer.await?;
+                let answer = answer.await;
                 tracing::info!("the store answers again");
                 answer
             }
         };
-        self.until.send_replace(lasts.map(|lasts| asked + lasts));
+        self.answered = Instant::now();
+        let Beaten { lasts, table } = answer?;
         if let Some(table) = table {
             self.seen = table.generation;
-            self.table.send_replace(Arc::new(table));
+            let table = Arc::new(table);
+            lock(&self.tenures).retain(|tenure| {
+                let tenure = tenure.upgrade().filter(|it| !it.is_over());
+                tenure.is_some_and(|it| {
+                    it.judge(self.id, &table, asked);
+                    true
+                })
+            });
+            self.table.send_replace(News { asked, table });
         }
+        // Only now, so that nothing goes on that is another's.
+        self.until.send_replace(lasts.map(|lasts| asked + lasts));
         Ok(())
     }
 }

@@ -5,10 +5,13 @@
 //! have the partition. Commits are refused by the fence in any case. What the fence cannot refuse,
 //! deliveries of a broker and messages to it, is left alone meanwhile.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::time::sleep_until;
+
+use crate::store::{InstanceId, Partition, Table};
 
 /// Until when this process is heard of; `None`: as long as it runs.
 pub(super) type Until = Option<Instant>;
@@ -29,17 +32,54 @@ pub enum Stage {
 pub struct Tenure {
     until: watch::Receiver<Until>,
     stage: watch::Sender<Stage>,
+    lease: OnceLock<Leased>,
+}
+
+/// The lease that it rests on.
+#[derive(Debug)]
+struct Leased {
+    partition: Partition,
+    epoch: u64,
+    /// When that was known.
+    at: Instant,
 }
 
 impl Tenure {
     /// One that begins, and lasts as long as the process is heard of.
     pub(super) fn new(until: watch::Receiver<Until>) -> Self {
-        Self { until, stage: watch::Sender::new(Stage::Held) }
+        Self { until, stage: watch::Sender::new(Stage::Held), lease: OnceLock::new() }
     }
 
     /// One that nobody can take away.
     pub fn sole() -> Self {
         Self::new(watch::Sender::new(None).subscribe())
+    }
+
+    /// Notes the lease that it rests on.
+    pub fn leased(&self, partition: Partition, epoch: u64) {
+        // It rests on one.
+        let _ = self.lease.set(Leased { partition, epoch, at: Instant::now() });
+    }
+
+    /// The epoch of the lease, once there is one.
+    pub fn epoch(&self) -> Option<u64> {
+        self.lease.get().map(|lease| lease.epoch)
+    }
+
+    /// Ends it if the partition is not this instance's any more, by a table that was asked for then.
+    pub(super) fn judge(&self, id: InstanceId, table: &Table, asked: Instant) {
+        let Some(Leased { partition, epoch, at }) = self.lease.get() else { return };
+        // An older table says nothing of the lease; a newer one that has none is of a store that went
+        // back in time.
+        let is_newer = asked > *at;
+        let is_lost = table.leases.get(partition).map_or(is_newer, |lease| {
+            lease.epoch > *epoch
+                || lease.epoch == *epoch && lease.holder != Some(id)
+                || lease.epoch < *epoch && is_newer
+        });
+        if is_lost {
+            self.set(Stage::Over);
+        }
     }
 
     /// How far it is.
@@ -133,6 +173,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::store::Lease;
 
     const SOON: Duration = Duration::from_secs(5);
 
@@ -146,6 +187,31 @@ mod tests {
         heard.send_replace(Some(Instant::now() + SOON));
         timeout(SOON, tenure.on()).await.expect("it goes on");
         assert!(timeout(Duration::from_millis(50), tenure.off()).await.is_err(), "it lasts");
+    }
+
+    #[test]
+    fn a_newer_lease_ends_it_and_an_older_table_does_not() {
+        let (id, other) = (InstanceId(1), InstanceId(2));
+        let partition = Partition { stream: "s".into(), number: 0 };
+        let before = Instant::now();
+        let is_over = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
+            let tenure = Tenure::sole();
+            tenure.leased(partition.clone(), 5);
+            let mut table = Table::default();
+            let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
+            table.leases.extend(row.map(|row| (partition.clone(), row)));
+            let asked = if is_newer { Instant::now() + SOON } else { before };
+            tenure.judge(id, &table, asked);
+            tenure.is_over()
+        };
+        for is_newer in [false, true] {
+            assert!(!is_over(Some((5, Some(id))), is_newer));
+            assert!(is_over(Some((5, Some(other))), is_newer));
+            assert!(is_over(Some((5, None)), is_newer));
+            assert!(is_over(Some((6, Some(id))), is_newer));
+            assert_eq!(is_over(Some((4, Some(id))), is_newer), is_newer);
+            assert_eq!(is_over(None, is_newer), is_newer);
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 //! same order as its content. Exchanges are tasks of their own: what one does not take holds up its
 //! own shard, until the outbox is full, and no other, except that marks of a file are noted in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -80,6 +80,8 @@ pub struct Publisher {
     runs: Runs,
     /// Of partitions that nobody drives yet.
     left: Vec<Left>,
+    /// What there is no room for: of each partition one page.
+    aside: VecDeque<LeftOver>,
     /// Bytes of them, about, beyond which no more is taken.
     room: usize,
     exchanges: JoinSet<()>,
@@ -104,8 +106,9 @@ impl Publisher {
         // What is told there is of the outbox, which has a limit.
         let (tell, published) = mpsc::unbounded_channel();
         let exchanges = outlets.start(&tell);
-        let (runs, left, confirmed) = (Runs::default(), Vec::new(), Vec::new());
-        Self { store, outlets, runs, left, room, exchanges, published, confirmed }
+        let (runs, left, aside) = (Runs::default(), Vec::new(), VecDeque::new());
+        let confirmed = Vec::new();
+        Self { store, outlets, runs, left, aside, room, exchanges, published, confirmed }
     }
 
     /// Publishes until all who give batches have gone, and everything is published.
@@ -116,27 +119,30 @@ impl Publisher {
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
-        while is_open || !self.runs.is_empty() {
-            let has_room = self.left.iter().map(|it| it.bytes).sum::<usize>() < self.room;
+        // What is another's by now is not waited for.
+        while is_open || self.runs.are_any(|run| !run.target.tenure.is_over()) {
+            while self.left.iter().map(|it| it.bytes).sum::<usize>() < self.room
+                && let Some(left) = self.aside.pop_front()
+            {
+                let messages = self.publish_left_over(&left).await?;
+                // Whoever gave it may have given the partition up.
+                let _ = left.taken.send(messages);
+            }
             tokio::select! {
                 taken = committed.recv_many(&mut group, GROUP), if is_open => {
                     is_open = taken > 0;
                     self.publish(&mut group).await?;
                 }
-                Some(question) = questions.recv(), if has_room => self.answer(question).await?,
+                Some(question) = questions.recv() => self.answer(question),
                 () = self.news() => self.settle().await,
             }
         }
         Ok(())
     }
 
-    async fn answer(&mut self, question: Question) -> Result<(), PublisherError> {
-        // Whoever asked may have given the partition up.
+    fn answer(&mut self, question: Question) {
         match question {
-            Question::LeftOver(left) => {
-                let messages = self.publish_left_over(&left).await?;
-                let _ = left.taken.send(messages);
-            }
+            Question::LeftOver(left) => self.aside.push_back(left),
             Question::Left(target, answer) => {
                 let of = self.left.extract_if(.., |it| Arc::ptr_eq(&it.target, &target));
                 let input = |Left { shard, through, messages, bytes, .. }| Input::LeftOver {
@@ -145,10 +151,10 @@ impl Publisher {
                     messages,
                     bytes,
                 };
+                // Whoever asked may have given the partition up.
                 let _ = answer.send(of.map(input).collect());
             }
         }
-        Ok(())
     }
 
     async fn publish_left_over(&mut self, left: &LeftOver) -> Result<usize, PublisherError> {

@@ -53,8 +53,8 @@ impl Runs {
         self.number
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+    pub(super) fn are_any(&self, is: impl Fn(&Run) -> bool) -> bool {
+        self.pending.values().any(is)
     }
 
     /// Adds the run that was gathered.

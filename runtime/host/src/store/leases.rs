@@ -121,6 +121,9 @@ pub enum Leased {
     Given(u64),
     /// This one has it.
     Held(InstanceId),
+    /// They are not heard of themselves, and must [beat](Leases::beat) first: or two such could take
+    /// it from each other for ever.
+    Unheard,
 }
 
 /// What a store keeps of instances. All of it may be asked again when no answer came.
@@ -129,7 +132,7 @@ pub trait Leases: Send + Sync + 'static {
     /// Notes that an instance runs, and forgets those that were not heard of in time.
     async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError>;
 
-    /// Gives a partition to an instance, unless another one that is heard of has it.
+    /// Gives a partition to an instance that is heard of, unless another such has it.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError>;
 
     /// Gives a lease back, if that epoch is still the holder's.

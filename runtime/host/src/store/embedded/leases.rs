@@ -39,6 +39,9 @@ impl Leases for Embedded {
         let asked = partition.clone();
         let newest = self.ask(|answer| Request::NewestEpoch { partition: asked, answer }).await?;
         let mut table = self.registry.table();
+        if !table.members.contains_key(&to) {
+            return Ok(Leased::Unheard);
+        }
         match table.holder(partition) {
             Some(holder) if holder != to => return Ok(Leased::Held(holder)),
             _ => {}

@@ -42,7 +42,7 @@ pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result
         let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
         let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
-        if epoch > LAST_EPOCH {
+        if epoch >= LAST_EPOCH {
             return Err(StoreError::Corrupt(format!(
                 "{field} of {data} is the fence of epoch {epoch}, which nobody can have given: \
                  remove it"

@@ -18,9 +18,6 @@ use crate::store::leases::{
 };
 use crate::store::{Partition, StoreError};
 
-/// No lease lasts longer: the longest that can be configured, and something for clocks that differ.
-const LONGEST: Duration = Duration::from_mins(11);
-
 /// In the place of a holder.
 const NOBODY: &str = "-";
 
@@ -40,7 +37,7 @@ impl Leases for Redis {
         let keys = [Kind::Instances, Kind::About].map(|kind| self.names.common(kind));
         let mut call = self.call_of(script, &keys);
         call.arg(beat.id.to_string()).arg(beat.about).arg(beat.report.unwrap_or_default());
-        call.arg(beat.lease.as_millis() as u64).arg(LONGEST.as_millis() as u64).arg(nonce());
+        call.arg(beat.lease.as_millis() as u64).arg(nonce());
         let [lasts, generation] = parts(self.run(script, call).await?, script.name)?;
         let (lasts, generation) = (number(&lasts), number(&generation));
         let (lasts, generation) = lasts.zip(generation).ok_or_else(|| strange(script.name))?;
@@ -55,10 +52,10 @@ impl Leases for Redis {
         let mut call = self.call_of(script, &kinds.map(|kind| self.names.common(kind)));
         call.arg(field(partition)).arg(to.to_string()).arg(floor).arg(nonce());
         let [given, answer] = parts(self.run(script, call).await?, script.name)?;
-        let answer = if number(&given) == Some(1) {
-            number(&answer).map(Leased::Given)
-        } else {
-            text(answer).and_then(|id| id.parse().ok()).map(Leased::Held)
+        let answer = match number(&given) {
+            Some(1) => number(&answer).map(Leased::Given),
+            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(Leased::Held),
+            None => Some(Leased::Unheard),
         };
         answer.ok_or_else(|| strange(script.name))
     }

@@ -17,7 +17,7 @@ use ordain::instance::Tenure;
 use ordain::plugin::{Pool, Results, StreamContext, Turns};
 use ordain::run::{Handlers, handlers, open_store};
 use ordain::source::{Acknowledged, Deliveries, Source};
-use ordain::store::{Claimed, InstanceId, Leased, Partition, Store};
+use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
     Batch, Change, CommitReply, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn, TurnDone,
     Verdict, shard_of,
@@ -42,11 +42,8 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
     let mut lines = tokio::task::JoinSet::new();
     for number in 0..stream.source.partitions() {
         let partition = Partition { stream: name.shared(), number };
-        let epoch = match store.lease(&partition, InstanceId::random()).await? {
-            Leased::Given(epoch) => epoch,
-            Leased::Held(by) => anyhow::bail!("{by} has the partition"),
-        };
-        let claimed = store.claim(&partition, epoch).await?;
+        // The store is new.
+        let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(INBOX);
         let handler = Arc::clone(&active[&*stream.handler]);
         let version = handler.version().clone();

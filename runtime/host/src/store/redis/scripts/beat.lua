@@ -2,21 +2,30 @@
 -- it is heard of from now on, and the generation of the table.
 local instances, about = KEYS[1], KEYS[2]
 local id, words, report = ARGV[2], ARGV[3], ARGV[4]
-local lease, longest, nonce = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local lease, nonce = tonumber(ARGV[5]), ARGV[6]
+-- In which all who live beat again, in ms.
+local MOMENT = 3000
 local now = time_now()
 local till = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', about, 'generation', id)
 local generation, changed = found[1] or '0', found[2] ~= words
 
+-- Where nobody was heard of for long, it was the server that could not be reached, or its time has
+-- jumped: those who live are heard of in a moment. Those beyond all leases are of a time that has gone
+-- back.
+local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
+local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
+local back = redis.call('ZRANGEBYSCORE', instances, '(' .. text(now + 2 * lease), '+inf', 'LIMIT', 0, CHUNK)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', instances, '-inf', text(now), 'LIMIT', 0, CHUNK)) do
-  if gone ~= id then
+  if gone ~= id and all_silent then
+    redis.call('ZADD', instances, text(now + math.min(lease, MOMENT)), gone)
+  elseif gone ~= id then
     redis.call('HDEL', about, gone, 'r' .. gone)
     redis.call('ZREM', instances, gone)
     changed = true
   end
 end
--- The server's time has gone back since they were heard of.
-for _, other in ipairs(redis.call('ZRANGEBYSCORE', instances, '(' .. text(now + longest), '+inf', 'LIMIT', 0, CHUNK)) do
+for _, other in ipairs(back) do
   redis.call('ZADD', instances, text(now + lease), other)
 end
 if till < now + lease * 2 / 3 or till > now + lease then

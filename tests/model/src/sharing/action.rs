@@ -1,0 +1,154 @@
+//! What may happen next.
+
+use super::instance::{Has, Life, Table};
+use super::world::Sharing;
+use super::{Fleet, SharingFault};
+
+/// One step. The first number is the instance, the second the partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Move {
+    /// It joins.
+    Start(usize),
+    /// It says that it runs, and is told who else does.
+    Beat(usize),
+    /// It asks for a lease.
+    Lease(usize, usize),
+    /// It writes its claim.
+    Claim(usize, usize),
+    /// It commits, and is refused.
+    Commit(usize, usize),
+    /// It begins to hand a partition over.
+    HandOver(usize, usize),
+    /// It has finished what runs there.
+    Finish(usize, usize),
+    /// It gives a lease back.
+    Release(usize, usize),
+    /// It subscribes to a queue.
+    Subscribe(usize, usize),
+    /// Its own clock says that its lease has run out.
+    Suspend(usize),
+    /// The store has not heard of it in time.
+    Forget(usize),
+    /// It is asked to end.
+    Leave(usize),
+    /// It has ended.
+    End(usize),
+    /// It is killed.
+    Kill(usize),
+    /// The broker notices that it is gone.
+    Notice(usize),
+    /// From now on it does not reach the store.
+    CutOff(usize),
+    /// The broker takes its channels back.
+    Disconnect(usize),
+}
+
+impl Sharing {
+    pub(super) fn moves(&self, fleet: &Fleet, moves: &mut Vec<Move>) {
+        if self.broken.is_some() || self.given > fleet.most_leases() {
+            return;
+        }
+        self.progress(fleet, moves);
+        for (id, instance) in self.instances.iter().enumerate() {
+            if instance.life == Life::Waiting {
+                moves.push(Move::Start(id));
+            }
+            if instance.life == Life::Running {
+                if self.left.leaves > 0 && !instance.is_cut {
+                    moves.push(Move::Leave(id));
+                }
+                if self.left.cuts > 0 && !instance.is_cut {
+                    moves.push(Move::CutOff(id));
+                }
+                if self.left.disconnects > 0 && self.has_channel(id) {
+                    moves.push(Move::Disconnect(id));
+                }
+            }
+            if instance.lives() && self.left.kills > 0 {
+                moves.push(Move::Kill(id));
+            }
+            if instance.can_ask() && self.table.heard[id] && self.left.silences > 0 {
+                moves.push(Move::Forget(id));
+            }
+        }
+    }
+
+    /// What happens by itself sooner or later, and changes something.
+    pub(super) fn progress(&self, fleet: &Fleet, moves: &mut Vec<Move>) {
+        for (id, instance) in self.instances.iter().enumerate() {
+            let is_heard = self.table.heard[id];
+            if !instance.can_ask() && is_heard && instance.life != Life::Waiting {
+                moves.push(Move::Forget(id));
+            }
+            if instance.life == Life::Gone && self.has_channel(id) {
+                moves.push(Move::Notice(id));
+            }
+            if !instance.lives() {
+                continue;
+            }
+            let keeps = fleet.is(SharingFault::ChannelsKept);
+            if !is_heard && instance.is_on && !keeps {
+                moves.push(Move::Suspend(id));
+            }
+            if instance.is_cut {
+                continue;
+            }
+            if !is_heard || !instance.is_on || instance.table != self.table {
+                moves.push(Move::Beat(id));
+            }
+            let owners = Self::owners(fleet, &instance.table);
+            for (partition, owner) in owners.into_iter().enumerate() {
+                self.progress_of(fleet, id, partition, owner == Some(id), moves);
+            }
+            let has_nothing = instance.has.iter().all(|has| *has == Has::Nothing);
+            if instance.life == Life::Leaving && has_nothing {
+                moves.push(Move::End(id));
+            }
+        }
+    }
+
+    fn progress_of(
+        &self,
+        fleet: &Fleet,
+        id: usize,
+        partition: usize,
+        is_to_have: bool,
+        moves: &mut Vec<Move>,
+    ) {
+        let instance = &self.instances[id];
+        let is_running = instance.life == Life::Running;
+        let is_free = |table: &Table| {
+            table.holder(fleet, partition).is_none_or(|holder| holder == id)
+                || fleet.is(SharingFault::LeaseTaken)
+        };
+        match instance.has[partition] {
+            // Asking for what another one has changes nothing.
+            Has::Nothing if is_to_have && is_running => {
+                let is_heard = self.table.heard[id] || fleet.is(SharingFault::LeaseToSilent);
+                if is_heard && is_free(&instance.table) && is_free(&self.table) {
+                    moves.push(Move::Lease(id, partition));
+                }
+            }
+            Has::Nothing => {}
+            Has::Leased(_) => moves.push(Move::Claim(id, partition)),
+            Has::Driven(epoch) | Has::Leaving(epoch) if epoch < self.fences[partition] => {
+                moves.push(Move::Commit(id, partition));
+            }
+            Has::Driven(_) if !is_to_have || !is_running => {
+                moves.push(Move::HandOver(id, partition));
+            }
+            Has::Driven(_) => {
+                let is_there = self.channels[partition].iter().any(|it| usize::from(*it) == id);
+                if instance.is_on && !is_there {
+                    moves.push(Move::Subscribe(id, partition));
+                }
+            }
+            Has::Leaving(_) => moves.push(Move::Finish(id, partition)),
+            Has::Over(_) => moves.push(Move::Release(id, partition)),
+        }
+    }
+
+    fn has_channel(&self, id: usize) -> bool {
+        self.channels.iter().flatten().any(|it| usize::from(*it) == id)
+    }
+}

@@ -1,0 +1,90 @@
+//! What must always hold, and what must be seen at least once.
+
+use stateright::Property;
+
+use super::Fleet;
+use super::instance::{Has, Life};
+use super::world::Sharing;
+
+/// What must never be, found in the step that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Broken {
+    TakenFromOneHeardOf,
+    FencedWithoutLease,
+    AnothersReleased,
+}
+
+pub(super) fn all() -> Vec<Property<Fleet>> {
+    macro_rules! never {
+        ($name:literal, $broken:ident) => {
+            Property::always($name, |_: &Fleet, world: &Sharing| {
+                world.broken != Some(Broken::$broken)
+            })
+        };
+    }
+    vec![
+        never!("nobody who is heard of loses a partition", TakenFromOneHeardOf),
+        never!("only who has the lease fences others", FencedWithoutLease),
+        never!("nobody gives back what is another's", AnothersReleased),
+        Property::always("one at a time may commit", |_, world: &Sharing| {
+            (0..world.fences.len()).all(|partition| world.committers(partition) <= 1)
+        }),
+        Property::always(
+            "where nothing happens any more all is shared",
+            |fleet, world: &Sharing| world.is_moving(fleet) || world.is_shared(),
+        ),
+        Property::always("it comes to rest", |fleet: &Fleet, world: &Sharing| {
+            world.given <= fleet.most_leases()
+        }),
+        Property::sometimes("all is shared by all", |_, world: &Sharing| {
+            world.instances.iter().all(|it| it.life == Life::Running) && world.is_shared()
+        }),
+        Property::sometimes("two believe that they have a partition", |_, world: &Sharing| {
+            let driven = |partition: usize| {
+                world.instances.iter().filter(|it| it.has[partition].is_driven()).count()
+            };
+            (0..world.fences.len()).any(|partition| driven(partition) > 1)
+        }),
+        Property::sometimes("one waits behind another's channel", |_, world: &Sharing| {
+            world.channels.iter().any(|channels| channels.len() > 1)
+        }),
+    ]
+}
+
+impl Sharing {
+    /// Instances whose commits of a partition would be applied.
+    fn committers(&self, partition: usize) -> usize {
+        let fence = self.fences[partition];
+        let may = |has: &Has| has.is_driven() && has.epoch() == Some(fence);
+        self.instances.iter().filter(|it| may(&it.has[partition])).count()
+    }
+
+    fn is_moving(&self, fleet: &Fleet) -> bool {
+        let mut moves = Vec::new();
+        self.progress(fleet, &mut moves);
+        self.broken.is_some() || !moves.is_empty()
+    }
+
+    /// Whether those who are there have all partitions, evenly, and get their events.
+    fn is_shared(&self) -> bool {
+        let there: Vec<usize> = (0..self.instances.len())
+            .filter(|id| self.instances[*id].life == Life::Running && !self.instances[*id].is_cut)
+            .collect();
+        if there.is_empty() {
+            return true;
+        }
+        let has = |id: usize, partition: usize| {
+            let lease = self.table.leases[partition];
+            self.instances[id].has[partition] == Has::Driven(lease.epoch)
+                && lease.holder == Some(id as u8)
+                && self.fences[partition] == lease.epoch
+                && self.channels[partition] == [id as u8]
+        };
+        let partitions = self.fences.len();
+        let owned = |id: &usize| (0..partitions).filter(|it| has(*id, *it)).count();
+        let shares: Vec<usize> = there.iter().map(owned).collect();
+        let (least, most) = (partitions / there.len(), partitions.div_ceil(there.len()));
+        shares.iter().sum::<usize>() == partitions
+            && shares.iter().all(|share| (least..=most).contains(share))
+    }
+}

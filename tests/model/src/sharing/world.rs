@@ -1,0 +1,240 @@
+//! Everything at one moment, and what each step makes of it.
+
+use std::collections::BTreeMap;
+
+use ordain_core::ownership::{Candidate, owners};
+
+use super::instance::{Has, Instance, Life, Table};
+use super::property::Broken;
+use super::{Fleet, Move, SharingFault};
+
+/// The name of the stream.
+const STREAM: &str = "s";
+
+/// Everything at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sharing {
+    pub(super) table: Table,
+    /// Of each partition: the epoch in its fence.
+    pub(super) fences: Vec<u8>,
+    /// Of each partition: who has a channel, in the order in which they came. The first gets the
+    /// events.
+    pub(super) channels: Vec<Vec<u8>>,
+    pub(super) instances: Vec<Instance>,
+    pub(super) left: Left,
+    pub(super) given: u8,
+    pub(super) broken: Option<Broken>,
+}
+
+/// What may still happen of what is rare.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Left {
+    pub(super) silences: u8,
+    pub(super) kills: u8,
+    pub(super) leaves: u8,
+    pub(super) cuts: u8,
+    pub(super) disconnects: u8,
+}
+
+impl Sharing {
+    pub(super) fn new(fleet: &Fleet) -> Self {
+        let (instances, partitions) = (usize::from(fleet.instances), usize::from(fleet.partitions));
+        let table = Table {
+            heard: vec![false; instances],
+            leaving: vec![false; instances],
+            leases: vec![super::instance::Lease::default(); partitions],
+        };
+        let instance = Instance { has: vec![Has::Nothing; partitions], ..Instance::default() };
+        Self {
+            table,
+            fences: vec![0; partitions],
+            channels: vec![Vec::new(); partitions],
+            instances: vec![instance; instances],
+            left: Left {
+                silences: fleet.silences,
+                kills: fleet.kills,
+                leaves: fleet.leaves,
+                cuts: fleet.cuts,
+                disconnects: fleet.disconnects,
+            },
+            given: 0,
+            broken: None,
+        }
+    }
+
+    /// Who is to have each partition, by a table.
+    pub(super) fn owners(fleet: &Fleet, table: &Table) -> Vec<Option<usize>> {
+        let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
+        let there = (0..table.heard.len()).filter(|id| table.heard[*id] && !table.leaving[*id]);
+        let candidates: Vec<Candidate<'_>> =
+            there.map(|id| Candidate { id: id as u64, streams: streams.clone() }).collect();
+        let mut held = BTreeMap::new();
+        for (partition, lease) in (0..).zip(&table.leases) {
+            if let Some(holder) = lease.holder {
+                held.insert((STREAM, partition), u64::from(holder));
+            }
+        }
+        let owners = owners(&candidates, &held);
+        let owner = |partition| owners.get(&(STREAM, partition)).map(|id| *id as usize);
+        (0..u32::from(fleet.partitions)).map(owner).collect()
+    }
+
+    pub(super) fn step(&mut self, fleet: &Fleet, action: Move) {
+        match action {
+            Move::Start(id) => {
+                self.instances[id].life = Life::Running;
+                self.table.heard[id] = true;
+                self.see(id);
+            }
+            Move::Beat(id) => {
+                self.table.heard[id] = true;
+                self.see(id);
+            }
+            Move::Lease(id, partition) => self.lease(fleet, id, partition),
+            Move::Claim(id, partition) => self.claim(fleet, id, partition),
+            Move::Commit(id, partition) => self.end(id, partition),
+            Move::HandOver(id, partition) => {
+                let has = &mut self.instances[id].has[partition];
+                if let Some(epoch) = has.epoch() {
+                    *has = Has::Leaving(epoch);
+                }
+            }
+            Move::Finish(id, partition) => {
+                if fleet.is(SharingFault::ReleaseWithoutClose) {
+                    self.over(id, partition);
+                } else {
+                    self.end(id, partition);
+                }
+            }
+            Move::Release(id, partition) => self.release(fleet, id, partition),
+            Move::Subscribe(id, partition) => self.channels[partition].push(id as u8),
+            Move::Suspend(id) => {
+                self.instances[id].is_on = false;
+                self.close_all(id);
+            }
+            Move::Forget(id) => {
+                self.left.silences -= u8::from(self.instances[id].can_ask());
+                self.table.heard[id] = false;
+            }
+            Move::Leave(id) => {
+                self.left.leaves -= 1;
+                self.instances[id].life = Life::Leaving;
+                self.table.leaving[id] = true;
+            }
+            Move::End(id) => {
+                self.instances[id].life = Life::Gone;
+                self.table.heard[id] = false;
+                self.close_all(id);
+            }
+            Move::Kill(id) => {
+                self.left.kills -= 1;
+                let (partitions, instance) = (self.fences.len(), &mut self.instances[id]);
+                *instance = Instance { life: Life::Gone, ..Instance::default() };
+                instance.has = vec![Has::Nothing; partitions];
+            }
+            Move::Notice(id) => self.close_all(id),
+            Move::CutOff(id) => {
+                self.left.cuts -= 1;
+                self.instances[id].is_cut = true;
+            }
+            Move::Disconnect(id) => {
+                self.left.disconnects -= 1;
+                self.close_all(id);
+            }
+        }
+    }
+
+    /// An instance is told who is there and has what.
+    fn see(&mut self, id: usize) {
+        let instance = &mut self.instances[id];
+        instance.is_on = true;
+        instance.table = self.table.clone();
+        self.drop_lost(id);
+    }
+
+    /// It drops what is another's, as far as it knows.
+    fn drop_lost(&mut self, id: usize) {
+        for partition in 0..self.fences.len() {
+            let lease = self.instances[id].table.leases[partition];
+            let has = self.instances[id].has[partition];
+            let is_lost = |epoch| {
+                lease.epoch > epoch || lease.epoch == epoch && lease.holder != Some(id as u8)
+            };
+            if has.is_driven() && has.epoch().is_some_and(is_lost) {
+                self.end(id, partition);
+            }
+        }
+    }
+
+    fn lease(&mut self, fleet: &Fleet, id: usize, partition: usize) {
+        if !self.table.heard[id] && !fleet.is(SharingFault::LeaseToSilent) {
+            return;
+        }
+        let held = self.table.holder(fleet, partition).filter(|holder| *holder != id);
+        if held.is_some() && !fleet.is(SharingFault::LeaseTaken) {
+            return;
+        }
+        if held.is_some() {
+            self.broken.get_or_insert(Broken::TakenFromOneHeardOf);
+        }
+        let lease = &mut self.table.leases[partition];
+        lease.epoch = lease.epoch.max(self.fences[partition]) + 1;
+        lease.holder = Some(id as u8);
+        self.given = self.given.saturating_add(1);
+        self.instances[id].has[partition] = Has::Leased(lease.epoch);
+    }
+
+    fn claim(&mut self, fleet: &Fleet, id: usize, partition: usize) {
+        let Some(mut epoch) = self.instances[id].has[partition].epoch() else { return };
+        let fence = &mut self.fences[partition];
+        if fleet.is(SharingFault::ClaimWithoutLease) {
+            epoch = *fence + 1;
+        }
+        if epoch <= *fence {
+            return self.over(id, partition);
+        }
+        let holder = self.table.holder(fleet, partition).filter(|holder| *holder != id);
+        let is_driven = |holder: usize| {
+            let has = self.instances[holder].has[partition];
+            has.is_driven() && has.epoch() == Some(*fence)
+        };
+        if holder.is_some_and(is_driven) {
+            self.broken.get_or_insert(Broken::FencedWithoutLease);
+        }
+        *fence = epoch;
+        self.instances[id].has[partition] = Has::Driven(epoch);
+        self.drop_lost(id);
+    }
+
+    fn release(&mut self, fleet: &Fleet, id: usize, partition: usize) {
+        let Some(epoch) = self.instances[id].has[partition].epoch() else { return };
+        let lease = &mut self.table.leases[partition];
+        let is_ours = lease.holder == Some(id as u8) && lease.epoch == epoch;
+        if is_ours || fleet.is(SharingFault::ReleaseWithoutEpoch) {
+            if !is_ours && lease.holder.is_some() {
+                self.broken.get_or_insert(Broken::AnothersReleased);
+            }
+            lease.holder = None;
+        }
+        self.instances[id].has[partition] = Has::Nothing;
+    }
+
+    /// It has nothing to do with the partition any more.
+    fn end(&mut self, id: usize, partition: usize) {
+        self.over(id, partition);
+        self.channels[partition].retain(|it| usize::from(*it) != id);
+    }
+
+    fn over(&mut self, id: usize, partition: usize) {
+        let has = &mut self.instances[id].has[partition];
+        if let Some(epoch) = has.epoch() {
+            *has = Has::Over(epoch);
+        }
+    }
+
+    fn close_all(&mut self, id: usize) {
+        for channels in &mut self.channels {
+            channels.retain(|it| usize::from(*it) != id);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Walks through all runs of small fleets. `docs/protocol.md` says what they are.
+
+use std::time::Instant;
+
+use ordain_model::{Fleet, Move, SharingFault};
+use stateright::{Checker, HasDiscoveries, Model};
+
+// What a fleet must show, so that it is not empty.
+const BY_ALL: &str = "all is shared by all";
+const BOTH: &str = "two believe that they have a partition";
+const BEHIND: &str = "one waits behind another's channel";
+
+// What a fault must break.
+const HEARD: &str = "nobody who is heard of loses a partition";
+const FENCES: &str = "only who has the lease fences others";
+const GIVES: &str = "nobody gives back what is another's";
+const SHARED: &str = "where nothing happens any more all is shared";
+const RESTS: &str = "it comes to rest";
+
+fn joins() -> Fleet {
+    Fleet { instances: 3, partitions: 2, ..Fleet::default() }
+}
+
+fn leaves() -> Fleet {
+    Fleet { instances: 2, partitions: 2, leaves: 1, disconnects: 1, ..Fleet::default() }
+}
+
+fn dies() -> Fleet {
+    Fleet { instances: 2, partitions: 2, kills: 1, ..Fleet::default() }
+}
+
+fn is_silent() -> Fleet {
+    Fleet { instances: 2, partitions: 2, silences: 1, ..Fleet::default() }
+}
+
+fn is_silent_twice() -> Fleet {
+    Fleet { instances: 2, partitions: 1, silences: 2, ..Fleet::default() }
+}
+
+fn is_cut_off() -> Fleet {
+    Fleet { instances: 2, partitions: 2, cuts: 1, ..Fleet::default() }
+}
+
+fn all_at_once() -> Fleet {
+    Fleet { instances: 2, partitions: 1, silences: 1, kills: 1, leaves: 1, cuts: 1, ..joins() }
+}
+
+/// A fleet, and all that is to be found in it.
+type Case = (&'static str, fn() -> Fleet, &'static [&'static str]);
+
+const CASES: &[Case] = &[
+    ("joins", joins, &[BY_ALL]),
+    ("leaves", leaves, &[BY_ALL]),
+    ("dies", dies, &[BY_ALL, BEHIND]),
+    ("is_silent", is_silent, &[BY_ALL, BOTH, BEHIND]),
+    ("is_silent_twice", is_silent_twice, &[BY_ALL, BOTH, BEHIND]),
+    ("is_cut_off", is_cut_off, &[BY_ALL, BOTH, BEHIND]),
+    ("all_at_once", all_at_once, &[BY_ALL, BOTH, BEHIND]),
+];
+
+/// A fault, a fleet, and the property that it breaks there.
+type Break = (SharingFault, fn() -> Fleet, &'static str);
+
+const FAULTS: &[Break] = &[
+    (SharingFault::LeaseTaken, joins, HEARD),
+    (SharingFault::LeaseToSilent, is_silent_twice, RESTS),
+    (SharingFault::ReleaseWithoutEpoch, is_silent_twice, GIVES),
+    (SharingFault::ClaimWithoutLease, is_silent, FENCES),
+    (SharingFault::ChannelsKept, is_cut_off, SHARED),
+    (SharingFault::ForgottenHolds, dies, SHARED),
+    (SharingFault::ReleaseWithoutClose, joins, SHARED),
+];
+
+#[test]
+fn fleets() {
+    for (name, fleet, expected) in CASES {
+        let start = Instant::now();
+        let checker = fleet().checker().spawn_bfs().join();
+        let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
+        println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
+        let mut found: Vec<_> = checker.discoveries().into_keys().collect();
+        let mut expected = expected.to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        for unexpected in found.iter().filter(|found| !expected.contains(found)) {
+            println!("{unexpected}: {:?}", shortest(&fleet(), unexpected));
+        }
+        assert_eq!(found, expected, "in {name}");
+    }
+}
+
+#[test]
+fn every_fault_of_sharing_is_found() {
+    for (fault, fleet, property) in FAULTS {
+        let path = shortest(&Fleet { fault: Some(*fault), ..fleet() }, property);
+        let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
+        println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
+    }
+}
+
+/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
+/// again for a shorter one.
+fn shortest(fleet: &Fleet, property: &'static str) -> Option<Vec<Move>> {
+    let mut found: Option<Vec<Move>> = None;
+    loop {
+        let wanted = HasDiscoveries::AnyOf([property].into());
+        let mut checker = fleet.clone().checker().finish_when(wanted);
+        if let Some(path) = &found {
+            checker = checker.target_max_depth(path.len() + 1);
+        }
+        match checker.spawn_bfs().join().discovery(property) {
+            Some(path) => found = Some(path.into_actions()),
+            None => return found,
+        }
+    }
+}
