@@ -28,7 +28,7 @@ fn config() -> String {
 
 /// What the tables and the journal of the store hold in memory until they are full, which a
 /// quarter of the keys does not reach.
-const TABLES_KIB: u64 = 32 << 10;
+const TABLES_KIB: u64 = 48 << 10;
 
 /// Takes one event of each key; the most memory that the process had, in KiB.
 fn peak(keys: u64) -> Result<u64> {

@@ -154,3 +154,31 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let table = beat(store, one, "one", table.generation).await.expect("it is back");
     assert_eq!(table.holder(&partition), Some(other));
 }
+
+/// Where nobody was heard of for long, it was the store that could not be reached, or its clock has
+/// jumped: all have a moment to say that they live.
+pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
+    let (partition, [one, other]) = some();
+    let store = fixture.store();
+    beat(store, one, "one", 0).await;
+    let seen = beat(store, other, "other", 0).await.expect("it is new").generation;
+    given(store, &partition, one).await;
+    fixture.pass(60 * LEASE.as_millis() as u64).await;
+    let store = fixture.store();
+    beat(store, other, "other", seen).await;
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    beat(store, one, "one", seen).await;
+    assert_eq!(store.table().await.expect("a table").members.len(), 2);
+
+    // One that has died is forgotten all the same.
+    for seconds in [30, 27, 4] {
+        fixture.pass(1_000 * seconds).await;
+        beat(fixture.store(), other, "other", seen).await;
+    }
+    let store = fixture.store();
+    let members = store.table().await.expect("a table").members;
+    if members[&other].lasts.is_some() {
+        assert_eq!(members.keys().copied().collect::<Vec<_>>(), [other]);
+        given(store, &partition, other).await;
+    }
+}

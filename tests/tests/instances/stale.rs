@@ -49,6 +49,38 @@ fn one_that_is_paused() -> Result<()> {
     keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"))
 }
 
+/// The store says that one has what another one has, as it may after it went back in time.
+#[test]
+fn a_lease_of_one_who_does_not_know_of_it() -> Result<()> {
+    let fleet = Fleet::new("", "")?;
+    let (first, second) = (fleet.start()?, fleet.start()?);
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first, &second])?;
+    let rows = fleet.rig.home.rows(&["instances", "--json"])?;
+    let id = |host: &Host| {
+        let name = format!("/{}", host.service.id());
+        let row =
+            rows.iter().find(|row| row["name"].as_str().is_some_and(|it| it.ends_with(&name)));
+        row.and_then(|row| row["instance"].as_str()).unwrap_or_default().to_owned()
+    };
+    let (from, to) = (id(&first), id(&second));
+    let change = "local row = redis.call('HGET', KEYS[1], ARGV[1]) \
+        redis.call('HSET', KEYS[1], ARGV[1], (string.gsub(row, ARGV[2], ARGV[3]))) \
+        return redis.call('HSET', KEYS[2], 'generation', ARGV[4])";
+    for partition in 0..4 {
+        let (leases, about) = ("ordain:{0}:leases", "ordain:{0}:about");
+        let (field, generation) = (format!("{partition}:cases"), (7 + partition).to_string());
+        let args = ["EVAL", change, "2", leases, about, &field, &from, &to, &generation];
+        fleet.redis.command(&args)?;
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    fleet.until_shared(&[&first, &second])?;
+    let lines = in_turn(50, 20);
+    fleet.rig.publish(&lines)?;
+    fleet.rig.check(&lines)?;
+    fleet.rig.until_empty()
+}
+
 /// Its channels are open, and the queues have no other consumer: it gives them back by itself.
 #[test]
 fn one_that_does_not_reach_the_store() -> Result<()> {

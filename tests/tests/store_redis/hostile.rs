@@ -252,6 +252,7 @@ async fn a_wrong_epoch_is_named() {
         };
         let Err(StoreError::Corrupt(words)) = asked else { panic!("{common}: {asked:?}") };
         assert!(words.contains(&name) && words.contains("is a string"), "{words}");
+        own.command(&["DEL", &name]);
     }
 }
 
