@@ -229,8 +229,11 @@ async fn drive(
     // The publisher ends when nobody can give it anything.
     drop(starting);
     // There may also be messages of partitions that were only on their way.
-    let patience = if unpublished > 0 { Duration::ZERO } else { LEAVE };
-    if let Ok(ended) = tokio::time::timeout(patience, publishing.join_next()).await {
+    let ended = match unpublished {
+        0 => tokio::time::timeout(LEAVE, publishing.join_next()).await.ok(),
+        _ => None,
+    };
+    if let Some(ended) = ended {
         ended.map_or(Ok(()), publisher_ended)?;
     } else {
         tracing::warn!(
