@@ -10,6 +10,6 @@ mod report;
 mod tenure;
 
 pub use about::About;
-pub use heart::Heart;
+pub use heart::{Heart, bury};
 pub use report::{BLOCKED, Report, Work};
 pub use tenure::{Stage, Tenure};

@@ -23,12 +23,12 @@ use crate::admin::Admin;
 use crate::broker::BrokerError;
 use crate::config::{ConfigError, Loaded, Source, StoreConfig};
 use crate::driver::{DriverError, asked_to_stop};
-use crate::instance::{About, Heart};
+use crate::instance::{About, Heart, bury};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
 use crate::store::embedded::{self, Embedded};
 use crate::store::redis::{self, Redis};
-use crate::store::{Store, StoreError};
+use crate::store::{InstanceId, Store, StoreError};
 
 use files::Files;
 use owning::Owning;
@@ -186,6 +186,7 @@ async fn drive(
     mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
+    bury(&**store).await?;
     streams::check_left_overs(loaded, &**store).await?;
     numbering::check(loaded, &**store).await?;
     let broker = broker::configured(loaded)?;
@@ -213,15 +214,23 @@ async fn drive(
     publishing.spawn(publisher.run(batches, asked));
 
     let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+    let id = InstanceId::random();
     let heart = tokio::select! {
-        heart = Heart::start(store, About::this(loaded, once), lease) => heart?,
-        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+        heart = Heart::start(store, id, About::this(loaded, once), lease) => heart?,
+        () = asked_to_stop(&mut shutdown) => {
+            // It may be known by now.
+            let _ = tokio::time::timeout(LEAVE, store.forget(id)).await;
+            return Ok(Report::default());
+        }
     };
-    let id = heart.id();
     let unpublished = tokio::select! {
         owned = Owning::new(&starting, figures, heart).run(shutdown) => owned,
         Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
     };
+    if unpublished.is_err() {
+        // It has nothing any more, and others publish it.
+        publishing.abort_all();
+    }
     // Others need not wait for the lease to run out, however this one ends.
     let left = tokio::time::timeout(LEAVE, store.forget(id)).await;
     let unpublished = unpublished?;

@@ -5,12 +5,12 @@
 //! to the last, as the broker tells it: no start of anything counts. Then it meets a steady load of
 //! half of what it can do, and how old an event is when it is done is what counts.
 
-mod case;
+pub(crate) mod case;
 mod consumer;
-mod latency;
-mod load;
+pub(crate) mod latency;
+pub(crate) mod load;
 mod metrics;
-mod side;
+pub(crate) mod side;
 
 use std::time::{Duration, Instant};
 

@@ -9,6 +9,7 @@ mod core;
 mod crossing;
 mod embedded;
 mod events;
+mod instances;
 mod process;
 mod report;
 mod store;
@@ -42,6 +43,8 @@ enum Command {
     Store(Common),
     /// From RabbitMQ through a handler, on Redis, beside consumers written by hand.
     Amqp(amqp::AmqpArgs),
+    /// What several hosts cost that share partitions, and how long a hand-over takes.
+    Instances(Common),
     /// One side by itself, in this process.
     #[command(hide = true)]
     Side {
@@ -91,6 +94,7 @@ fn run(command: Command) -> Result<()> {
         Command::Core(common) => (core::bench(&common)?, common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
+        Command::Instances(common) => (instances::bench(&common)?, common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
         Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),

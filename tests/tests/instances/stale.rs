@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ordain_servers::Mode;
-use ordain_tests::log::{disturb, in_turn};
+use ordain_tests::log::{by_key, disturb, in_turn};
+use ordain_tests::tally;
 
 use super::support::{Fleet, Host, while_published};
 
@@ -36,7 +37,7 @@ fn keep_from(
     fleet.until_shared(&[&stale, &other])?;
     fleet.rig.publish(rest)?;
     fleet.rig.take(&mut out, lines.len())?;
-    ordain_tests::tally::check(&ordain_tests::log::by_key(&lines)?, &out.join("\n"))?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
     fleet.rig.until_empty()?;
     let said = stale.service.stderr().matches(TAKEN).count();
     ensure!(said <= 2, "it is said once for each partition: {}", stale.service.stderr());
@@ -101,4 +102,37 @@ fn one_that_is_cut_off_the_broker() -> Result<()> {
 #[test]
 fn one_that_is_cut_off_the_store() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::Refuse), |host| host.to_redis.set(Mode::Pass))
+}
+
+/// What it had committed and could not publish is published by whoever has its partitions then, and
+/// not once more by itself.
+#[test]
+fn one_that_has_messages_to_publish() -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "")?;
+    let mut stale = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&stale])?;
+    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let lines = in_turn(20, 5);
+    fleet.rig.publish(&lines)?;
+    stale.service.until_says("no queue takes")?;
+    fleet.rig.until_empty()?;
+
+    let mut other = fleet.start()?;
+    stale.service.signal("STOP")?;
+    fleet.until_shared(&[&other])?;
+    other.service.until_says("no queue takes")?;
+    fleet.rig.client.queue("out")?;
+    fleet.rig.client.bind("out", "out", "#")?;
+    let mut out = Vec::new();
+    fleet.rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+
+    stale.service.signal("CONT")?;
+    fleet.until_shared(&[&stale, &other])?;
+    // Longer than until it is tried again what no queue takes.
+    std::thread::sleep(Duration::from_secs(12));
+    let again = fleet.rig.client.take_all("out")?;
+    ensure!(again.is_empty(), "{} messages came again", again.len());
+    stale.service.end()
 }

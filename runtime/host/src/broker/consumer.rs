@@ -90,6 +90,9 @@ async fn run(
             () = options.tenure.on() => {}
             () = deliver.closed() => return Ok(()),
         }
+        if options.tenure.is_over() {
+            return Ok(());
+        }
         generation += 1;
         let (flow, since) = (Flow::default(), Instant::now());
         let mut reached = false;

@@ -11,6 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::Broker;
 
+/// For an answer, at least: a first connection takes several ways there and back.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 /// Whether a process reaches the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -18,7 +21,7 @@ pub enum Reach {
     /// A moment ago.
     #[default]
     Reached,
-    /// Not at the last try, or only at the last.
+    /// Not at the last try, or only for a moment.
     Doubted,
     /// Not for longer than a lease.
     Lost,
@@ -30,15 +33,19 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
         let every = lease / 4;
+        let patience = every.max(SHORTEST);
         let (mut connection, mut reached_at) = (None, Instant::now());
+        let mut since = None;
         while !tell.is_closed() {
-            let answers = timeout(every, answers(&broker, &mut connection)).await;
+            let answers = timeout(patience, answers(&broker, &mut connection)).await;
             let reach = if answers == Ok(true) {
                 reached_at = Instant::now();
-                // The first one that is back would take everything from those who are a moment later.
-                if *tell.borrow() == Reach::Lost { Reach::Doubted } else { Reach::Reached }
+                // The first one that is back would take everything from those who are still trying.
+                let all_are_back = since.get_or_insert(reached_at).elapsed() > patience + every;
+                let was_lost = *tell.borrow() != Reach::Reached;
+                if was_lost && !all_are_back { Reach::Doubted } else { Reach::Reached }
             } else {
-                connection = None;
+                (connection, since) = (None, None);
                 if reached_at.elapsed() > lease { Reach::Lost } else { Reach::Doubted }
             };
             tell.send_if_modified(|now| std::mem::replace(now, reach) != reach);

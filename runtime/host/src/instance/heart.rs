@@ -13,8 +13,7 @@ use crate::broker::Reach;
 use crate::store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
 use crate::told::Told;
 
-/// Between two beats: what others give back is taken over that soon. The store writes only where a
-/// third of the lease has passed.
+/// Between two beats: what others give back is taken over that soon.
 const EVERY: Duration = Duration::from_millis(250);
 /// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -62,11 +61,10 @@ impl Heart {
     /// there.
     pub async fn start(
         store: &Arc<dyn Store>,
+        id: InstanceId,
         about: About,
         lease: Duration,
     ) -> Result<Self, StoreError> {
-        let id = InstanceId::random();
-        bury(&**store).await?;
         let (about, report) = (watch::Sender::new(about), watch::Sender::new(None));
         let nothing = News { asked: Instant::now(), table: Arc::default() };
         let (table, until) = (watch::Sender::new(nothing), watch::Sender::new(None));
@@ -107,6 +105,13 @@ impl Heart {
             Ok(()) = self.table.changed() => Ok(()),
             ended = &mut self.beating => ended,
         }
+    }
+
+    /// Stops it. Nothing more of it reaches the store.
+    pub async fn stop(mut self) {
+        self.beating.abort();
+        // It was cancelled.
+        let _ = (&mut self.beating).await;
     }
 
     /// Says that this instance takes no more.
@@ -193,7 +198,8 @@ impl Beating {
         };
         // The lease runs from here, however long the answer is on its way.
         let (asked, until) = (Instant::now(), *self.until.borrow());
-        if asked - self.answered > self.lease {
+        // The last answer was in time, and this is not.
+        if until.is_some_and(|until| self.answered < until && until <= asked) {
             tracing::warn!("this process stood still for longer than its lease lasts");
         }
         let is_on = until.is_some_and(|until| asked < until);
@@ -211,8 +217,13 @@ impl Beating {
             }
         };
         self.answered = Instant::now();
+        if answer.is_err() {
+            self.report.mark_changed();
+        }
         let Beaten { lasts, table } = answer?;
         if let Some(table) = table {
+            // It may have been forgotten with this instance.
+            self.report.mark_changed();
             self.seen = table.generation;
             let table = Arc::new(table);
             lock(&self.tenures).retain(|tenure| {
@@ -239,7 +250,7 @@ async fn runs_out(until: Until) {
 
 /// Gives back what processes had that ended on this machine without doing so: a start need not wait
 /// for their leases to run out.
-async fn bury(store: &dyn Store) -> Result<(), StoreError> {
+pub async fn bury(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let about = About::decode(&member.about);
         if about.process.as_ref().is_some_and(super::about::Process::has_ended) {

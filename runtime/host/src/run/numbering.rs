@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use crate::config::{Loaded, Stream};
+use crate::instance::About;
 use crate::store::{Mark, Store, StoreError};
 
 /// The form of the mark.
@@ -58,8 +59,20 @@ impl Numbering {
 /// The marks become durable before anything of their streams does.
 pub(super) async fn check(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
     let with_data = store.streams().await?;
+    let members = store.table().await?.members;
+    let abouts: Vec<About> = members.values().map(|it| About::decode(&it.about)).collect();
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
+        let here = stream.source.partitions();
+        let there = abouts.iter().find(|it| it.streams.get(&**name).is_some_and(|it| *it != here));
+        if let Some(About { name: other, streams, .. }) = there {
+            let message = format!(
+                "the process {other} runs stream {name} with {} partitions, and all must have the same \
+                 number: set it to that, or end that process first",
+                streams[&**name]
+            );
+            return Err(loaded.error(&format!("streams.{name}.source.partitions"), message).into());
+        }
         let (now, mark) = (Numbering::of(stream), format!("stream/{name}"));
         if let Some(bytes) = store.mark(&mark).await? {
             let then = Numbering::decode(&mark, &bytes)?;

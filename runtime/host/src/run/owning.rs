@@ -42,12 +42,17 @@ pub(super) struct Owning<'a> {
     starting: &'a Starting<'a>,
     figures: &'a Figures,
     heart: Heart,
+    /// The table of which the share is.
+    table: Arc<Table>,
+    share: BTreeSet<Partition>,
     mine: BTreeMap<Partition, Mine>,
     leasing: FuturesUnordered<Asked<'a, Leased>>,
     /// What a driver needs; `None` if the partition is another's by now.
     coming: FuturesUnordered<Asked<'a, Option<Box<Parts>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
     going: FuturesUnordered<Asked<'a, ()>>,
+    /// The epochs that were given back last.
+    released: BTreeMap<Partition, u64>,
     /// Partitions that could not be had, and when they are asked for again.
     again: BTreeMap<Partition, Instant>,
     /// With `once`: those that have been driven to their end.
@@ -66,7 +71,10 @@ impl<'a> Owning<'a> {
             starting,
             figures,
             heart,
+            table: Arc::default(),
+            share: BTreeSet::new(),
             mine: BTreeMap::new(),
+            released: BTreeMap::new(),
             leasing: FuturesUnordered::new(),
             coming: FuturesUnordered::new(),
             drivers: JoinSet::new(),
@@ -94,6 +102,7 @@ impl<'a> Owning<'a> {
             self.rebalance(&all)?;
             let is_done = self.is_ending || self.starting.once && self.ended == all;
             if self.mine.is_empty() && is_done {
+                self.heart.stop().await;
                 return Ok(self.unpublished);
             }
             let again = self.again.values().min().copied();
@@ -150,8 +159,12 @@ impl<'a> Owning<'a> {
             return Ok(());
         }
         let (table, id) = (self.heart.table(), self.heart.id());
-        let mut share =
-            if self.starting.once { all.clone() } else { share(self.starting.loaded, &table, id) };
+        if !Arc::ptr_eq(&table, &self.table) {
+            let Starting { loaded, once, .. } = self.starting;
+            self.share = if *once { all.clone() } else { share(loaded, &table, id) };
+            self.table = Arc::clone(&table);
+        }
+        let mut share = self.share.clone();
         share.retain(|it| !self.ended.contains(it));
         for (partition, mine) in &self.mine {
             if !share.contains(partition) && mine.tenure.stage() == Stage::Held {
@@ -174,7 +187,9 @@ impl<'a> Owning<'a> {
         }
         // What is ours and nobody knows of, after the store went back in time or a question came twice.
         for (partition, lease) in &table.leases {
-            let is_known = self.mine.contains_key(partition) || self.again.contains_key(partition);
+            let is_known = self.mine.contains_key(partition)
+                || self.again.contains_key(partition)
+                || self.released.get(partition).is_some_and(|epoch| lease.epoch <= *epoch);
             if lease.holder == Some(id) && !is_known {
                 self.again.insert(partition.clone(), Instant::now() + AGAIN);
                 self.give_back(partition.clone(), lease.epoch);
@@ -305,6 +320,7 @@ impl<'a> Owning<'a> {
     }
 
     fn give_back(&mut self, partition: Partition, epoch: u64) {
+        self.released.insert(partition.clone(), epoch);
         let (store, id) = (self.starting.store, self.heart.id());
         self.going.push(Box::pin(async move {
             let gone = store.release(&partition, id, epoch).await;

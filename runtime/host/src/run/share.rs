@@ -26,14 +26,19 @@ pub(super) fn all(loaded: &Loaded) -> BTreeSet<Partition> {
 /// come to that by the same table.
 pub(super) fn share(loaded: &Loaded, table: &Table, id: InstanceId) -> BTreeSet<Partition> {
     let there = table.members.iter().map(|(id, member)| (*id, About::decode(&member.about)));
-    let there: Vec<(InstanceId, About)> =
-        there.filter(|(_, it)| !it.alone && !it.leaving).collect();
+    let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, it)| it.alone);
+    let there: Vec<(InstanceId, About)> = there.into_iter().filter(|(_, it)| !it.leaving).collect();
+    // It keeps what it has to its end.
+    let is_kept = |partition: &Partition| {
+        table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
+    };
     let held = table.leases.iter().filter_map(|(partition, lease)| {
         Some(((&*partition.stream, partition.number), lease.holder?.0))
     });
     let owners = owners(&candidates(&there), &held.collect());
     let all = all(loaded).into_iter();
-    all.filter(|it| owners.get(&(&*it.stream, it.number)) == Some(&id.0)).collect()
+    let is_ours = |it: &Partition| owners.get(&(&*it.stream, it.number)) == Some(&id.0);
+    all.filter(|it| is_ours(it) && !is_kept(it)).collect()
 }
 
 /// Who may have what. One that does not reach the broker may have a stream only if nobody who runs it

@@ -16,7 +16,7 @@ use super::{Handlers, RunError, numbering};
 use crate::broker::Broker;
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
-use crate::instance::Tenure;
+use crate::instance::{About, Tenure};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
 use crate::store::{Claimed, Partition, Store, StoreError};
@@ -66,11 +66,15 @@ fn share(
     }
 }
 
-/// Refuses a store with committed messages of a stream that is no longer configured: nobody would
-/// publish them.
+/// Refuses a store with committed messages of a stream that is configured neither here nor where
+/// another instance runs: nobody would publish them.
 pub(super) async fn check_left_overs(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
+    let table = store.table().await?;
+    let abouts: Vec<About> =
+        table.members.values().map(|member| About::decode(&member.about)).collect();
     for stream in store.streams().await? {
-        if loaded.config.streams.keys().any(|name| **name == *stream) {
+        let runs_elsewhere = abouts.iter().any(|it| it.streams.contains_key(&*stream));
+        if runs_elsewhere || loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }
         for number in 0..numbering::partitions(store, &stream).await? {

@@ -40,6 +40,12 @@ pub(super) struct Runs {
 }
 
 impl Run {
+    /// Whether nothing of it is to be confirmed. What is not marked done stays in the outbox, and will
+    /// be written again: then no mark may say that a file has it.
+    fn is_done(&self) -> bool {
+        self.unconfirmed == 0 && (self.marks.is_empty() || !self.target.tenure.is_over())
+    }
+
     fn lines(&self) -> impl Iterator<Item = Line> {
         let files = self.marks.iter().map(|mark| Line::File(mark.name.clone()));
         let shard = Line::Shard(self.target.partition.clone(), self.shard);
@@ -81,7 +87,7 @@ impl Runs {
     pub(super) fn take_done(&mut self) -> Vec<Run> {
         let mut done = Vec::new();
         while let Some(number) = self.look.pop() {
-            let Some(run) = self.pending.get(&number).filter(|run| run.unconfirmed == 0) else {
+            let Some(run) = self.pending.get(&number).filter(|run| run.is_done()) else {
                 continue;
             };
             let lines: Vec<Line> = run.lines().collect();

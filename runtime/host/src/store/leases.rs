@@ -129,7 +129,9 @@ pub enum Leased {
 /// What a store keeps of instances. All of it may be asked again when no answer came.
 #[async_trait]
 pub trait Leases: Send + Sync + 'static {
-    /// Notes that an instance runs, and forgets those that were not heard of in time.
+    /// Notes that an instance runs, and forgets those that were not heard of for their lease, or nine
+    /// tenths of it: the store need not write at each beat. Where nobody was heard of for half a lease, it
+    /// was the store that could not be reached, or its clock has jumped: then all have some seconds more.
     async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError>;
 
     /// Gives a partition to an instance that is heard of, unless another such has it.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::time;
 use crate::config::Loaded;
 use crate::instance::{About, Report, Work};
-use crate::store::{InstanceId, Partition, Table};
+use crate::store::{InstanceId, Member, Partition, Table};
 
 /// An instance with its partitions, or the partitions that nobody has.
 #[derive(Debug, Serialize)]
@@ -31,13 +31,14 @@ pub struct Instance {
 pub fn instances(loaded: &Loaded, table: &Table) -> Vec<Instance> {
     let abouts: BTreeMap<InstanceId, About> =
         table.members.iter().map(|(id, member)| (*id, About::decode(&member.about))).collect();
+    let reports: BTreeMap<InstanceId, Report> =
+        table.members.iter().map(|(id, member)| (*id, report_of(member))).collect();
     let mut owned: BTreeMap<Option<InstanceId>, Vec<Value>> = BTreeMap::new();
     for (stream, count) in streams(loaded, &abouts) {
         for number in 0..count {
             let partition = Partition { stream: stream.as_str().into(), number };
             let holder = table.holder(&partition);
-            let report = holder.and_then(|id| table.members[&id].report.as_deref());
-            let work = report.and_then(|it| Report::decode(it).of(&stream, number));
+            let work = holder.and_then(|id| reports[&id].of(&stream, number));
             let lease = table.leases.get(&partition);
             let row = json!({
                 "stream": stream,
@@ -78,6 +79,10 @@ pub fn instances(loaded: &Loaded, table: &Table) -> Vec<Instance> {
     rows
 }
 
+fn report_of(member: &Member) -> Report {
+    member.report.as_deref().map(Report::decode).unwrap_or_default()
+}
+
 fn streams(loaded: &Loaded, abouts: &BTreeMap<InstanceId, About>) -> BTreeMap<String, u32> {
     let mut streams: BTreeMap<String, u32> = BTreeMap::new();
     let here = loaded.config.streams.iter();
@@ -100,30 +105,34 @@ pub struct Scale {
     ready_keys: u64,
     blocked_keys: u64,
     /// How many there are.
-    instances: usize,
-    /// How many are wanted.
+    instances: u64,
+    /// How many are wanted: at least as many as there are while it is not known of each partition what
+    /// waits there.
     pub wanted_instances: u64,
 }
 
 /// Looks at all instances for the sake of a stream; `None` if it is not configured.
 pub fn scale(loaded: &Loaded, table: &Table, stream: &str) -> Option<Scale> {
     let config = loaded.config.streams.get(stream)?;
-    let mut work = Work::default();
-    let mut instances = 0;
+    let partitions = config.source.partitions();
+    let (mut work, mut known, mut instances) = (Work::default(), 0, 0);
     for member in table.members.values() {
         let about = About::decode(&member.about);
-        instances += usize::from(about.streams.contains_key(stream) && !about.leaving);
-        let report = member.report.as_deref().map(Report::decode).unwrap_or_default();
-        let of_stream = report.partitions.get(stream);
-        work = of_stream.into_iter().flat_map(BTreeMap::values).fold(work, |sum, it| sum.and(*it));
+        instances += u64::from(about.streams.contains_key(stream) && !about.leaving);
+        for of_partition in report_of(member).partitions.get(stream).into_iter().flatten() {
+            known += u32::from(of_partition.1.lag.is_some());
+            work = work.and(*of_partition.1);
+        }
     }
-    let partitions = config.source.partitions();
+    // What nobody knows of is no reason to end one.
+    let least = if known < partitions { instances.min(partitions.into()) } else { 1 };
+    let wanted = work.wanted_instances(config.lag_per_instance, partitions).max(least);
     Some(Scale {
         stream: stream.to_owned(),
         lag: work.lag.unwrap_or(0),
         ready_keys: work.ready_keys,
         blocked_keys: work.blocked_keys,
         instances,
-        wanted_instances: work.wanted_instances(config.lag_per_instance, partitions),
+        wanted_instances: wanted,
     })
 }

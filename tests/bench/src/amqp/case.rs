@@ -24,9 +24,9 @@ use tempfile::TempDir;
 use super::load::{Load, Planned, key_name};
 
 /// The stream, its exchange and its queue.
-pub(super) const STREAM: &str = "bench";
+pub(crate) const STREAM: &str = "bench";
 /// Where messages go: an exchange and the queue behind it.
-pub(super) const OUT: &str = "out";
+pub(crate) const OUT: &str = "out";
 /// Messages published before their confirms are waited for.
 const OUTSTANDING: usize = 2_000;
 /// Between two bursts of a steady load.
@@ -34,27 +34,27 @@ const BEAT: Duration = Duration::from_millis(1);
 
 /// What a case is made of.
 #[derive(Debug, Clone)]
-pub(super) struct CaseOptions {
-    pub(super) plugins: PathBuf,
-    pub(super) partitions: u32,
+pub(crate) struct CaseOptions {
+    pub(crate) plugins: PathBuf,
+    pub(crate) partitions: u32,
     /// Another one than the host's default.
-    pub(super) prefetch: Option<u16>,
+    pub(crate) prefetch: Option<u16>,
     /// `appendfsync` of Redis.
-    pub(super) fsync: String,
+    pub(crate) fsync: String,
     /// The host keeps everything in its embedded store.
-    pub(super) embedded: bool,
+    pub(crate) embedded: bool,
     /// The handler emits to the queue [`OUT`].
-    pub(super) emits: bool,
+    pub(crate) emits: bool,
 }
 
 /// See the module.
-pub(super) struct Case {
-    pub(super) redis: Redis,
+pub(crate) struct Case {
+    pub(crate) redis: Redis,
     /// Where `ordain.toml` is.
-    pub(super) home: TempDir,
-    pub(super) loaded: Loaded,
+    pub(crate) home: TempDir,
+    pub(crate) loaded: Loaded,
     /// Where the host tells of itself.
-    pub(super) admin: u16,
+    pub(crate) admin: u16,
     emits: bool,
     queues: Vec<String>,
     connection: Connection,
@@ -63,7 +63,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) async fn new(options: &CaseOptions, rabbit: &Rabbit) -> Result<Self> {
+    pub(crate) async fn new(options: &CaseOptions, rabbit: &Rabbit) -> Result<Self> {
         let redis = Redis::start(&[&format!("appendfsync {}", options.fsync)])?;
         let home = tempfile::tempdir()?;
         let file = home.path().join("ordain.toml");
@@ -86,12 +86,12 @@ impl Case {
         Ok(Self { redis, home, loaded, admin, emits, queues, connection, publishing, watching })
     }
 
-    pub(super) fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         self.home.path().join("ordain.toml")
     }
 
     /// Publishes a load as fast as the broker confirms it.
-    pub(super) async fn fill(&self, load: &Load) -> Result<()> {
+    pub(crate) async fn fill(&self, load: &Load) -> Result<()> {
         let mut confirms = VecDeque::with_capacity(OUTSTANDING);
         for planned in &load.deliveries {
             if confirms.len() == OUTSTANDING
@@ -108,7 +108,7 @@ impl Case {
     }
 
     /// Publishes a part of a load at so many events a second; the rate that was reached.
-    pub(super) async fn pace(&self, load: &Load, part: &[Planned], rate: f64) -> Result<f64> {
+    pub(crate) async fn pace(&self, load: &Load, part: &[Planned], rate: f64) -> Result<f64> {
         let mut left = part.iter();
         let mut confirms = FuturesOrdered::new();
         let mut beat = tokio::time::interval(BEAT);
@@ -143,7 +143,7 @@ impl Case {
     /// way besides as the consumer's prefetch allows, at the beginning and at the end alike.
     /// Nothing where the broker does not know: a queue that is too busy to be asked shows neither
     /// messages nor consumers.
-    pub(super) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
+    pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));
         }
@@ -159,12 +159,12 @@ impl Case {
     }
 
     /// Messages that came to the queue behind the handler; none where it is too busy.
-    pub(super) async fn messages(&self) -> Result<u64> {
+    pub(crate) async fn messages(&self) -> Result<u64> {
         Ok(self.look(OUT).await?.message_count().into())
     }
 
     /// Whether each queue has a consumer.
-    pub(super) async fn is_consumed(&self) -> Result<bool> {
+    pub(crate) async fn is_consumed(&self) -> Result<bool> {
         for queue in &self.queues {
             if self.look(queue).await?.consumer_count() == 0 {
                 return Ok(false);
@@ -180,7 +180,7 @@ impl Case {
     }
 
     /// Removes the queues. All that was in them must have been acknowledged.
-    pub(super) async fn end(self) -> Result<()> {
+    pub(crate) async fn end(self) -> Result<()> {
         for queue in &self.queues {
             let options = QueueDeleteOptions::default();
             let left = self.watching.queue_delete(queue.as_str().into(), options).await?;
@@ -236,7 +236,7 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
 }
 
 /// Where the events of a configuration are.
-pub(super) fn broker(loaded: &Loaded) -> Result<(Broker, Topology)> {
+pub(crate) fn broker(loaded: &Loaded) -> Result<(Broker, Topology)> {
     let config = loaded.config.broker.as_ref().context("a broker")?;
     // Quiet connections are probed as seldom as the client of most people does.
     let heartbeat = Duration::from_mins(1);

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 /// Where an event's data says when it was published, in us since the Unix epoch; 0 where it does
 /// not.
-pub(super) const STAMP: Range<usize> = 0..8;
+pub(crate) const STAMP: Range<usize> = 0..8;
 
 /// Two percentiles of one side.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Latency {
-    pub(super) p50_ms: f64,
-    pub(super) p99_ms: f64,
+pub(crate) struct Latency {
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
 }
 
 /// The clock of all processes of a run.
-pub(super) fn now_us() -> u64 {
+pub(crate) fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // Before 1970 there were no events.
     now.map_or(0, |now| now.as_micros() as u64)
@@ -25,11 +25,11 @@ pub(super) fn now_us() -> u64 {
 
 /// How old events were when they were done, each of them: exact, and small for some seconds.
 #[derive(Debug, Default)]
-pub(super) struct Ages(Vec<u32>);
+pub(crate) struct Ages(Vec<u32>);
 
 impl Ages {
     /// Notes that an event with this data is done.
-    pub(super) fn done(&mut self, data: &[u8]) {
+    pub(crate) fn done(&mut self, data: &[u8]) {
         let stamp = data.get(STAMP).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
         if let Some(stamp @ 1..) = stamp {
             self.0.push(u32::try_from(now_us().saturating_sub(stamp)).unwrap_or(u32::MAX));
@@ -38,7 +38,7 @@ impl Ages {
 
     /// The percentiles without the first events, which meet a cold process; nothing where there are
     /// no others.
-    pub(super) fn latency(mut self, cold: usize) -> Option<Latency> {
+    pub(crate) fn latency(mut self, cold: usize) -> Option<Latency> {
         self.0.drain(..cold.min(self.0.len()));
         self.0.sort_unstable();
         let last = self.0.len().checked_sub(1)?;

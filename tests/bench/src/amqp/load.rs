@@ -18,7 +18,7 @@ const TWICE: f64 = 0.05;
 
 /// How events are spread over keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(crate) enum Keys {
     /// Each of 10,000 as often.
     Many,
     /// Of 10,000 the first twice as often as the second, thrice as often as the third, and so on.
@@ -31,18 +31,18 @@ pub(super) enum Keys {
 
 /// One delivery.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Planned {
-    pub(super) key: u32,
+pub(crate) struct Planned {
+    pub(crate) key: u32,
     /// From 1 on.
-    pub(super) sequence: u32,
+    pub(crate) sequence: u32,
 }
 
 /// What is published, in order.
 #[derive(Debug)]
-pub(super) struct Load {
-    pub(super) deliveries: Vec<Planned>,
+pub(crate) struct Load {
+    pub(crate) deliveries: Vec<Planned>,
     /// By key, how many events it has; a repeated one counts once.
-    pub(super) events: Vec<u32>,
+    pub(crate) events: Vec<u32>,
     /// The type of all events.
     kind: &'static str,
     /// Whether the data shows when an event was published: repeats of one could not.
@@ -51,7 +51,7 @@ pub(super) struct Load {
 
 impl Load {
     /// A load of so many events; the same numbers always give the same.
-    pub(super) fn new(keys: Keys, events: usize, kind: &'static str) -> Self {
+    pub(crate) fn new(keys: Keys, events: usize, kind: &'static str) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let count = if keys == Keys::One { 1 } else { MANY };
         let shares: Vec<f64> = (1..=count)
@@ -77,22 +77,22 @@ impl Load {
     }
 
     /// Without those that come again.
-    pub(super) fn distinct(&self) -> u64 {
+    pub(crate) fn distinct(&self) -> u64 {
         self.events.iter().copied().map(u64::from).sum()
     }
 
     /// Keys that have events.
-    pub(super) fn keys(&self) -> usize {
+    pub(crate) fn keys(&self) -> usize {
         self.events.iter().filter(|events| **events > 0).count()
     }
 
     /// The first deliveries, and the others.
-    pub(super) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
+    pub(crate) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
         self.deliveries.split_at(at.min(self.deliveries.len()))
     }
 
     /// An event as it is published now.
-    pub(super) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
+    pub(crate) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
         let Planned { key, sequence } = planned;
         let now = now_us();
         let mut data = [b'.'; DATA];
@@ -113,7 +113,7 @@ impl Load {
 }
 
 /// A key as it is published.
-pub(super) fn key_name(key: u32) -> String {
+pub(crate) fn key_name(key: u32) -> String {
     format!("order-{key}")
 }
 

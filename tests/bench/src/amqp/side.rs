@@ -25,13 +25,13 @@ const PAGE: usize = 1_000;
 
 /// What consumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(crate) enum Who {
     Consumer(Kind),
     Host,
 }
 
 /// A running side. Dropping it kills it.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     out: PathBuf,
     log: PathBuf,
@@ -40,13 +40,13 @@ pub(super) struct Running {
 impl Running {
     /// Starts it. `events` is how many deliveries there will be, the first of which do not count for
     /// the percentiles.
-    pub(super) fn start(
+    pub(crate) fn start(
         who: Who,
         ordain: &std::path::Path,
         case: &Case,
         (events, cold): (usize, usize),
     ) -> Result<Self> {
-        let mut command = match who {
+        let command = match who {
             Who::Consumer(kind) => {
                 let kind = kind.to_possible_value().context("each has a name")?;
                 let mut command = Command::new(std::env::current_exe()?);
@@ -62,18 +62,34 @@ impl Running {
             }
         };
         let (out, log) = (case.home.path().join("out"), case.home.path().join("log"));
+        Self::spawn(command, case, out, log)
+    }
+
+    /// Starts one of several hosts on a case.
+    pub(crate) fn host(ordain: &std::path::Path, case: &Case, number: usize) -> Result<Self> {
+        let file = format!("ordain-{number}.toml");
+        let text = fs::read_to_string(case.config())?;
+        let admin = format!("127.0.0.1:{}", case.admin);
+        fs::write(case.home.path().join(&file), text.replace(&admin, "127.0.0.1:0"))?;
+        let mut command = Command::new(ordain.canonicalize()?);
+        command.args(["run", &file]);
+        let path = |kind: &str| case.home.path().join(format!("{kind}-{number}"));
+        Self::spawn(command, case, path("out"), path("log"))
+    }
+
+    fn spawn(mut command: Command, case: &Case, out: PathBuf, log: PathBuf) -> Result<Self> {
         command.current_dir(case.home.path()).stdin(Stdio::null());
         command.stdout(File::create(&out)?).stderr(File::create(&log)?);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         Ok(Self { child, out, log })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// It must not have ended.
-    pub(super) fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             Some(status) => bail!("it ended with {status}: {}", self.told()),
             None => Ok(()),
@@ -85,7 +101,7 @@ impl Running {
     }
 
     /// Ends it; what it printed.
-    pub(super) fn finish(mut self) -> Result<Value> {
+    pub(crate) fn finish(mut self) -> Result<Value> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
         ensure!(status.success(), "`kill -s TERM {id}` failed: {}", self.told());
@@ -106,7 +122,7 @@ impl Running {
     }
 
     /// The same of a consumer that prints percentiles.
-    pub(super) fn finish_with_latency(self) -> Result<Option<Latency>> {
+    pub(crate) fn finish_with_latency(self) -> Result<Option<Latency>> {
         Ok(serde_json::from_value(self.finish()?)?)
     }
 }
@@ -121,7 +137,7 @@ impl Drop for Running {
 
 impl Who {
     /// That all of a load was done, once the process has ended. A side that loses events is fast.
-    pub(super) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
+    pub(crate) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
         match self {
             Self::Host => {
                 let (settled, dead) = (&printed["settled"], &printed["dead_total"]);

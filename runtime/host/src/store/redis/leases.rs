@@ -1,7 +1,7 @@
 //! Instances and leases. All of it lies in shard 0.
 //!
 //! `instances` has the times until which each is heard of, `about` what they are (by id), how they do
-//! (by `r` and id) and the generation of it all, `leases` epoch, holder and time by partition.
+//! (by `r` and id), how long their leases last (by `l` and id) and the generation of it all, `leases` epoch, holder and time by partition.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -11,24 +11,29 @@ local found = redis.call('HMGET', about, 'generation', id)
 local generation, changed = found[1] or '0', found[2] ~= words
 
 -- Where nobody was heard of for long, it was the server that could not be reached, or its time has
--- jumped: those who live are heard of in a moment. Those beyond all leases are of a time that has gone
--- back.
+-- jumped: those who live are heard of in a moment.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
-local back = redis.call('ZRANGEBYSCORE', instances, '(' .. text(now + 2 * lease), '+inf', 'LIMIT', 0, CHUNK)
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', instances, '-inf', text(now), 'LIMIT', 0, CHUNK)) do
-  if gone ~= id and all_silent then
-    redis.call('ZADD', instances, text(now + math.min(lease, MOMENT)), gone)
-  elseif gone ~= id then
-    redis.call('HDEL', about, gone, 'r' .. gone)
-    redis.call('ZREM', instances, gone)
+local moment = now + math.min(lease, MOMENT)
+local to = all_silent and moment or now
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'LIMIT', 0, CHUNK)) do
+  if other ~= id and all_silent then
+    redis.call('ZADD', instances, text(moment), other)
+  elseif other ~= id then
+    redis.call('HDEL', about, other, 'r' .. other, 'l' .. other)
+    redis.call('ZREM', instances, other)
     changed = true
   end
 end
-for _, other in ipairs(back) do
-  redis.call('ZADD', instances, text(now + lease), other)
+-- Those beyond their lease are of a time that has gone back.
+local beyond = redis.call('ZRANGEBYSCORE', instances, '(' .. text(now + 2 * lease), '+inf', 'WITHSCORES', 'LIMIT', 0, CHUNK)
+for i = 1, #beyond, 2 do
+  local theirs = tonumber(redis.call('HGET', about, 'l' .. beyond[i]) or lease)
+  if tonumber(beyond[i + 1]) > now + 2 * theirs then
+    redis.call('ZADD', instances, text(now + theirs), beyond[i])
+  end
 end
-if till < now + lease * 2 / 3 or till > now + lease then
+if till < now + lease * 9 / 10 or till > now + lease then
   till = now + lease
   redis.call('ZADD', instances, text(till), id)
 end
@@ -37,6 +42,6 @@ if report ~= '' then
 end
 if changed then
   generation = nonce
-  redis.call('HSET', about, id, words, 'generation', generation)
+  redis.call('HSET', about, id, words, 'l' .. id, text(lease), 'generation', generation)
 end
 return {till - now, generation}

@@ -14,6 +14,6 @@ repeat
   end
 until cursor == '0'
 with_all('HSET', leases, given)
-redis.call('HDEL', about, id, 'r' .. id)
+redis.call('HDEL', about, id, 'r' .. id, 'l' .. id)
 redis.call('ZREM', instances, id)
 redis.call('HSET', about, 'generation', nonce)

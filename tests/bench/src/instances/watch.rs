@@ -1,0 +1,98 @@
+//! Takes messages as they come, and notes how old their events are.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures_util::StreamExt as _;
+use lapin::options::BasicConsumeOptions;
+use lapin::types::FieldTable;
+use lapin::{Connection, ConnectionProperties};
+use ordain_servers::Rabbit;
+use tokio::task::JoinHandle;
+
+use crate::amqp::case::OUT;
+use crate::amqp::latency::{STAMP, now_us};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What has come.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Of what was published from then on, in us since the Unix epoch.
+    since: u64,
+    /// How old it was when it came, in us.
+    ages: Vec<f64>,
+    /// All that came, once.
+    ids: HashSet<String>,
+}
+
+pub(super) struct Watch {
+    seen: Arc<Mutex<Seen>>,
+    taking: JoinHandle<Result<()>>,
+}
+
+impl Watch {
+    pub(super) async fn start(rabbit: &Rabbit) -> Result<Self> {
+        let connection =
+            Connection::connect(&rabbit.url(), ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        let nothing = FieldTable::default();
+        let mut messages = channel.basic_consume(OUT.into(), "".into(), options, nothing).await?;
+        let seen = Arc::new(Mutex::new(Seen { since: u64::MAX, ..Seen::default() }));
+        let noted = Arc::clone(&seen);
+        let taking = tokio::spawn(async move {
+            // As long as messages are taken.
+            let _connection = connection;
+            while let Some(message) = messages.next().await {
+                let message = message?;
+                let id = message.properties.message_id().as_ref().map(ToString::to_string);
+                let stamp = message.data.get(STAMP).and_then(|it| it.try_into().ok());
+                let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
+                    anyhow::bail!("a message of another form came")
+                };
+                let mut seen = lock(&noted);
+                // One that comes again was there before.
+                if seen.ids.insert(id) && stamp >= seen.since {
+                    seen.ages.push(now_us().saturating_sub(stamp) as f64);
+                }
+            }
+            Ok(())
+        });
+        Ok(Self { seen, taking })
+    }
+
+    /// From now on it counts.
+    pub(super) fn begin(&self) {
+        lock(&self.seen).since = now_us();
+    }
+
+    /// Waits until so many have come.
+    pub(super) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let came = lock(&self.seen).ids.len();
+            if came >= count {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < patience, "{came} messages came of {count}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// How old they were, in us, ascending.
+    pub(super) fn end(self) -> Result<Vec<f64>> {
+        self.taking.abort();
+        let mut ages = std::mem::take(&mut lock(&self.seen).ages);
+        ages.sort_by(f64::total_cmp);
+        ensure!(!ages.is_empty(), "nothing came");
+        Ok(ages)
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
