@@ -192,7 +192,7 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
 }
 
 /// The same of a queue that has not given an answer since the host came: then the broker holds up all
-/// that is behind the first message for it, which may come twice.
+/// that is behind the first message for it, which may come twice, and before it.
 #[test]
 fn a_queue_that_never_gave_an_answer() -> Result<()> {
     let rig = rig(Rabbit::start()?, "", "", "")?;
@@ -216,14 +216,15 @@ fn a_queue_that_never_gave_an_answer() -> Result<()> {
     let started = Instant::now();
     come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(40))?;
     rig.rabbit.ctl(&["eval", "sys:resume(whereis('%2F_a'))."])?;
-    let mut taken = BTreeMap::<_, Vec<u64>>::new();
-    while taken.values().map(|of_key| in_order(of_key).len()).sum::<usize>() < 60 {
+    // After 65 seconds the broker gives up the first message of a channel that has gone long ago,
+    // and goes on with those behind it. What counts is what it confirms: of each key, all in order.
+    let mut missing = BTreeMap::from(["a1", "a2", "a3"].map(|key| (key.to_owned(), 1..=20)));
+    while missing.values().any(|of_key| !of_key.is_empty()) {
         let message = rig.client.take("a", 1)?;
-        let key = message[0].routing_key.to_string();
-        taken.entry(key).or_default().extend(sequences(&message)?);
-    }
-    for of_key in taken.values() {
-        ensure!(in_order(of_key) == (1..=20).collect::<Vec<_>>(), "{taken:?}");
+        let of_key = missing.get_mut(message[0].routing_key.as_str()).context("another key")?;
+        if sequences(&message)? == [*of_key.start()] {
+            of_key.next();
+        }
     }
     rig.until_empty()?;
     service.end()
