@@ -170,6 +170,16 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
+    // Nor from one whose time would run out right after it.
+    fixture.pass(58_000).await;
+    beat(fixture.store(), other, "other", seen).await;
+    fixture.pass(2_500).await;
+    beat(fixture.store(), other, "other", seen).await;
+    let store = fixture.store();
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    beat(store, one, "one", seen).await;
+    assert_eq!(store.table().await.expect("a table").members.len(), 2);
+
     // One that has died is forgotten all the same.
     for seconds in [30, 27, 4] {
         fixture.pass(1_000 * seconds).await;

@@ -1,5 +1,7 @@
 //! Dead letters that are published to an exchange.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
@@ -79,5 +81,46 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
     service.end()?;
     let stored = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(stored.len() == 3, "{stored:?}");
+    Ok(())
+}
+
+/// Two streams write one file, and one of them waits for an exchange when the process ends: what it has
+/// written is not marked done, so nothing behind it in the file may be.
+#[test]
+fn a_file_of_two_streams_of_which_one_waits() -> Result<()> {
+    let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
+    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let others = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n\
+         [streams.others]\nhandler = \"faulty\"\ndead_letter = \"dead\"\n\
+         source = { kind = \"amqp\", exchange = \"others\", queue = \"others\", partitions = 1 }\n";
+    let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
+    rig.home.write("ordain.toml", config.replace("sinks.tally", "sinks.faulty") + others)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.until_bound("others", &["others"])?;
+
+    let letters = || rig.home.read("dead.ndjson").lines().count();
+    let event = |key: &str, sequence, data| from_line(&line(key, sequence, &data));
+    let (emit, reject) = (json!({ "do": "emit" }), json!({ "do": "reject" }));
+    rig.client.publish("cases", &[event("a", 1, emit)?])?;
+    service.until_says("no queue takes")?;
+    rig.client.publish("cases", &[event("a", 2, reject.clone())?])?;
+    service.until("a letter of the first", || letters() == 1)?;
+    rig.client.publish("others", &[event("b", 1, reject)?])?;
+    service.until("a letter of the second", || letters() == 2)?;
+    // The first stream ends before the second, in which what was written could be marked meanwhile:
+    // its message is tried again about 12 seconds after it was tried first.
+    std::thread::sleep(Duration::from_secs(4));
+    rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
+    std::thread::sleep(Duration::from_millis(300));
+    service.end()?;
+
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    ensure!(header(&rig.client.take("out", 1)?[0], "X-Key").as_deref() == Some("a"));
+    service.end()?;
+    let letters = rig.home.read("dead.ndjson");
+    ensure!(letters.lines().count() == 2, "{letters}");
     Ok(())
 }

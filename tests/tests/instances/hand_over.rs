@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use ordain_servers::wait_until;
 use ordain_tests::log::{disturb, in_turn};
 
 use super::support::{Fleet, while_published};
@@ -76,8 +77,12 @@ fn what_can_be_seen() -> Result<()> {
     let text = fleet.rig.home.output(&["instances"])?;
     let text = String::from_utf8(text.stdout)?;
     ensure!(text.lines().count() == 1 + 2 + 1 + 1 + 4, "{text}");
-    let scale = host.get("/v1/scale/cases")?.json()?;
-    ensure!(scale["instances"] == 2 && scale["wanted_instances"] == 1, "{scale}");
+    // Until it is known what the queues hold, as many are wanted as there are.
+    wait_until("what is wanted", || {
+        let scale = host.get("/v1/scale/cases")?.json()?;
+        ensure!(scale["instances"] == 2 && scale["lag"] == 0, "{scale}");
+        Ok(scale["wanted_instances"] == 1)
+    })?;
     ensure!(host.get("/v1/scale/other")?.status == 404);
     let page = host.get("/metrics")?.body;
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
@@ -91,4 +96,33 @@ fn what_can_be_seen() -> Result<()> {
     fleet.until_shared(&[&host])?;
     ordain_tests::http::ready(&mut host.service)?;
     Ok(())
+}
+
+/// Instances may run different streams, though one has messages to publish of a stream that the other
+/// does not have. Of the same stream all have the same partitions.
+#[test]
+fn instances_with_other_streams() -> Result<()> {
+    let fleet = Fleet::new("", "")?;
+    let mut first = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first])?;
+    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    let lines = in_turn(5, 5);
+    fleet.rig.publish(&lines)?;
+    first.service.until_says("no queue takes")?;
+    fleet.rig.until_empty()?;
+
+    let mut other = fleet.start_with(|config| config.replace("cases", "others"))?;
+    ordain_tests::http::ready(&mut other.service)?;
+    let mut third = fleet.start_with(|it| it.replace("partitions = 4", "partitions = 8"))?;
+    let status = third.service.wait()?;
+    let said = third.service.stderr();
+    ensure!(status.code() == Some(78), "{status} {said}");
+    ensure!(said.contains("runs stream cases with 4 partitions"), "{said}");
+    other.service.end()?;
+
+    fleet.rig.client.queue("out")?;
+    fleet.rig.client.bind("out", "out", "#")?;
+    fleet.rig.check(&lines)?;
+    first.service.end()
 }

@@ -44,6 +44,11 @@ impl Fleet {
 
     /// Starts one more host.
     pub(super) fn start(&self) -> Result<Host> {
+        self.start_with(|config| config)
+    }
+
+    /// The same with a configuration that differs.
+    pub(super) fn start_with(&self, change: impl FnOnce(String) -> String) -> Result<Host> {
         let (to_redis, to_rabbit) =
             (Proxy::start(self.redis.port())?, Proxy::start(self.rig.rabbit.port())?);
         let store =
@@ -51,7 +56,7 @@ impl Fleet {
         let broker = self.rig.rabbit.url_at(to_rabbit.port());
         let sections = format!("{}{store}", self.sections);
         let text = config(&broker, &sections, &self.stream, &source());
-        let home = Home::new(&["tally"], &text)?;
+        let home = Home::new(&["tally"], &change(text))?;
         let service = Service::start(&home, &["run"])?;
         Ok(Host { _home: home, service, to_redis, to_rabbit })
     }
