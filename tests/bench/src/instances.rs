@@ -1,5 +1,5 @@
 //! `instances`: what several hosts cost that share four partitions, and how long events wait while one
-//! of two goes away.
+//! of two goes away, and while both are restarted.
 //!
 //! All runs on one machine, so that more hosts are no faster: what counts is the processor time of an
 //! event. Events come at a steady rate, each makes a message, and the age of each message when it
@@ -20,7 +20,7 @@ use fleet::Fleet;
 use watch::Watch;
 
 /// Events a second: far from what the machine can do, so that nothing waits for a processor.
-const RATE: f64 = 2_000.0;
+const RATE: f64 = 4_000.0;
 /// What does not count, and what does, of a load that nothing disturbs.
 const COLD: f64 = 2.0;
 const WARM: f64 = 5.0;
@@ -29,25 +29,28 @@ const AFTER: f64 = 18.0;
 /// For the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What befalls one of two hosts.
+/// What befalls two hosts.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// It is asked to end.
+    /// One is asked to end.
     Leave,
-    /// `kill -9`.
+    /// `kill -9` of one.
     Kill,
-    /// `SIGSTOP`.
+    /// `SIGSTOP` of one.
     Stop,
+    /// One is asked to end and another started in its place, and then the same of the other one.
+    Restart,
 }
 
 /// One side: its name, how many hosts there are, and what befalls one of them.
-const SIDES: [(&str, usize, Option<Loss>); 6] = [
+const SIDES: [(&str, usize, Option<Loss>); 7] = [
     ("1 instance", 1, None),
     ("2 instances", 2, None),
     ("4 instances", 4, None),
     ("one of 2 leaves", 2, Some(Loss::Leave)),
     ("one of 2: kill -9", 2, Some(Loss::Kill)),
     ("one of 2: SIGSTOP", 2, Some(Loss::Stop)),
+    ("2 restarted in turn", 2, Some(Loss::Restart)),
 ];
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -68,8 +71,8 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     Ok(report.note(format!(
         "Four partitions, {RATE} events/s of 10,000 keys, a message for each; Redis with appendfsync \
          everysec; lease 10 s. CPU is of the hosts, RabbitMQ and Redis. Ages are from publishing an event \
-         until its message is back, where one goes away from that moment on; the longest is how long \
-         events waited for the hand-over."
+         until its message is back, from the moment on that something befalls a host, for {AFTER} s; the \
+         longest is how long events waited for the hand-over."
     )))
 }
 
@@ -80,31 +83,36 @@ async fn measure(
     hosts: usize,
     loss: Option<Loss>,
 ) -> Result<Row> {
-    let mut fleet = Fleet::start(common, rabbit, hosts).await?;
+    let case = fleet::case(common, rabbit).await?;
+    let mut fleet = Fleet::start(common, &case, hosts).await?;
     let seconds = COLD + if loss.is_some() { AFTER } else { WARM };
     let load = Load::new(Keys::Many, (RATE * seconds) as usize, "emit");
     let watch = Watch::start(rabbit).await?;
     let (cold, warm) = load.split((RATE * COLD) as usize);
-    fleet.case.pace(&load, cold, RATE).await?;
-    let before = fleet.cpu(rabbit)?;
+    case.pace(&load, cold, RATE).await?;
+    let before = fleet.cpu(&case, rabbit)?;
     watch.begin();
-    match loss {
-        None => {}
-        Some(Loss::Leave) => fleet.signal(0, "TERM")?,
-        Some(Loss::Kill) => fleet.signal(0, "KILL")?,
-        Some(Loss::Stop) => fleet.signal(0, "STOP")?,
-    }
-    let reached = fleet.case.pace(&load, warm, RATE).await?;
+    let disturb = async {
+        match loss {
+            None => Ok(()),
+            Some(Loss::Leave) => fleet.signal("TERM"),
+            Some(Loss::Kill) => fleet.signal("KILL"),
+            Some(Loss::Stop) => fleet.signal("STOP"),
+            Some(Loss::Restart) => fleet.restart(&case).await,
+        }
+    };
+    let (reached, ()) = tokio::try_join!(case.pace(&load, warm, RATE), disturb)?;
     watch.until(load.deliveries.len(), PATIENCE).await?;
     // Of one that has ended nobody knows any more what it used.
-    let used = if loss.is_some() { None } else { Some(fleet.cpu(rabbit)?) };
+    let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;
     ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
     if let Some(Loss::Stop) = loss {
-        fleet.signal(0, "CONT")?;
+        fleet.signal("CONT")?;
     }
-    fleet.end().await?;
+    fleet.end()?;
+    case.end().await?;
     let per_million = |at: usize| Some((used?[at] - before[at]) / (warm.len() as f64 / 1e6));
     let ms = |part: f64| Some(ages[((ages.len() - 1) as f64 * part) as usize] / 1_000.0);
     Ok(Row {

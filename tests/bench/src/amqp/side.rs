@@ -96,6 +96,11 @@ impl Running {
         }
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn runs(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
     fn told(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -1,11 +1,13 @@
 //! Hosts that share the partitions of a case.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ordain::run::open_store;
 use ordain_servers::Rabbit;
+use tokio::task::spawn_blocking;
 
 use crate::Common;
 use crate::amqp::case::{Case, CaseOptions};
@@ -18,34 +20,44 @@ const SHARE: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A case of as many partitions as can be shared here.
+pub(super) async fn case(common: &Common, rabbit: &Rabbit) -> Result<Case> {
+    let options = CaseOptions {
+        plugins: common.plugins.canonicalize()?,
+        partitions: PARTITIONS,
+        prefetch: None,
+        fsync: "everysec".to_owned(),
+        embedded: false,
+        emits: true,
+    };
+    Case::new(&options, rabbit).await
+}
+
 pub(super) struct Fleet {
-    pub(super) case: Case,
+    ordain: PathBuf,
     hosts: Vec<Running>,
-    /// Those that were killed or asked to end.
-    gone: Vec<usize>,
+    started: usize,
 }
 
 impl Fleet {
     /// Starts so many, and waits until they share the partitions evenly.
-    pub(super) async fn start(common: &Common, rabbit: &Rabbit, hosts: usize) -> Result<Self> {
-        let options = CaseOptions {
-            plugins: common.plugins.canonicalize()?,
-            partitions: PARTITIONS,
-            prefetch: None,
-            fsync: "everysec".to_owned(),
-            embedded: false,
-            emits: true,
-        };
-        let case = Case::new(&options, rabbit).await?;
-        let start = |number| Running::host(&common.ordain, &case, number);
-        let hosts = (0..hosts).map(start).collect::<Result<Vec<_>>>()?;
-        let mut fleet = Self { case, hosts, gone: Vec::new() };
-        fleet.until_shared().await?;
+    pub(super) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
+        let mut fleet = Self { ordain: common.ordain.clone(), hosts: Vec::new(), started: 0 };
+        for _ in 0..hosts {
+            fleet.add(case)?;
+        }
+        fleet.until_shared(case).await?;
         Ok(fleet)
     }
 
-    async fn until_shared(&mut self) -> Result<()> {
-        let store = open_store(&self.case.loaded, Some(SHARE)).await?;
+    fn add(&mut self, case: &Case) -> Result<()> {
+        self.started += 1;
+        self.hosts.push(Running::host(&self.ordain, case, self.started)?);
+        Ok(())
+    }
+
+    async fn until_shared(&mut self, case: &Case) -> Result<()> {
+        let store = open_store(&case.loaded, Some(SHARE)).await?;
         let started = Instant::now();
         loop {
             let table = store.table().await?;
@@ -61,18 +73,29 @@ impl Fleet {
             ensure!(started.elapsed() < SHARE, "the shares are {shares:?}");
             tokio::time::sleep(LOOK).await;
         }
-        while !self.case.is_consumed().await? {
+        while !case.is_consumed().await? {
             ensure!(started.elapsed() < SHARE, "not all queues are consumed");
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }
 
+    /// Ends each in turn, and starts another in its place.
+    pub(super) async fn restart(&mut self, case: &Case) -> Result<()> {
+        for _ in 0..self.hosts.len() {
+            let oldest = self.hosts.remove(0);
+            spawn_blocking(|| oldest.finish()).await??;
+            self.add(case)?;
+            self.until_shared(case).await?;
+        }
+        Ok(())
+    }
+
     /// Processor time so far of all hosts that run, of RabbitMQ, and of Redis.
-    pub(super) fn cpu(&self, rabbit: &Rabbit) -> Result<[f64; 3]> {
+    pub(super) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
         let hosts = self.hosts.iter().map(|host| cpu_seconds(host.id()));
         let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
-        Ok([hosts.sum::<Result<f64>>()?, rabbit, self.case.redis.cpu()?])
+        Ok([hosts.sum::<Result<f64>>()?, rabbit, case.redis.cpu()?])
     }
 
     /// The most memory that all had together.
@@ -80,23 +103,21 @@ impl Fleet {
         self.hosts.iter().map(|host| peak(host.id())).sum()
     }
 
-    pub(super) fn signal(&mut self, host: usize, name: &str) -> Result<()> {
-        let id = self.hosts[host].id().to_string();
+    /// Sends the first one a signal.
+    pub(super) fn signal(&self, name: &str) -> Result<()> {
+        let id = self.hosts[0].id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
         ensure!(status.success(), "`kill -s {name} {id}` failed");
-        if ["TERM", "KILL"].contains(&name) {
-            self.gone.push(host);
-        }
         Ok(())
     }
 
-    /// Ends all.
-    pub(super) async fn end(self) -> Result<()> {
-        for (number, host) in self.hosts.into_iter().enumerate() {
-            if !self.gone.contains(&number) {
+    /// Ends all that still run.
+    pub(super) fn end(self) -> Result<()> {
+        for mut host in self.hosts {
+            if host.runs()? {
                 host.finish()?;
             }
         }
-        self.case.end().await
+        Ok(())
     }
 }
