@@ -34,3 +34,4 @@ pub use publish::{AmqpSink, Published};
 pub use reach::{Reach, watch_reach};
 pub use topology::Topology;
 pub use url::parse as parse_url;
+pub use window::LastWindow;

@@ -12,6 +12,7 @@ mod share;
 mod sources;
 mod streams;
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,6 +207,7 @@ async fn drive(
         handlers,
         sources: sources.into(),
         broker,
+        last_windows: RefCell::default(),
         committed,
         questions,
     };

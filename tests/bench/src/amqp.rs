@@ -14,13 +14,14 @@ pub(crate) mod side;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 
 use crate::Common;
 use crate::process::{cpu_seconds, machine_cpu_seconds, peak};
 use crate::report::{Report, Row};
+use crate::sides::Sides;
 use case::{Case, CaseOptions};
 pub(crate) use consumer::Consumer;
 use consumer::Kind;
@@ -33,9 +34,8 @@ use side::{Running, Who};
 pub(crate) struct AmqpArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Only these sides, with commas between.
-    #[arg(long, value_delimiter = ',')]
-    sides: Vec<String>,
+    #[command(flatten)]
+    sides: Sides,
     /// Queues that the events are spread over.
     #[arg(long, default_value_t = 1)]
     partitions: u32,
@@ -113,15 +113,8 @@ const COLD: f64 = 1.0;
 const WARM: f64 = 4.0;
 
 pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
-    let known = SIDES.map(|side| side.name);
-    if let Some(unknown) = args.sides.iter().find(|name| !known.contains(&name.as_str())) {
-        bail!("there is no side {unknown:?}; there are {}", known.join(", "));
-    }
+    let sides = args.sides.of(&SIDES, |side| side.name)?;
     ensure!(args.partitions > 0, "--partitions must be 1 or more");
-    let sides: Vec<Side> = SIDES
-        .into_iter()
-        .filter(|side| args.sides.is_empty() || args.sides.iter().any(|name| name == side.name))
-        .collect();
     eprintln!("starting RabbitMQ");
     let rabbit = Rabbit::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

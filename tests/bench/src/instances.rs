@@ -11,16 +11,16 @@ mod watch;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use ordain_servers::Rabbit;
 
 use crate::Common;
 use crate::amqp::load::{Keys, Load};
 use crate::report::{Report, Row};
+use crate::sides::Sides;
 use fleet::Fleet;
 use watch::Watch;
 
-/// Events a second: far from what the machine can do, so that nothing waits for a processor.
-const RATE: f64 = 4_000.0;
 /// What does not count, and what does, of a load that nothing disturbs.
 const COLD: f64 = 2.0;
 const WARM: f64 = 5.0;
@@ -42,54 +42,68 @@ enum Loss {
     Restart,
 }
 
-/// One side: its name, how many hosts there are, and what befalls one of them.
-const SIDES: [(&str, usize, Option<Loss>); 7] = [
-    ("1 instance", 1, None),
-    ("2 instances", 2, None),
-    ("4 instances", 4, None),
-    ("one of 2 leaves", 2, Some(Loss::Leave)),
-    ("one of 2: kill -9", 2, Some(Loss::Kill)),
-    ("one of 2: SIGSTOP", 2, Some(Loss::Stop)),
-    ("2 restarted in turn", 2, Some(Loss::Restart)),
+#[derive(Debug, Args)]
+pub(crate) struct InstancesArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    sides: Sides,
+    /// Events a second.
+    #[arg(long, default_value_t = 4_000.0)]
+    rate: f64,
+}
+
+/// One side: its name, how many hosts there are, and what befalls them.
+type Side = (&'static str, usize, Option<Loss>);
+
+const SIDES: [Side; 7] = [
+    ("one", 1, None),
+    ("two", 2, None),
+    ("four", 4, None),
+    ("leave", 2, Some(Loss::Leave)),
+    ("kill_9", 2, Some(Loss::Kill)),
+    ("sigstop", 2, Some(Loss::Stop)),
+    ("restart", 2, Some(Loss::Restart)),
 ];
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
+    let sides = args.sides.of(&SIDES, |side| side.0)?;
+    ensure!(args.rate >= 1.0, "--rate must be 1 or more");
     eprintln!("starting RabbitMQ");
     let rabbit = Rabbit::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); SIDES.len()];
-    for run in 1..=common.runs {
-        for ((name, hosts, loss), rows) in SIDES.into_iter().zip(&mut rows) {
-            let what = format!("run {run} of {}: {name}", common.runs);
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); sides.len()];
+    for run in 1..=args.common.runs {
+        for (side, rows) in sides.iter().zip(&mut rows) {
+            let what = format!("run {run} of {}: {}", args.common.runs, side.0);
             eprintln!("{what}");
-            let row =
-                runtime.block_on(measure(common, &rabbit, name, hosts, loss)).context(what)?;
-            rows.push(row);
+            rows.push(runtime.block_on(measure(args, &rabbit, *side)).context(what)?);
         }
     }
     let report = Report::new("instances", rows.iter().map(|runs| Row::median(runs)).collect());
     Ok(report.note(format!(
-        "Four partitions, {RATE} events/s of 10,000 keys, a message for each; Redis with appendfsync \
+        "one, two, four: so many instances. leave, kill_9, sigstop: what befalls one of two; restart: both, \
+         in turn. Four partitions, {} events/s of 10,000 keys, a message for each; Redis with appendfsync \
          everysec; lease 10 s. CPU is of the hosts, RabbitMQ and Redis. Ages are from publishing an event \
          until its message is back, from the moment on that something befalls a host, for {AFTER} s; the \
-         longest is how long events waited for the hand-over."
+         longest is how long events waited for the hand-over.",
+        args.rate
     )))
 }
 
 async fn measure(
-    common: &Common,
+    InstancesArgs { common, rate, .. }: &InstancesArgs,
     rabbit: &Rabbit,
-    name: &str,
-    hosts: usize,
-    loss: Option<Loss>,
+    (name, hosts, loss): Side,
 ) -> Result<Row> {
+    let rate = *rate;
     let case = fleet::case(common, rabbit).await?;
     let mut fleet = Fleet::start(common, &case, hosts).await?;
     let seconds = COLD + if loss.is_some() { AFTER } else { WARM };
-    let load = Load::new(Keys::Many, (RATE * seconds) as usize, "emit");
+    let load = Load::new(Keys::Many, (rate * seconds) as usize, "emit");
     let watch = Watch::start(rabbit).await?;
-    let (cold, warm) = load.split((RATE * COLD) as usize);
-    case.pace(&load, cold, RATE).await?;
+    let (cold, warm) = load.split((rate * COLD) as usize);
+    case.pace(&load, cold, rate).await?;
     let before = fleet.cpu(&case, rabbit)?;
     watch.begin();
     let disturb = async {
@@ -101,7 +115,7 @@ async fn measure(
             Some(Loss::Restart) => fleet.restart(&case).await,
         }
     };
-    let (reached, ()) = tokio::try_join!(case.pace(&load, warm, RATE), disturb)?;
+    let (reached, ()) = tokio::try_join!(case.pace(&load, warm, rate), disturb)?;
     watch.until(load.deliveries.len(), PATIENCE).await?;
     // Of one that has ended nobody knows any more what it used.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };

@@ -12,6 +12,7 @@ mod events;
 mod instances;
 mod process;
 mod report;
+mod sides;
 mod store;
 
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ enum Command {
     /// From RabbitMQ through a handler, on Redis, beside consumers written by hand.
     Amqp(amqp::AmqpArgs),
     /// What several hosts cost that share partitions, and how long a hand-over takes.
-    Instances(Common),
+    Instances(instances::InstancesArgs),
     /// One side by itself, in this process.
     #[command(hide = true)]
     Side {
@@ -94,7 +95,7 @@ fn run(command: Command) -> Result<()> {
         Command::Core(common) => (core::bench(&common)?, common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
-        Command::Instances(common) => (instances::bench(&common)?, common.json),
+        Command::Instances(args) => (instances::bench(&args)?, args.common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
         Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),

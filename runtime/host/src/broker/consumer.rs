@@ -23,7 +23,7 @@ use super::decode::Decoder;
 use super::subscription::{Ended, Subscription};
 use super::topology::Topology;
 use super::watch::{Flow, watch};
-use super::window::Window;
+use super::window::{LastWindow, Window};
 use crate::driver::Progress;
 use crate::instance::Tenure;
 use crate::source::{Acknowledged, Deliveries, READ_AHEAD, Source};
@@ -52,6 +52,8 @@ pub struct ConsumerOptions {
     /// `prefetch` ahead whatever that takes: a smaller window would bring what an earlier process
     /// gave back in another order, and by that order its events are numbered.
     pub memory: usize,
+    /// What its stream's consumers have of that in common.
+    pub last_window: LastWindow,
     /// Makes events of them.
     pub decoder: Decoder,
     /// In which it is consumed. While that is suspended the queue is given back.
@@ -84,7 +86,7 @@ async fn run(
     let (mut generation, mut wait, mut lost) = (0, BACKOFF.0, false);
     let is_fifo = options.decoder.ordering == Ordering::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
-    let mut window = Window::new(options.prefetch, memory);
+    let mut window = Window::new(options.prefetch, memory, Arc::clone(&options.last_window));
     loop {
         tokio::select! {
             () = options.tenure.on() => {}

@@ -6,7 +6,13 @@
 //! what is not acknowledged then comes again. A queue gives that back in order, but behind what it
 //! still has of an earlier time. So the window changes only when all of that has come, and it grows
 //! seldom. What exceeds the memory all the same ends the subscription at once.
+//!
+//! Who takes a partition over finds as many messages that had been given to another process as that
+//! one's window had room for, and a small window would have to bring them all first: so it begins with
+//! what the stream's other partitions have here.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// So many deliveries are looked at together.
@@ -16,9 +22,13 @@ const LARGEST: u64 = 16 << 20;
 /// Before a window that was made smaller may grow.
 const CALM: Duration = Duration::from_mins(1);
 
+/// The window that a consumer of a stream in this process had last, 0 before the first one.
+pub type LastWindow = Arc<AtomicU16>;
+
 /// The window of one consumer.
 #[derive(Debug)]
 pub(super) struct Window {
+    last: LastWindow,
     most: u16,
     bytes: u64,
     now: u16,
@@ -32,11 +42,15 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// At most so many deliveries, in about so many bytes. It begins as if each were very large.
-    pub(super) fn new(most: u16, bytes: usize) -> Self {
+    /// At most so many deliveries, in about so many bytes. It begins as the last one of the stream is,
+    /// and the first as if each message were very large.
+    pub(super) fn new(most: u16, bytes: usize, last: LastWindow) -> Self {
         let bytes = bytes as u64;
-        let now = fitting(most, bytes, LARGEST);
-        Self { most, bytes, now, fresh: false, sample: (0, 0), largest: 0, shrunk: None }
+        let now = match last.load(Relaxed) {
+            0 => fitting(most, bytes, LARGEST),
+            last => last.min(most),
+        };
+        Self { last, most, bytes, now, fresh: false, sample: (0, 0), largest: 0, shrunk: None }
     }
 
     /// As many as may be unacknowledged now.
@@ -73,7 +87,7 @@ impl Window {
         let calm = self.shrunk.is_none_or(|at| at.elapsed() >= CALM);
         let grows = calm && fitting / 2 >= self.now;
         if grows {
-            self.now = fitting;
+            self.set(fitting);
         }
         grows
     }
@@ -90,8 +104,13 @@ impl Window {
     /// As if each were as large as the largest of this subscription: were it still too large, and
     /// changed once more before all has come again, the order would be disturbed.
     fn shrink(&mut self) {
-        self.now = fitting(self.most, self.bytes, self.largest).min(self.now / 2);
+        self.set(fitting(self.most, self.bytes, self.largest).min(self.now / 2));
         self.shrunk = Some(Instant::now());
+    }
+
+    fn set(&mut self, now: u16) {
+        self.now = now;
+        self.last.store(now, Relaxed);
     }
 }
 
@@ -120,7 +139,7 @@ mod tests {
 
     #[test]
     fn small_ones_come_as_many_as_are_configured_and_large_ones_as_fit() {
-        let mut window = Window::new(4_000, 128 * MIB);
+        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         assert_eq!(window.now(), 8);
         assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
         assert!(feed(&mut window, 1_024, 20_000).is_empty(), "they fit");
@@ -132,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_smaller_one_has_room_for_the_largest() {
-        let mut window = Window::new(4_000, 4 * MIB);
+        let mut window = Window::new(4_000, 4 * MIB, LastWindow::default());
         assert_eq!(feed(&mut window, 200, 100), [4_000]);
         for number in 0..128 {
             window.note(if number % 4 == 0 { 300_000 } else { 100 }, false);
@@ -143,17 +162,17 @@ mod tests {
 
     #[test]
     fn one_may_always_come() {
-        let mut window = Window::new(10, 1_000);
+        let mut window = Window::new(10, 1_000, LastWindow::default());
         assert_eq!(window.now(), 1);
         assert!(feed(&mut window, 10, MIB).is_empty());
         assert!(!window.overflows(MIB));
         assert_eq!(feed(&mut window, 3, 200), [5], "asked after one");
-        assert_eq!(Window::new(1, 1_000).now(), 1);
+        assert_eq!(Window::new(1, 1_000, LastWindow::default()).now(), 1);
     }
 
     #[test]
     fn it_stays_while_what_was_given_back_comes() {
-        let mut window = Window::new(4_000, 128 * MIB);
+        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         for _ in 0..1_000 {
             window.note(100, true);
             assert!(!window.change());
@@ -165,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_memory_makes_it_smaller_at_once() {
-        let mut window = Window::new(4_000, 128 * MIB);
+        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         assert_eq!(feed(&mut window, 8, 100), [4_000]);
         assert!(!window.overflows(128 * MIB));
         window.note(MIB / 32, false);
@@ -178,8 +197,21 @@ mod tests {
     }
 
     #[test]
+    fn another_of_the_stream_begins_as_the_last_one_is() {
+        let last = LastWindow::default();
+        let mut first = Window::new(4_000, 128 * MIB, Arc::clone(&last));
+        let mut second = Window::new(4_000, 128 * MIB, Arc::clone(&last));
+        assert_eq!((first.now(), second.now()), (8, 8));
+        assert_eq!(feed(&mut first, 1_024, 256), [4_000]);
+        assert_eq!(Window::new(4_000, 128 * MIB, Arc::clone(&last)).now(), 4_000);
+        assert_eq!(Window::new(1_000, 128 * MIB, Arc::clone(&last)).now(), 1_000);
+        assert_eq!(feed(&mut second, 1_024, MIB), [128]);
+        assert_eq!(Window::new(4_000, 128 * MIB, last).now(), 128);
+    }
+
+    #[test]
     fn without_a_bound_it_is_what_is_configured() {
-        let mut window = Window::new(4_000, usize::MAX);
+        let mut window = Window::new(4_000, usize::MAX, LastWindow::default());
         assert_eq!(window.now(), 4_000);
         assert!(feed(&mut window, 1_000, 100 * MIB).is_empty());
         assert!(!window.overflows(4_000 * MIB));

@@ -54,6 +54,9 @@ impl Starting<'_> {
             stream: name.shared(),
             prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
             memory: settings.memory_budget / AHEAD,
+            last_window: Arc::clone(
+                self.last_windows.borrow_mut().entry(name.shared()).or_default(),
+            ),
             decoder: broker::Decoder {
                 ordering: stream.ordering,
                 event_size: self.loaded.config.runtime.event_size.bytes(),

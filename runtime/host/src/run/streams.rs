@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::{Handlers, RunError, numbering};
-use crate::broker::Broker;
+use crate::broker::{Broker, LastWindow};
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
@@ -37,6 +37,8 @@ pub(super) struct Starting<'a> {
     /// The files of events, by stream, until their sources are started for the first time.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
+    /// By stream.
+    pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastWindow>>,
     pub(super) committed: mpsc::Sender<Committed>,
     pub(super) questions: mpsc::Sender<Question>,
 }

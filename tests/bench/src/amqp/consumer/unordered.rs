@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use ordain::broker::{self, Broker, ConsumerOptions, Decoder};
+use ordain::broker::{self, Broker, ConsumerOptions, Decoder, LastWindow};
 use ordain::config::{Loaded, Source as SourceConfig, Stream};
 use ordain::driver;
 use ordain::instance::Tenure;
@@ -92,6 +92,7 @@ fn consumer(
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
         // One subscription for all: what comes again is not told apart here.
         memory: usize::MAX,
+        last_window: LastWindow::default(),
         decoder,
         progress: Arc::new(driver::Progress::new(partition)),
     }
