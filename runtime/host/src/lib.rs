@@ -19,3 +19,4 @@ pub mod store;
 pub mod text;
 pub mod told;
 pub mod view;
+pub mod wait;

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep;
 
 use super::About;
 use super::tenure::{Tenure, Until};
 use crate::broker::Reach;
 use crate::store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
 use crate::told::Told;
+use crate::wait;
 
 /// Between two beats: what others give back is taken over that soon.
 const EVERY: Duration = Duration::from_millis(250);
@@ -206,7 +207,7 @@ impl Beating {
         let mut answer = self.store.beat(beat);
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = runs_out(until), if is_on => {
+            () = wait::until(until), if is_on => {
                 tracing::warn!(
                     "the lease has run out, since the store does not answer: queues are given back \
                      until it does"
@@ -238,13 +239,6 @@ impl Beating {
         // Only now, so that nothing goes on that is another's.
         self.until.send_replace(lasts.map(|lasts| asked + lasts));
         Ok(())
-    }
-}
-
-async fn runs_out(until: Until) {
-    match until {
-        Some(until) => sleep_until(until.into()).await,
-        None => std::future::pending().await,
     }
 }
 

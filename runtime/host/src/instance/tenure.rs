@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use tokio::sync::watch;
-use tokio::time::sleep_until;
 
 use crate::store::{InstanceId, Partition, Table};
+use crate::wait;
 
 /// Until when this process is heard of; `None`: as long as it runs.
 pub(super) type Until = Option<Instant>;
@@ -118,14 +118,8 @@ impl Tenure {
         let mut until = self.until.clone();
         while self.is_on() {
             let at = *until.borrow_and_update();
-            let runs_out = async {
-                match at {
-                    Some(at) => sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = runs_out => {}
+                () = wait::until(at) => {}
                 Ok(()) = until.changed() => {}
                 () = self.over() => {}
             }

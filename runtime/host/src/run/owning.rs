@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use ordain_core::Stats;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::share::{all, share};
 use super::streams::Starting;
@@ -20,6 +20,7 @@ use crate::config::{Source, Stream};
 use crate::driver::{Driver, DriverError, Parts, asked_to_stop};
 use crate::instance::{About, Heart, Stage, Tenure};
 use crate::store::{InstanceId, Leased, Partition, StoreError, Table};
+use crate::wait;
 
 /// Before a partition that could not be had is asked for again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -120,7 +121,7 @@ impl<'a> Owning<'a> {
                     self.heart.beat_soon();
                 }
                 () = asked_to_stop(&mut shutdown), if !self.is_ending => self.begin_end(),
-                () = wait_until(again) => self.again.retain(|_, at| *at > Instant::now()),
+                () = wait::until(again) => self.again.retain(|_, at| *at > Instant::now()),
                 Ok(()) = reach.changed() => self.reaches_broker(*reach.borrow_and_update()),
                 _ = report.tick() => {
                     let driven = self.mine.iter().filter(|it| it.1.is_driven);
@@ -338,12 +339,5 @@ impl<'a> Owning<'a> {
             mine.tenure.set(if mine.is_driven { Stage::Leaving } else { Stage::Over });
             mine.is_driven
         });
-    }
-}
-
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
