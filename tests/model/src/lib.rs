@@ -15,12 +15,14 @@ mod set;
 mod shard;
 mod sharing;
 mod store;
+mod walk;
 mod world;
 
 use stateright::{Model, Property};
 
 pub use action::Action;
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
+pub use walk::{breaks, walk};
 pub use world::World;
 
 /// An event as the broker has it.

@@ -1,10 +1,7 @@
 //! Walks through all runs of small scopes. `docs/protocol.md` says what they are.
 //! `ORDAIN_MODEL=large` adds larger ones.
 
-use std::time::Instant;
-
-use ordain_model::{Action, Fault, Scope};
-use stateright::{Checker, HasDiscoveries, Model};
+use ordain_model::{Fault, Scope, breaks, walk};
 
 // What a scope must show, so that it is not empty.
 const DONE: &str = "everything is done";
@@ -93,17 +90,17 @@ const FAULTS: &[Break] = &[
 
 #[test]
 fn one_partition() {
-    ONE_PARTITION.iter().for_each(walk);
+    ONE_PARTITION.iter().for_each(walk_case);
 }
 
 #[test]
 fn two_partitions() {
-    TWO_PARTITIONS.iter().for_each(walk);
+    TWO_PARTITIONS.iter().for_each(walk_case);
 }
 
 #[test]
 fn a_store_that_goes_back() {
-    GOES_BACK.iter().for_each(walk);
+    GOES_BACK.iter().for_each(walk_case);
 }
 
 #[test]
@@ -158,47 +155,16 @@ fn large_goes_back_under_two_partitions() {
 #[test]
 fn every_fault_is_found() {
     for (fault, scope, property) in FAULTS {
-        let path = shortest(&Scope { fault: Some(*fault), ..scope() }, property);
-        let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
-        println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
+        breaks(fault, &Scope { fault: Some(*fault), ..scope() }, property);
     }
+}
+
+fn walk_case((name, scope, expected): &Case) {
+    walk(name, &scope(), expected);
 }
 
 fn walk_large(case: &Case) {
     if std::env::var("ORDAIN_MODEL").is_ok_and(|size| size == "large") {
-        walk(case);
-    }
-}
-
-/// Walks through all runs of a scope.
-fn walk((name, scope, expected): &Case) {
-    let start = Instant::now();
-    let checker = scope().checker().spawn_bfs().join();
-    let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
-    println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
-    let mut found: Vec<_> = checker.discoveries().into_keys().collect();
-    let mut expected = expected.to_vec();
-    found.sort_unstable();
-    expected.sort_unstable();
-    for unexpected in found.iter().filter(|found| !expected.contains(found)) {
-        println!("{unexpected}: {:?}", shortest(&scope(), unexpected));
-    }
-    assert_eq!(found, expected, "in {name}");
-}
-
-/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
-/// again for a shorter one.
-fn shortest(scope: &Scope, property: &'static str) -> Option<Vec<Action>> {
-    let mut found: Option<Vec<Action>> = None;
-    loop {
-        let wanted = HasDiscoveries::AnyOf([property].into());
-        let mut checker = scope.clone().checker().finish_when(wanted);
-        if let Some(path) = &found {
-            checker = checker.target_max_depth(path.len() + 1);
-        }
-        match checker.spawn_bfs().join().discovery(property) {
-            Some(path) => found = Some(path.into_actions()),
-            None => return found,
-        }
+        walk_case(case);
     }
 }

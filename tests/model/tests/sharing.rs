@@ -1,9 +1,6 @@
 //! Walks through all runs of small fleets. `docs/protocol.md` says what they are.
 
-use std::time::Instant;
-
-use ordain_model::{Fleet, Move, SharingFault};
-use stateright::{Checker, HasDiscoveries, Model};
+use ordain_model::{Fleet, SharingFault, breaks, walk};
 
 // What a fleet must show, so that it is not empty.
 const BY_ALL: &str = "all is shared by all";
@@ -74,43 +71,13 @@ const FAULTS: &[Break] = &[
 #[test]
 fn fleets() {
     for (name, fleet, expected) in CASES {
-        let start = Instant::now();
-        let checker = fleet().checker().spawn_bfs().join();
-        let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
-        println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
-        let mut found: Vec<_> = checker.discoveries().into_keys().collect();
-        let mut expected = expected.to_vec();
-        found.sort_unstable();
-        expected.sort_unstable();
-        for unexpected in found.iter().filter(|found| !expected.contains(found)) {
-            println!("{unexpected}: {:?}", shortest(&fleet(), unexpected));
-        }
-        assert_eq!(found, expected, "in {name}");
+        walk(name, &fleet(), expected);
     }
 }
 
 #[test]
 fn every_fault_of_sharing_is_found() {
     for (fault, fleet, property) in FAULTS {
-        let path = shortest(&Fleet { fault: Some(*fault), ..fleet() }, property);
-        let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
-        println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
-    }
-}
-
-/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
-/// again for a shorter one.
-fn shortest(fleet: &Fleet, property: &'static str) -> Option<Vec<Move>> {
-    let mut found: Option<Vec<Move>> = None;
-    loop {
-        let wanted = HasDiscoveries::AnyOf([property].into());
-        let mut checker = fleet.clone().checker().finish_when(wanted);
-        if let Some(path) = &found {
-            checker = checker.target_max_depth(path.len() + 1);
-        }
-        match checker.spawn_bfs().join().discovery(property) {
-            Some(path) => found = Some(path.into_actions()),
-            None => return found,
-        }
+        breaks(fault, &Fleet { fault: Some(*fault), ..fleet() }, property);
     }
 }

@@ -1,0 +1,64 @@
+//! Walks through all runs of a model.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// A model that can be walked through.
+pub trait Walked:
+    Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
+{
+}
+
+impl<M> Walked for M where
+    M: Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
+{
+}
+
+/// What its states and steps are.
+pub trait Value: Clone + Debug + PartialEq + Send + Sync {}
+
+impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
+
+/// Walks through all runs, and panics unless exactly these properties are found: what is to be shown,
+/// and nothing that must never be.
+pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
+    let start = Instant::now();
+    let checker = model.clone().checker().spawn_bfs().join();
+    let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
+    println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
+    let mut found: Vec<_> = checker.discoveries().into_keys().collect();
+    let mut expected = expected.to_vec();
+    found.sort_unstable();
+    expected.sort_unstable();
+    for unexpected in found.iter().filter(|found| !expected.contains(found)) {
+        println!("{unexpected}: {:?}", shortest(model, unexpected));
+    }
+    assert_eq!(found, expected, "in {name}");
+}
+
+/// Panics unless a fault, which the model has, breaks a property.
+pub fn breaks<M: Walked>(fault: impl Debug, model: &M, property: &'static str) {
+    let path = shortest(model, property);
+    let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
+    println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
+}
+
+/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
+/// again for a shorter one.
+fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
+    let mut found: Option<Vec<M::Action>> = None;
+    loop {
+        let wanted = HasDiscoveries::AnyOf([property].into());
+        let mut checker = model.clone().checker().finish_when(wanted);
+        if let Some(path) = &found {
+            checker = checker.target_max_depth(path.len() + 1);
+        }
+        match checker.spawn_bfs().join().discovery(property) {
+            Some(path) => found = Some(path.into_actions()),
+            None => return found,
+        }
+    }
+}
