@@ -85,7 +85,8 @@ macro_rules! conformance_suite {
             keys: streams_do_not_meet, partitions_do_not_meet;
             leases: a_lease_is_one_instances, a_claim_has_the_epoch_of_its_lease,
                 changes_are_told_once, a_forgotten_instance_has_nothing,
-                silent_instances_are_forgotten, an_outage_takes_nothing_from_anybody;
+                silent_instances_are_forgotten, an_outage_takes_nothing_from_anybody,
+                one_that_is_back_is_told, the_dead_stay_dead;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

@@ -187,9 +187,10 @@ async fn drive(
     mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
 ) -> Result<Report, RunError> {
+    let id = InstanceId::random();
     bury(&**store).await?;
-    streams::check_left_overs(loaded, &**store).await?;
-    numbering::check(loaded, &**store).await?;
+    streams::check_left_overs(loaded, &**store, id).await?;
+    numbering::check(loaded, &**store, id).await?;
     let broker = broker::configured(loaded)?;
     let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
     tokio::select! {
@@ -216,8 +217,7 @@ async fn drive(
     publishing.spawn(publisher.run(batches, asked));
 
     let lease = Duration::from_millis(loaded.config.runtime.lease.0);
-    let id = InstanceId::random();
-    let heart = tokio::select! {
+    let mut heart = tokio::select! {
         heart = Heart::start(store, id, About::this(loaded, once), lease) => heart?,
         () = asked_to_stop(&mut shutdown) => {
             // It may be known by now.
@@ -225,15 +225,20 @@ async fn drive(
             return Ok(Report::default());
         }
     };
+    let owning = async {
+        numbering::check(loaded, &**store, id).await?;
+        Owning::new(&starting, figures, &mut heart).run(shutdown).await
+    };
     let unpublished = tokio::select! {
-        owned = Owning::new(&starting, figures, heart).run(shutdown) => owned,
+        unpublished = owning => unpublished,
         Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
     };
     if unpublished.is_err() {
         // It has nothing any more, and others publish it.
-        publishing.abort_all();
+        publishing.shutdown().await;
     }
     // Others need not wait for the lease to run out, however this one ends.
+    heart.stop().await;
     let left = tokio::time::timeout(LEAVE, store.forget(id)).await;
     let unpublished = unpublished?;
     left.unwrap_or(Ok(()))?;
@@ -248,7 +253,7 @@ async fn drive(
         ended.map_or(Ok(()), publisher_ended)?;
     } else {
         tracing::warn!(
-            messages = unpublished,
+            messages = (unpublished > 0).then_some(unpublished),
             "not all that is committed is published: it is kept, and the next start goes on with it"
         );
     }

@@ -14,7 +14,7 @@ use crate::plugin::Handler;
 use crate::store::{KeyRow, StoredLetter};
 
 pub use data::{Data, data};
-pub use instances::{Scale, instances, scale};
+pub use instances::{Instance, Instances, Scale};
 pub use plugins::plugins;
 
 /// All statuses, in the order in which a key may have them.

@@ -192,3 +192,37 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
         given(store, &partition, other).await;
     }
 }
+
+/// One that is back before anybody has missed it: others, and it too, may have a table without it.
+pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
+    let (_, [one, other]) = some();
+    let seen = beat(fixture.store(), one, "one", 0).await.expect("it is new").generation;
+    let members = fixture.store().table().await.expect("a table").members;
+    if members[&one].lasts.is_none() {
+        return;
+    }
+    let gone = LEASE.as_millis() as u64 + 1_000;
+    fixture.pass(gone).await;
+    assert!(fixture.store().table().await.expect("a table").members.is_empty());
+    let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
+    assert_eq!(table.members.len(), 1);
+
+    let seen = beat(fixture.store(), other, "other", 0).await.expect("it is new").generation;
+    fixture.pass(gone).await;
+    let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
+    assert_eq!(table.members.len(), 2, "the other one may live");
+}
+
+/// Instances that die again and again, each soon after its start, are not taken for those who could
+/// not reach the store.
+pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
+    let ids: [InstanceId; 5] = std::array::from_fn(|_| InstanceId::random());
+    for id in ids {
+        beat(fixture.store(), id, "it dies", 0).await;
+        fixture.pass(55_000).await;
+    }
+    let members = fixture.store().table().await.expect("a table").members;
+    if members.values().all(|it| it.lasts.is_some()) {
+        assert_eq!(members.len(), 1, "{members:?}");
+    }
+}

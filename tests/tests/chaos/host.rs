@@ -1,5 +1,6 @@
 //! A host with its own ways to the servers, and what befalls it.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -55,7 +56,7 @@ impl Host {
         match trouble {
             Trouble::Paused => self.service.signal("STOP")?,
             Trouble::Killed => self.service.kill()?,
-            Trouble::Left => self.service.end()?,
+            Trouble::Left => self.end()?,
             Trouble::Store(mode) => match &self.to_store {
                 Some(way) => way.set(mode)?,
                 None => return Ok(false),
@@ -108,6 +109,10 @@ impl Host {
 
     /// Ends it in order.
     pub(crate) fn end(&mut self) -> Result<()> {
+        // Before its first word it does not listen for signals.
+        let log = self.service.stderr_path();
+        let has_begun = || fs::metadata(&log).is_ok_and(|it| it.len() > 0);
+        self.service.until("its first word", has_begun)?;
         self.service.end()
     }
 

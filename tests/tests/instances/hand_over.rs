@@ -87,12 +87,18 @@ fn what_can_be_seen() -> Result<()> {
     let page = host.get("/metrics")?.body;
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
 
-    // While it leaves it is told so.
-    other.service.signal("STOP")?;
-    let ready = |it: &mut super::support::Host| it.get("/readyz").map(|it| it.status);
-    ensure!(ready(&mut host)? == 200);
-    other.service.signal("CONT")?;
-    other.service.end()?;
+    // A message that no queue takes keeps it from leaving for a moment.
+    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    fleet.rig.publish(&in_turn(20, 1))?;
+    other.service.until_says("no queue takes")?;
+    other.service.signal("TERM")?;
+    let state = |state: &str| {
+        let rows = fleet.rig.home.rows(&["instances", "--json"])?;
+        Ok(rows.iter().any(|row| row["state"] == state))
+    };
+    wait_until("that it leaves", || state("leaves"))?;
+    wait_until("that it has not all of its share", || Ok(host.get("/readyz")?.status == 503))?;
+    ensure!(other.service.wait()?.success());
     fleet.until_shared(&[&host])?;
     ordain_tests::http::ready(&mut host.service)?;
     Ok(())
@@ -106,19 +112,23 @@ fn instances_with_other_streams() -> Result<()> {
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
+    let refused = |code: i32, words: &str| {
+        let mut host = fleet.start_with(|it| it.replace("partitions = 4", "partitions = 8"))?;
+        let (status, said) = (host.service.wait()?, host.service.stderr());
+        ensure!(status.code() == Some(code) && said.contains(words), "{status} {said}");
+        Ok(())
+    };
+    // That passes when the first one ends, and this does not.
+    refused(75, "runs stream cases with source.partitions = 4")?;
     fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
     let lines = in_turn(5, 5);
     fleet.rig.publish(&lines)?;
     first.service.until_says("no queue takes")?;
     fleet.rig.until_empty()?;
+    refused(78, "written with source.partitions = 4")?;
 
     let mut other = fleet.start_with(|config| config.replace("cases", "others"))?;
     ordain_tests::http::ready(&mut other.service)?;
-    let mut third = fleet.start_with(|it| it.replace("partitions = 4", "partitions = 8"))?;
-    let status = third.service.wait()?;
-    let said = third.service.stderr();
-    ensure!(status.code() == Some(78), "{status} {said}");
-    ensure!(said.contains("runs stream cases with 4 partitions"), "{said}");
     other.service.end()?;
 
     fleet.rig.client.queue("out")?;

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ordain::store::{Beat, InstanceId, Leases, Store, StoreError};
+use ordain::store::{Beat, InstanceId, Leased, Leases, Partition, Store, StoreError};
 use ordain_core::{Change, CommitReply, JobWrite};
 use ordain_tests::conformance::{Owner, claim, event};
 use tokio::time::timeout;
@@ -254,6 +254,43 @@ async fn a_wrong_epoch_is_named() {
         assert!(words.contains(&name) && words.contains("is a string"), "{words}");
         own.command(&["DEL", &name]);
     }
+}
+
+/// What somebody else wrote of instances keeps nobody from saying that it runs.
+#[tokio::test]
+async fn what_is_said_of_instances_and_cannot_be() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let id = InstanceId::random();
+    let lease = Duration::from_secs(10);
+    let (instances, about) = (own.name(0, "instances"), own.name(0, "about"));
+    let mut seen = 0;
+    for wrong in ["x", "-1", "", "1.5", "99999999999999999999"] {
+        own.command(&["HSET", &about, "generation", wrong]);
+        assert_eq!(store.table().await.expect("a table").generation, 0, "{wrong}");
+        let beat = Beat { id, about: "x", report: None, lease, seen };
+        let table = store.beat(beat).await.expect("a beat").table.expect("a change");
+        assert!(table.generation > 0 && table.members.contains_key(&id), "{wrong}");
+        seen = table.generation;
+    }
+    let other = InstanceId::random().to_string();
+    for (score, theirs) in [("9e15", "x"), ("inf", "1e300"), ("inf", "")] {
+        own.command(&["ZADD", &instances, score, &other]);
+        own.command(&["HSET", &about, &format!("l{other}"), theirs]);
+        let beat = Beat { id, about: "x", report: None, lease, seen };
+        store.beat(beat).await.expect("a beat");
+        let found = own.command(&["ZSCORE", &instances, &other]);
+        let till: f64 = found.text().expect("a score").parse().expect("a number");
+        assert!(till < 9e14, "{score} {theirs}: {till}");
+    }
+    let partition = Partition { stream: "s".into(), number: 0 };
+    let leases = own.name(0, "leases");
+    own.command(&["HSET", &leases, "0:s", "4503599627370495 - 0"]);
+    let asked = store.lease(&partition, id).await;
+    let Err(StoreError::Corrupt(words)) = asked else { panic!("{asked:?}") };
+    assert!(words.contains(&leases) && words.contains("remove it"), "{words}");
+    own.command(&["DEL", &leases]);
+    assert!(matches!(store.lease(&partition, id).await, Ok(Leased::Given(_))));
 }
 
 /// No two lives of a key have one incarnation, or their messages would have the same ids.

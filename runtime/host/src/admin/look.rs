@@ -201,7 +201,7 @@ pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
     app.ask(fetch, move |table| {
-        json!({ "instances": view::instances(&showing.loaded, table) }).to_string()
+        json!({ "instances": view::Instances::of(&showing.loaded, table).rows() }).to_string()
     })
     .await
 }
@@ -214,9 +214,12 @@ pub(super) async fn scale(
     let Path(stream) = path?;
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
+        let unknown = || Problem::not_found(format!("no stream {stream:?} is configured"));
+        if !asking.loaded.config.streams.contains_key(&*stream) {
+            return Err(unknown());
+        }
         let table = store.table().await?;
-        let found = view::scale(&asking.loaded, &table, &stream);
-        found.ok_or_else(|| Problem::not_found(format!("no stream {stream:?} is configured")))
+        view::Instances::of(&asking.loaded, &table).scale(&stream).ok_or_else(unknown)
     };
     app.ask(fetch, view::to_json).await
 }

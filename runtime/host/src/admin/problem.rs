@@ -41,7 +41,8 @@ impl Problem {
     pub(super) fn no_route() -> Self {
         Self::not_found(
             "there is no such page. There are: /metrics, /healthz, /readyz, /v1/streams, \
-             /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins",
+             /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins, /v1/instances, \
+             /v1/scale/{stream}",
         )
     }
 

@@ -35,13 +35,8 @@ pub(super) async fn watch(app: &App) {
         if let Some(store) = app.figures.store() {
             match store.table().await {
                 Ok(table) => {
-                    let streams = app.loaded.config.streams.keys();
-                    let wanted = streams.filter_map(|name| {
-                        let scale = view::scale(&app.loaded, &table, name)?;
-                        Some((name.to_string(), scale.wanted_instances))
-                    });
-                    *app.wanted.by_stream.lock().unwrap_or_else(PoisonError::into_inner) =
-                        wanted.collect();
+                    let wanted = view::Instances::of(&app.loaded, &table).wanted();
+                    *app.wanted.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
                 }
                 Err(error) => tracing::debug!(%error, "the instances were not read"),
             }

@@ -52,7 +52,7 @@ pub struct ConsumerOptions {
     /// `prefetch` ahead whatever that takes: a smaller window would bring what an earlier process
     /// gave back in another order, and by that order its events are numbered.
     pub memory: usize,
-    /// What its stream's consumers have of that in common.
+    /// The last one that a consumer of the stream in this process found right.
     pub last_window: LastWindow,
     /// Makes events of them.
     pub decoder: Decoder,

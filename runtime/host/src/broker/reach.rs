@@ -42,8 +42,8 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
                 reached_at = Instant::now();
                 // The first one that is back would take everything from those who are still trying.
                 let all_are_back = since.get_or_insert(reached_at).elapsed() > patience + every;
-                let was_lost = *tell.borrow() != Reach::Reached;
-                if was_lost && !all_are_back { Reach::Doubted } else { Reach::Reached }
+                let before = *tell.borrow();
+                if all_are_back { Reach::Reached } else { before }
             } else {
                 (connection, since) = (None, None);
                 if reached_at.elapsed() > lease { Reach::Lost } else { Reach::Doubted }

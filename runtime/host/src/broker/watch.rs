@@ -51,9 +51,8 @@ pub(super) async fn watch(
         Ok(channel) => channel,
         Err(error) => return broker.error(&error),
     };
-    let (mut before, mut silent) = (0, 0);
+    let (mut before, mut silent) = (None, 0);
     loop {
-        sleep(EVERY).await;
         let ready = match timeout(LOOK, ready(&channel, queue)).await {
             Ok(Ok(ready)) => ready,
             Ok(Err(error)) => return broker.error(&error),
@@ -61,14 +60,15 @@ pub(super) async fn watch(
         };
         progress.set_lag(Some(ready.into()));
         let taken = flow.taken();
-        let stands = taken == before && flow.has_room.load(Relaxed) && ready > 0;
-        (before, silent) = (taken, if stands { silent + 1 } else { 0 });
+        let stands = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
+        (before, silent) = (Some(taken), if stands { silent + 1 } else { 0 });
         if silent == SILENT {
             return BrokerError::Away(format!(
                 "the queue {queue:?} has {ready} messages and delivers none: it is subscribed to \
                  anew. If that does not help, another consumer may have it"
             ));
         }
+        sleep(EVERY).await;
     }
 }
 

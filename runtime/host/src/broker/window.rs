@@ -8,8 +8,9 @@
 //! seldom. What exceeds the memory all the same ends the subscription at once.
 //!
 //! Who takes a partition over finds as many messages that had been given to another process as that
-//! one's window had room for, and a small window would have to bring them all first: so it begins with
-//! what the stream's other partitions have here.
+//! one's window had room for, and a small window would have to bring them all first. So only the first
+//! consumer of a stream in a process begins with a small one, and later ones with what was found right
+//! last for any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -22,7 +23,7 @@ const LARGEST: u64 = 16 << 20;
 /// Before a window that was made smaller may grow.
 const CALM: Duration = Duration::from_mins(1);
 
-/// The window that a consumer of a stream in this process had last, 0 before the first one.
+/// The window that a consumer of a stream in this process changed to last, 0 before any did.
 pub type LastWindow = Arc<AtomicU16>;
 
 /// The window of one consumer.

@@ -34,7 +34,7 @@ impl InstancesArgs {
                 let store = open_any(&loaded).await?;
                 Ok::<_, Failure>(store.table().await?)
             })?;
-            view::instances(&loaded, &table).iter().map(Row::of).collect()
+            view::Instances::of(&loaded, &table).rows().iter().map(Row::of).collect()
         };
         if self.json {
             for row in &rows {

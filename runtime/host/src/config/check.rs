@@ -9,6 +9,7 @@ use super::problem::{Lines, Problem};
 use super::text::{Name, Place, Secret};
 use super::units::Millis;
 use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
+use crate::instance::PARTITIONS;
 use crate::store::redis::BATCH_LIMIT;
 
 /// The problems between the settings of a file that are each right by themselves.
@@ -48,6 +49,10 @@ impl Checks<'_> {
                 "streams",
                 format!("there is none: at least one is needed, such as {example}"),
             );
+        }
+        if self.config.partitions() as u64 > PARTITIONS {
+            let message = format!("must have at most {PARTITIONS} partitions together");
+            self.note("streams", message);
         }
         let room = runtime.memory_budget.0 / 4;
         for (name, size) in [

@@ -2,11 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::broker::Reach;
 use crate::config::Loaded;
+use crate::store::{InstanceId, Table};
+
+/// Partitions that a stream may have: no configuration allows others.
+const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
+/// Partitions of an instance, at most: all instances work out the owners of all of them.
+pub const PARTITIONS: u64 = 100_000;
+/// Characters of a name that are shown.
+const NAME: usize = 100;
 
 /// What an instance is. Others may be of another version: what one does not know it passes over, and
 /// what is missing has a default.
@@ -24,8 +34,10 @@ pub struct About {
     /// It is ending, and takes no more.
     pub leaving: bool,
     /// Whether it reaches the broker.
+    #[serde(deserialize_with = "lenient")]
     pub broker: Reach,
     /// Which process it is, where the system tells.
+    #[serde(deserialize_with = "lenient")]
     pub process: Option<Process>,
 }
 
@@ -58,6 +70,12 @@ impl About {
         }
     }
 
+    /// What all others than one say.
+    pub fn all_but(table: &Table, id: InstanceId) -> Vec<Self> {
+        let others = table.members.iter().filter(|(other, _)| **other != id);
+        others.map(|(_, member)| Self::decode(&member.about)).collect()
+    }
+
     /// As it is kept.
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers can always be written")
@@ -65,8 +83,28 @@ impl About {
 
     /// What an instance wrote. What cannot be read says nothing: such an instance takes no part.
     pub fn decode(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
+        let about: Option<Self> = serde_json::from_str(text).ok();
+        let about = about.filter(|it| {
+            let all: u64 = it.streams.values().map(|count| u64::from(*count)).sum();
+            all <= PARTITIONS && it.streams.values().all(|count| OF_STREAM.contains(count))
+        });
+        let mut about = about.unwrap_or_default();
+        about.name = shown(&about.name);
+        about
     }
+}
+
+/// A name as it may stand in a line of a log.
+fn shown(name: &str) -> String {
+    name.chars().filter(|it| !it.is_control()).take(NAME).collect()
+}
+
+/// What another version says in another way has the default.
+fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
+    from: D,
+) -> Result<T, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
 impl Process {
@@ -133,6 +171,19 @@ mod tests {
         assert_eq!(About::decode(&about.encode()), about);
         let later = r#"{"name":"b/2","streams":{"orders":4},"zone":"x"}"#;
         assert_eq!(About::decode(later).streams["orders"], 4);
-        assert_eq!(About::decode("\u{0}nothing"), About::default());
+        let other = r#"{"name":"c\n3","broker":"slow","process":7,"streams":{"orders":4}}"#;
+        let other = About::decode(other);
+        assert_eq!((&*other.name, other.streams["orders"]), ("c3", 4));
+        for strange in [
+            "\u{0}nothing",
+            r#"{"streams":{"orders":0}}"#,
+            r#"{"streams":{"orders":1025}}"#,
+            r#"{"streams":{"orders":4294967296}}"#,
+        ] {
+            assert_eq!(About::decode(strange), About::default(), "{strange}");
+        }
+        let many = (0..100).map(|it| (format!("s{it}"), 1_024)).collect();
+        let many = About { streams: many, ..About::default() };
+        assert_eq!(About::decode(&many.encode()), About::default());
     }
 }

@@ -52,8 +52,10 @@ struct Beating {
     until: watch::Sender<Until>,
     tenures: Tenures,
     seen: Generation,
-    /// When the last answer came.
+    /// When the last beat was answered, well or not.
     answered: Instant,
+    /// Whether that went well.
+    is_well: bool,
     told: Told,
 }
 
@@ -82,6 +84,7 @@ impl Heart {
             tenures: Arc::clone(&tenures),
             seen: 0,
             answered: Instant::now(),
+            is_well: true,
             told: Told::every(TELL_EVERY),
         };
         beating.beat().await?;
@@ -98,6 +101,11 @@ impl Heart {
     /// Who is there and has what, as far as is known.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.borrow().table)
+    }
+
+    /// When that was asked for.
+    pub fn asked(&self) -> Instant {
+        self.table.borrow().asked
     }
 
     /// Waits until there is another table than at the last time. Fails if this panicked.
@@ -200,7 +208,7 @@ impl Beating {
         // The lease runs from here, however long the answer is on its way.
         let (asked, until) = (Instant::now(), *self.until.borrow());
         // The last answer was in time, and this is not.
-        if until.is_some_and(|until| self.answered < until && until <= asked) {
+        if self.is_well && until.is_some_and(|until| self.answered < until && until <= asked) {
             tracing::warn!("this process stood still for longer than its lease lasts");
         }
         let is_on = until.is_some_and(|until| asked < until);
@@ -217,7 +225,7 @@ impl Beating {
                 answer
             }
         };
-        self.answered = Instant::now();
+        (self.answered, self.is_well) = (Instant::now(), answer.is_ok());
         if answer.is_err() {
             self.report.mark_changed();
         }

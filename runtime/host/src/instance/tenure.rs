@@ -67,18 +67,19 @@ impl Tenure {
     }
 
     /// Ends it if the partition is not this instance's any more, by a table that was asked for then.
+    /// Where the store went back behind the lease it is handed over in order, in which it is found out
+    /// whether the store has lost anything.
     pub(super) fn judge(&self, id: InstanceId, table: &Table, asked: Instant) {
         let Some(Leased { partition, epoch, at }) = self.lease.get() else { return };
-        // An older table says nothing of the lease; a newer one that has none is of a store that went
-        // back in time.
-        let is_newer = asked > *at;
-        let is_lost = table.leases.get(partition).map_or(is_newer, |lease| {
-            lease.epoch > *epoch
-                || lease.epoch == *epoch && lease.holder != Some(id)
-                || lease.epoch < *epoch && is_newer
+        let found = table.leases.get(partition);
+        let is_lost = found.is_some_and(|lease| {
+            lease.epoch > *epoch || lease.epoch == *epoch && lease.holder != Some(id)
         });
         if is_lost {
             self.set(Stage::Over);
+        } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
+            // An older table says nothing of the lease.
+            self.set(Stage::Leaving);
         }
     }
 
@@ -188,7 +189,7 @@ mod tests {
         let (id, other) = (InstanceId(1), InstanceId(2));
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
-        let is_over = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
+        let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
             let tenure = Tenure::sole();
             tenure.leased(partition.clone(), 5);
             let mut table = Table::default();
@@ -196,15 +197,15 @@ mod tests {
             table.leases.extend(row.map(|row| (partition.clone(), row)));
             let asked = if is_newer { Instant::now() + SOON } else { before };
             tenure.judge(id, &table, asked);
-            tenure.is_over()
+            tenure.stage()
         };
-        for is_newer in [false, true] {
-            assert!(!is_over(Some((5, Some(id))), is_newer));
-            assert!(is_over(Some((5, Some(other))), is_newer));
-            assert!(is_over(Some((5, None)), is_newer));
-            assert!(is_over(Some((6, Some(id))), is_newer));
-            assert_eq!(is_over(Some((4, Some(id))), is_newer), is_newer);
-            assert_eq!(is_over(None, is_newer), is_newer);
+        for (is_newer, went_back) in [(false, Stage::Held), (true, Stage::Leaving)] {
+            assert_eq!(stage(Some((5, Some(id))), is_newer), Stage::Held);
+            assert_eq!(stage(Some((5, Some(other))), is_newer), Stage::Over);
+            assert_eq!(stage(Some((5, None)), is_newer), Stage::Over);
+            assert_eq!(stage(Some((6, Some(id))), is_newer), Stage::Over);
+            assert_eq!(stage(Some((4, Some(id))), is_newer), went_back);
+            assert_eq!(stage(None, is_newer), went_back);
         }
     }
 

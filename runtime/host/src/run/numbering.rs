@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::RunError;
 use crate::config::{Loaded, Stream};
 use crate::instance::About;
-use crate::store::{Mark, Store, StoreError};
+use crate::store::{InstanceId, Mark, Store, StoreError};
 
 /// The form of the mark.
 const FORMAT: u32 = 2;
@@ -55,43 +55,50 @@ impl Numbering {
     }
 }
 
-/// Refuses a stream whose data was written with other settings, and keeps those of new streams.
-/// The marks become durable before anything of their streams does.
-pub(super) async fn check(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
+/// Refuses a stream whose data was written with other settings, or that another process runs with
+/// others, and keeps those of new streams. The marks become durable before anything of their streams
+/// does. Of two that come at the same time with other partitions one finds the other if each looks
+/// again when it can be seen.
+pub(super) async fn check(
+    loaded: &Loaded,
+    store: &dyn Store,
+    id: InstanceId,
+) -> Result<(), RunError> {
     let with_data = store.streams().await?;
-    let members = store.table().await?.members;
-    let abouts: Vec<About> = members.values().map(|it| About::decode(&it.about)).collect();
+    let others = About::all_but(&store.table().await?, id);
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
-        let here = stream.source.partitions();
-        let there = abouts.iter().find(|it| it.streams.get(&**name).is_some_and(|it| *it != here));
-        if let Some(About { name: other, streams, .. }) = there {
-            let message = format!(
-                "the process {other} runs stream {name} with {} partitions, and all must have the same \
-                 number: set it to that, or end that process first",
-                streams[&**name]
-            );
-            return Err(loaded.error(&format!("streams.{name}.source.partitions"), message).into());
-        }
         let (now, mark) = (Numbering::of(stream), format!("stream/{name}"));
-        if let Some(bytes) = store.mark(&mark).await? {
-            let then = Numbering::decode(&mark, &bytes)?;
-            if then == now {
-                continue;
-            }
-            let has_data = with_data.iter().any(|stream| **stream == **name);
-            if has_data && let Some((setting, value)) = then.difference(&now) {
-                let message = format!(
-                    "the store has data of stream {name} that was written with {setting} = \
-                     {value}; its events would be taken for others, and take effect twice or \
-                     never: set it back, or give the stream another name or the store another \
-                     folder"
-                );
-                return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
+        let then = match store.mark(&mark).await? {
+            Some(bytes) => Some(Numbering::decode(&mark, &bytes)?),
+            None => None,
+        };
+        let difference = then.as_ref().and_then(|then| then.difference(&now));
+        if let Some((setting, value)) = &difference
+            && with_data.iter().any(|stream| **stream == **name)
+        {
+            let message = format!(
+                "the store has data of stream {name} that was written with {setting} = {value}; \
+                 its events would be taken for others, and take effect twice or never: set it back, \
+                 or give the stream another name or the store another `prefix` or `path`"
+            );
+            return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
+        }
+        for other in &others {
+            let Some(partitions) = other.streams.get(&**name) else { continue };
+            let theirs = Numbering { partitions: *partitions, ..now.clone() };
+            if let Some((setting, value)) = theirs.difference(&now).or_else(|| difference.clone()) {
+                return Err(RunError::Store(StoreError::InUse(format!(
+                    "the process {} runs stream {name} with {setting} = {value}, and all must have \
+                     the same: set streams.{name}.{setting} to that, or end that process first",
+                    other.name
+                ))));
             }
         }
-        let value = serde_json::to_vec(&now).expect("texts and numbers can always be written");
-        marks.push(Mark { name: mark, value: value.into() });
+        if then.as_ref() != Some(&now) {
+            let value = serde_json::to_vec(&now).expect("texts and numbers can always be written");
+            marks.push(Mark { name: mark, value: value.into() });
+        }
     }
     Ok(store.put_marks(&marks).await?)
 }

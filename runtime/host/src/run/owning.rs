@@ -38,11 +38,18 @@ struct Mine {
     is_driven: bool,
 }
 
+/// A lease that is given back.
+struct Released {
+    epoch: u64,
+    /// When the store had answered.
+    at: Option<Instant>,
+}
+
 /// The partitions of this instance.
 pub(super) struct Owning<'a> {
     starting: &'a Starting<'a>,
     figures: &'a Figures,
-    heart: Heart,
+    heart: &'a mut Heart,
     /// The table of which the share is.
     table: Arc<Table>,
     share: BTreeSet<Partition>,
@@ -52,8 +59,8 @@ pub(super) struct Owning<'a> {
     coming: FuturesUnordered<Asked<'a, Option<Box<Parts>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
     going: FuturesUnordered<Asked<'a, ()>>,
-    /// The epochs that were given back last.
-    released: BTreeMap<Partition, u64>,
+    /// What was given back, as long as the table may not know of it.
+    released: BTreeMap<Partition, Released>,
     /// Partitions that could not be had, and when they are asked for again.
     again: BTreeMap<Partition, Instant>,
     /// With `once`: those that have been driven to their end.
@@ -67,7 +74,11 @@ pub(super) struct Owning<'a> {
 }
 
 impl<'a> Owning<'a> {
-    pub(super) fn new(starting: &'a Starting<'a>, figures: &'a Figures, heart: Heart) -> Self {
+    pub(super) fn new(
+        starting: &'a Starting<'a>,
+        figures: &'a Figures,
+        heart: &'a mut Heart,
+    ) -> Self {
         Self {
             starting,
             figures,
@@ -103,7 +114,6 @@ impl<'a> Owning<'a> {
             self.rebalance(&all)?;
             let is_done = self.is_ending || self.starting.once && self.ended == all;
             if self.mine.is_empty() && is_done {
-                self.heart.stop().await;
                 return Ok(self.unpublished);
             }
             let again = self.again.values().min().copied();
@@ -118,6 +128,9 @@ impl<'a> Owning<'a> {
                 Some((partition, gone)) = self.going.next() => {
                     gone?;
                     self.mine.remove(&partition);
+                    if let Some(released) = self.released.get_mut(&partition) {
+                        released.at = Some(Instant::now());
+                    }
                     self.heart.beat_soon();
                 }
                 () = asked_to_stop(&mut shutdown), if !self.is_ending => self.begin_end(),
@@ -164,6 +177,8 @@ impl<'a> Owning<'a> {
             let Starting { loaded, once, .. } = self.starting;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
             self.table = Arc::clone(&table);
+            let asked = self.heart.asked();
+            self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
         }
         let mut share = self.share.clone();
         share.retain(|it| !self.ended.contains(it));
@@ -190,9 +205,11 @@ impl<'a> Owning<'a> {
         for (partition, lease) in &table.leases {
             let is_known = self.mine.contains_key(partition)
                 || self.again.contains_key(partition)
-                || self.released.get(partition).is_some_and(|epoch| lease.epoch <= *epoch);
+                || self.released.get(partition).is_some_and(|it| lease.epoch <= it.epoch);
             if lease.holder == Some(id) && !is_known {
-                self.again.insert(partition.clone(), Instant::now() + AGAIN);
+                let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
+                mine.tenure.set(Stage::Over);
+                self.mine.insert(partition.clone(), mine);
                 self.give_back(partition.clone(), lease.epoch);
             }
         }
@@ -321,7 +338,7 @@ impl<'a> Owning<'a> {
     }
 
     fn give_back(&mut self, partition: Partition, epoch: u64) {
-        self.released.insert(partition.clone(), epoch);
+        self.released.insert(partition.clone(), Released { epoch, at: None });
         let (store, id) = (self.starting.store, self.heart.id());
         self.going.push(Box::pin(async move {
             let gone = store.release(&partition, id, epoch).await;

@@ -10,9 +10,6 @@ use crate::config::{Loaded, Name, Stream};
 use crate::instance::About;
 use crate::store::{InstanceId, Partition, Table};
 
-/// No stream has more.
-const PARTITIONS: u32 = 1_024;
-
 /// All partitions of the streams that are configured.
 pub(super) fn all(loaded: &Loaded) -> BTreeSet<Partition> {
     let of = |(name, stream): (&Name, &Stream)| {
@@ -56,7 +53,7 @@ fn candidates(there: &[(InstanceId, About)]) -> Vec<Candidate<'_>> {
         let mut candidate = Candidate { id: id.0, streams: BTreeMap::new() };
         for (stream, partitions) in &about.streams {
             if !is_cut_off(about, stream) {
-                candidate.streams.insert(stream, (*partitions).min(PARTITIONS));
+                candidate.streams.insert(stream, *partitions);
             }
         }
         candidates.push(candidate);

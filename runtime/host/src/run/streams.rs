@@ -19,7 +19,7 @@ use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
-use crate::store::{Claimed, Partition, Store, StoreError};
+use crate::store::{Claimed, InstanceId, Partition, Store, StoreError};
 use crate::told::Told;
 
 /// Commits whose messages are read and published together.
@@ -70,12 +70,14 @@ fn share(
 
 /// Refuses a store with committed messages of a stream that is configured neither here nor where
 /// another instance runs: nobody would publish them.
-pub(super) async fn check_left_overs(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
-    let table = store.table().await?;
-    let abouts: Vec<About> =
-        table.members.values().map(|member| About::decode(&member.about)).collect();
+pub(super) async fn check_left_overs(
+    loaded: &Loaded,
+    store: &dyn Store,
+    id: InstanceId,
+) -> Result<(), RunError> {
+    let others = About::all_but(&store.table().await?, id);
     for stream in store.streams().await? {
-        let runs_elsewhere = abouts.iter().any(|it| it.streams.contains_key(&*stream));
+        let runs_elsewhere = others.iter().any(|it| it.streams.contains_key(&*stream));
         if runs_elsewhere || loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }

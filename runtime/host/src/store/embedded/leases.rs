@@ -47,7 +47,7 @@ impl Leases for Embedded {
             _ => {}
         }
         let given = table.leases.get(partition).map_or(0, |it| it.epoch);
-        let epoch = newest.max(given) + 1;
+        let epoch = newest.max(given).saturating_add(1);
         let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
         table.leases.insert(partition.clone(), lease);
         table.generation = rand::random();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rand::RngExt as _;
 use redis::Value;
 
 use super::Redis;
@@ -26,8 +27,8 @@ fn field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn nonce() -> Generation {
-    // 0 is no generation.
-    rand::random::<u64>().max(1)
+    // 0 is no generation, and none has 20 digits.
+    rand::rng().random_range(1..10_u64.pow(19))
 }
 
 #[async_trait]

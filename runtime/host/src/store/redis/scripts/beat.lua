@@ -5,10 +5,14 @@ local id, words, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
 -- In which all who live beat again, in ms.
 local MOMENT = 3000
+-- No configuration allows a longer lease, in ms.
+local LONGEST = 600000
 local now = time_now()
 local till = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', about, 'generation', id)
-local generation, changed = found[1] or '0', found[2] ~= words
+local generation = generation_of(found[1])
+-- Others may have a table without it.
+local changed = found[2] ~= words or generation == '0' or till <= now
 
 -- Where nobody was heard of for long, it was the server that could not be reached, or its time has
 -- jumped: those who live are heard of in a moment.
@@ -16,9 +20,14 @@ local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local moment = now + math.min(lease, MOMENT)
 local to = all_silent and moment or now
-for _, other in ipairs(redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'LIMIT', 0, CHUNK)) do
-  if other ~= id and all_silent then
+-- Those who had died before are not of them.
+local living = all_silent and tonumber(newest[2]) - lease / 2 or now
+local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, CHUNK)
+for i = 1, #silent, 2 do
+  local other, theirs = silent[i], tonumber(silent[i + 1])
+  if other ~= id and theirs > living then
     redis.call('ZADD', instances, text(moment), other)
+    changed = changed or theirs <= now
   elseif other ~= id then
     redis.call('HDEL', about, other, 'r' .. other, 'l' .. other)
     redis.call('ZREM', instances, other)
@@ -28,7 +37,10 @@ end
 -- Those beyond their lease are of a time that has gone back.
 local beyond = redis.call('ZRANGEBYSCORE', instances, '(' .. text(now + 2 * lease), '+inf', 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #beyond, 2 do
-  local theirs = tonumber(redis.call('HGET', about, 'l' .. beyond[i]) or lease)
+  local theirs = tonumber(redis.call('HGET', about, 'l' .. beyond[i]) or '')
+  if not theirs or theirs > LONGEST then
+    theirs = lease
+  end
   if tonumber(beyond[i + 1]) > now + 2 * theirs then
     redis.call('ZADD', instances, text(now + theirs), beyond[i])
   end

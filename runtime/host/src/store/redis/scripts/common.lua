@@ -68,6 +68,17 @@ end
 -- A lease: epoch, holder and time.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
+-- The generation of the table that stands there; that of no table where it is something else, so that
+-- the next change mends it.
+local function generation_of(found)
+  return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
+end
+
+-- Fails here, before anything is written, where that is of another type.
+local function must_be_hash(key)
+  redis.call('HEXISTS', key, 'generation')
+end
+
 -- The epoch and the holder of the last lease of a partition; 0 and nobody where there was none.
 local function read_lease(leases, field)
   local row = redis.call('HGET', leases, field)

@@ -13,7 +13,7 @@ repeat
     end
   end
 until cursor == '0'
-with_all('HSET', leases, given)
 redis.call('HDEL', about, id, 'r' .. id, 'l' .. id)
+with_all('HSET', leases, given)
 redis.call('ZREM', instances, id)
 redis.call('HSET', about, 'generation', nonce)

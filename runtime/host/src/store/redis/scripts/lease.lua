@@ -14,8 +14,12 @@ end
 if holder ~= id and holder ~= NOBODY and is_heard(holder) then
   return {0, holder}
 end
-redis.call('HEXISTS', about, 'generation')
-local epoch = text(math.max(last, floor) + 1)
+must_be_hash(about)
+local epoch = math.max(last, floor) + 1
+if epoch >= EXACT then
+  corrupt_field(field, leases, 'lease that another can follow: remove it')
+end
+epoch = text(epoch)
 redis.call('HSET', leases, field, epoch .. ' ' .. id .. ' ' .. text(now))
 redis.call('HSET', about, 'generation', nonce)
 return {1, epoch}

@@ -16,4 +16,4 @@ repeat
     all[#all + 1] = scanned[2][i]
   end
 until cursor == '0'
-return {redis.call('HGET', about, 'generation') or '0', members, all}
+return {generation_of(redis.call('HGET', about, 'generation')), members, all}
