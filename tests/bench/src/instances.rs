@@ -8,7 +8,7 @@
 mod fleet;
 mod watch;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -23,7 +23,7 @@ use watch::Watch;
 
 /// What does not count, and what does, of a load that nothing disturbs.
 const COLD: f64 = 2.0;
-const WARM: f64 = 5.0;
+const WARM: f64 = 10.0;
 /// From the disturbance on: longer than the lease and all that may follow it.
 const AFTER: f64 = 18.0;
 /// For the last messages.
@@ -82,11 +82,12 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     }
     let report = Report::new("instances", rows.iter().map(|runs| Row::median(runs)).collect());
     Ok(report.note(format!(
-        "one, two, four: so many instances. leave, kill_9, sigstop: what befalls one of two; restart: both, \
-         in turn. Four partitions, {} events/s of 10,000 keys, a message for each; Redis with appendfsync \
-         everysec; lease 10 s. CPU is of the hosts, RabbitMQ and Redis. Ages are from publishing an event \
-         until its message is back, from the moment on that something befalls a host, for {AFTER} s; the \
-         longest is how long events waited for the hand-over.",
+        "one, two, four: so many instances for {WARM} s. leave, kill_9, sigstop: what befalls one of two; \
+         restart: both, in turn; for {AFTER} s from that moment on. Four partitions, {} events/s of 10,000 \
+         keys, a message for each; Redis with appendfsync everysec; lease 10 s. CPU is of the hosts, RabbitMQ \
+         and Redis, with what each needs when nothing comes. Ages are from publishing an event until its \
+         message is back: where something befalls a host, the longest is how long events waited for the \
+         hand-over. The memory is the sum of each host's most.",
         args.rate
     )))
 }
@@ -115,7 +116,12 @@ async fn measure(
             Some(Loss::Restart) => fleet.restart(&case).await,
         }
     };
-    let (reached, ()) = tokio::try_join!(case.pace(&load, warm, rate), disturb)?;
+    let started = Instant::now();
+    let disturb = async { disturb.await.map(|()| started.elapsed()) };
+    let (reached, disturbed) = tokio::try_join!(case.pace(&load, warm, rate), disturb)?;
+    ensure!(disturbed.as_secs_f64() < AFTER, "{name}: it took {disturbed:?}, longer than the load");
+    // What is published later than it is due has waited, and no age says so.
+    ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
     // Of one that has ended nobody knows any more what it used.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };

@@ -116,8 +116,8 @@ impl Checks<'_> {
         let half = runtime.lease.0 / 2;
         if heartbeat > half {
             let message = format!(
-                "must be at most half of runtime.lease, {half}ms here: a dead connection must be \
-                 noticed before its partitions are another's"
+                "must be at most half of runtime.lease, {half}ms here: RabbitMQ notices a dead connection \
+                 after two to three heartbeats, and its partitions are another's after the lease"
             );
             self.note("broker.heartbeat", message);
         }

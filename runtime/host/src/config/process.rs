@@ -72,7 +72,8 @@ section! {
     pub struct Broker {
         /// Where it is.
         url: BrokerUrl;
-        /// How often a quiet connection is probed; whole seconds. Left out: a fifth of the lease.
+        /// How often a quiet connection is probed; whole seconds. Left out: a fifth of the lease,
+        /// and at least a second.
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "a connection must be known to be dead before its partition is another's";
     }

@@ -49,7 +49,8 @@ section! {
         exchange: Option<Text>;
         /// The queue; with more than one partition `{queue}.0` and so on.
         queue: Text;
-        /// Queues that share the keys. It cannot be changed later without a drain.
+        /// Queues that share the keys. It cannot be changed while the store has anything of the
+        /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one needs no plugin in the broker";
         /// Deliveries of a partition taken and not yet acknowledged.
@@ -70,7 +71,8 @@ section! {
 section! {
     /// `source = { kind = "http" }`.
     pub struct HttpSource {
-        /// Parts that share the keys. It cannot be changed later without a drain.
+        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs no more";
         /// Events of a partition taken and not yet settled or held.
@@ -84,7 +86,8 @@ section! {
     pub struct FileSource {
         /// The file, or `-` for standard input, which cannot resume after a restart.
         path: Place;
-        /// Parts that share the keys. It cannot be changed later without a drain.
+        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs no more";
         /// Events of a partition read and not yet settled or held.
@@ -96,7 +99,8 @@ section! {
 section! {
     /// `source = { kind = "stream" }`.
     pub struct StreamSource {
-        /// Parts that share the keys. It cannot be changed later without a drain.
+        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs no more";
         /// Events of a partition taken and not yet settled or held.

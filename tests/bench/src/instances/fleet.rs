@@ -98,7 +98,7 @@ impl Fleet {
         Ok([hosts.sum::<Result<f64>>()?, rabbit, case.redis.cpu()?])
     }
 
-    /// The most memory that all had together.
+    /// The most memory that each had, together.
     pub(super) fn peak(&self) -> Option<f64> {
         self.hosts.iter().map(|host| peak(host.id())).sum()
     }

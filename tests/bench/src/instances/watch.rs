@@ -78,6 +78,10 @@ impl Watch {
             if came >= count {
                 return Ok(());
             }
+            ensure!(
+                !self.taking.is_finished(),
+                "messages are taken no more, after {came} of {count}"
+            );
             ensure!(started.elapsed() < patience, "{came} messages came of {count}");
             tokio::time::sleep(LOOK).await;
         }
