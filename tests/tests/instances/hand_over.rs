@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_servers::wait_until;
 use ordain_tests::log::{disturb, in_turn};
 
@@ -30,6 +30,34 @@ fn instances_join_leave_and_die() -> Result<()> {
         Ok(third)
     })?;
     fleet.rig.check(&lines)?;
+    fleet.rig.until_empty()
+}
+
+/// A stream without numbers, whose order is that of its queues.
+#[test]
+fn a_fifo_stream_that_is_handed_over() -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
+    let mut first = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first])?;
+    let numbered = in_turn(60, 60);
+    let mut lines = Vec::new();
+    for line in &numbered {
+        let mut event: serde_json::Value = serde_json::from_str(line)?;
+        event.as_object_mut().context("an object")?.remove("sequence");
+        lines.push(event.to_string());
+    }
+    let _last = while_published(&fleet, &lines, 2 * PAUSE, || {
+        let mut second = fleet.start()?;
+        fleet.until_shared(&[&first, &second])?;
+        first.service.end()?;
+        let third = fleet.start()?;
+        fleet.until_shared(&[&second, &third])?;
+        second.service.kill()?;
+        fleet.until_shared(&[&third])?;
+        Ok(third)
+    })?;
+    fleet.rig.check(&numbered)?;
     fleet.rig.until_empty()
 }
 
