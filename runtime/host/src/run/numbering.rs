@@ -6,7 +6,7 @@ use ordain_core::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
-use crate::config::{Loaded, Stream};
+use crate::config::{Loaded, StoreConfig, Stream};
 use crate::instance::About;
 use crate::store::{InstanceId, Mark, Store, StoreError};
 
@@ -66,6 +66,10 @@ pub(super) async fn check(
 ) -> Result<(), RunError> {
     let with_data = store.streams().await?;
     let others = About::all_but(&store.table().await?, id);
+    let place = match loaded.config.store {
+        StoreConfig::Embedded(_) => "folder",
+        StoreConfig::Redis(_) => "`prefix`",
+    };
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
         let (now, mark) = (Numbering::of(stream), format!("stream/{name}"));
@@ -80,7 +84,7 @@ pub(super) async fn check(
             let message = format!(
                 "the store has data of stream {name} that was written with {setting} = {value}; \
                  its events would be taken for others, and take effect twice or never: set it back, \
-                 or give the stream another name or the store another `prefix` or `path`"
+                 or give the stream another name or the store another {place}"
             );
             return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
         }
