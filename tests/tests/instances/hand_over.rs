@@ -157,6 +157,7 @@ fn instances_with_other_streams() -> Result<()> {
 
     let mut other = fleet.start_with(|config| config.replace("cases", "others"))?;
     ordain_tests::http::ready(&mut other.service)?;
+    other.service.until_says("that is not configured here has messages to publish")?;
     other.service.end()?;
 
     fleet.rig.client.queue("out")?;

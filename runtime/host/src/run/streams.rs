@@ -76,17 +76,26 @@ pub(super) async fn check_left_overs(
     id: InstanceId,
 ) -> Result<(), RunError> {
     let others = About::all_but(&store.table().await?, id);
-    for stream in store.streams().await? {
-        let runs_elsewhere = others.iter().any(|it| it.streams.contains_key(&*stream));
-        if runs_elsewhere || loaded.config.streams.keys().any(|name| **name == *stream) {
+    'streams: for stream in store.streams().await? {
+        if loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }
         for number in 0..numbering::partitions(store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
             for shard in 0..store.shards() {
-                if !store.outbox(&partition, shard, 0, 1).await?.is_empty() {
-                    return Err(PublisherError::UnknownStream(partition.stream).into());
+                if store.outbox(&partition, shard, 0, 1).await?.is_empty() {
+                    continue;
                 }
+                let Some(other) = others.iter().find(|it| it.streams.contains_key(&*stream)) else {
+                    return Err(PublisherError::UnknownStream(partition.stream).into());
+                };
+                tracing::info!(
+                    stream = &*stream,
+                    process = other.name,
+                    "a stream that is not configured here has messages to publish: that is done as long \
+                     as a process runs it"
+                );
+                continue 'streams;
             }
         }
     }
