@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_servers::wait_until;
+use ordain_servers::{Mode, wait_until};
 use ordain_tests::log::{disturb, in_turn};
 
 use super::support::{Fleet, while_published};
@@ -58,6 +58,38 @@ fn a_fifo_stream_that_is_handed_over() -> Result<()> {
         Ok(third)
     })?;
     fleet.rig.check(&numbered)?;
+    fleet.rig.until_empty()
+}
+
+/// Whatever is asked of the store takes long, or is answered to nobody, while partitions come and go.
+#[test]
+fn hand_overs_on_a_bad_way() -> Result<()> {
+    let fleet = Fleet::new("", "")?;
+    let first = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first])?;
+    let lines = in_turn(80, 60);
+    while_published(&fleet, &disturb(&lines, 100, 20, 3), 2 * PAUSE, || {
+        for _ in 0..2 {
+            let mut second = fleet.start()?;
+            for host in [&first, &second].into_iter().cycle().take(12) {
+                host.to_redis.set(Mode::CutReplies)?;
+                std::thread::sleep(Duration::from_millis(100));
+                host.to_redis.set(Mode::Delay(Duration::from_millis(300)))?;
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            for host in [&first, &second] {
+                host.to_redis.set(Mode::Pass)?;
+            }
+            fleet.until_shared(&[&first, &second])?;
+            first.to_redis.set(Mode::CutReplies)?;
+            second.service.end()?;
+            first.to_redis.set(Mode::Pass)?;
+            fleet.until_shared(&[&first])?;
+        }
+        Ok(())
+    })?;
+    fleet.rig.check(&lines)?;
     fleet.rig.until_empty()
 }
 

@@ -120,6 +120,25 @@ fn a_lease_that_was_given_back() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
+/// The store has lost the leases of one who drives, and has all commits: it hands over to itself.
+#[test]
+fn leases_that_are_gone() -> Result<()> {
+    let fleet = Fleet::new("", "")?;
+    let (first, second) = (fleet.start()?, fleet.start()?);
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first, &second])?;
+    for round in 0..3 {
+        for partition in 0..4 {
+            let field = format!("{partition}:cases");
+            fleet.redis.command(&["HDEL", "ordain:{0}:leases", &field])?;
+        }
+        let generation = (7 + round).to_string();
+        fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", &generation])?;
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    goes_on(&fleet, &[&first, &second])
+}
+
 /// Its channels are open, and the queues have no other consumer: it gives them back by itself.
 #[test]
 fn one_that_does_not_reach_the_store() -> Result<()> {
