@@ -21,7 +21,7 @@ use ordain_servers::Rabbit;
 use crate::Common;
 use crate::process::{cpu_seconds, machine_cpu_seconds, peak};
 use crate::report::{Report, Row};
-use crate::sides::Sides;
+use crate::sides::{Sides, medians};
 use case::{Case, CaseOptions};
 pub(crate) use consumer::Consumer;
 use consumer::Kind;
@@ -118,17 +118,9 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     eprintln!("starting RabbitMQ");
     let rabbit = Rabbit::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); sides.len()];
-    for run in 1..=args.common.runs {
-        for (side, rows) in sides.iter().zip(&mut rows) {
-            let what = format!("run {run} of {}: {}", args.common.runs, side.name);
-            eprintln!("{what}");
-            let row = runtime.block_on(measure(args, side, &rabbit)).context(what)?;
-            eprintln!("{}: {:.0} events/s", side.name, row.events_per_s);
-            rows.push(row);
-        }
-    }
-    let mut report = Report::new("amqp", rows.iter().map(|runs| Row::median(runs)).collect());
+    let measure = |side| runtime.block_on(measure(args, &side, &rabbit));
+    let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
+    let mut report = Report::new("amqp", rows);
     for (over, under) in RATIOS {
         report = report.ratio(over, under);
     }

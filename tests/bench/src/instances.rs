@@ -10,14 +10,14 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 
 use crate::Common;
 use crate::amqp::load::{Keys, Load};
 use crate::report::{Report, Row};
-use crate::sides::Sides;
+use crate::sides::{Sides, medians};
 use fleet::Fleet;
 use watch::Watch;
 
@@ -72,16 +72,9 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     eprintln!("starting RabbitMQ");
     let rabbit = Rabbit::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); sides.len()];
-    for run in 1..=args.common.runs {
-        for (side, rows) in sides.iter().zip(&mut rows) {
-            let what = format!("run {run} of {}: {}", args.common.runs, side.0);
-            eprintln!("{what}");
-            rows.push(runtime.block_on(measure(args, &rabbit, *side)).context(what)?);
-        }
-    }
-    let report = Report::new("instances", rows.iter().map(|runs| Row::median(runs)).collect());
-    Ok(report.note(format!(
+    let measure = |side| runtime.block_on(measure(args, &rabbit, side));
+    let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
+    Ok(Report::new("instances", rows).note(format!(
         "one, two, four: so many instances for {WARM} s. leave, kill_9, sigstop: what befalls one of two; \
          restart: both, in turn; for {AFTER} s from that moment on. Four partitions, {} events/s of 10,000 \
          keys, a message for each; Redis with appendfsync everysec; lease 10 s. CPU is of the hosts, RabbitMQ \

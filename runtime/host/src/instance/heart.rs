@@ -98,14 +98,10 @@ impl Heart {
         self.id
     }
 
-    /// Who is there and has what, as far as is known.
-    pub fn table(&self) -> Arc<Table> {
-        Arc::clone(&self.table.borrow().table)
-    }
-
-    /// When that was asked for.
-    pub fn asked(&self) -> Instant {
-        self.table.borrow().asked
+    /// Who is there and has what, as far as is known, and when that was asked for.
+    pub fn table(&self) -> (Arc<Table>, Instant) {
+        let News { asked, table } = self.table.borrow().clone();
+        (table, asked)
     }
 
     /// Waits until there is another table than at the last time. Fails if this panicked.

@@ -172,12 +172,11 @@ impl<'a> Owning<'a> {
         if self.is_ending {
             return Ok(());
         }
-        let (table, id) = (self.heart.table(), self.heart.id());
+        let ((table, asked), id) = (self.heart.table(), self.heart.id());
         if !Arc::ptr_eq(&table, &self.table) {
             let Starting { loaded, once, .. } = self.starting;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
             self.table = Arc::clone(&table);
-            let asked = self.heart.asked();
             self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
         }
         let mut share = self.share.clone();
