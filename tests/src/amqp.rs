@@ -20,6 +20,8 @@ use tokio::time::timeout;
 const QUIET: Duration = Duration::from_mins(1);
 /// How long nothing may come before what has come is looked at.
 const PAUSE: Duration = Duration::from_secs(1);
+/// What comes no further apart is acknowledged together.
+const TOGETHER: Duration = Duration::from_millis(100);
 /// Messages published before their confirms are waited for.
 const OUTSTANDING: usize = 2_000;
 
@@ -126,23 +128,33 @@ impl Client {
         Ok(refused)
     }
 
-    /// So many messages of a queue, which are acknowledged: by few acknowledgements, since a channel that
-    /// is closed with many on their way to a quorum queue drops some, and what they were for comes again.
+    /// So many messages of a queue, which are acknowledged: together where they come together, since a
+    /// channel that is closed with many acknowledgements on their way to a quorum queue drops some, and
+    /// what they were for comes again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             // What comes beyond them goes back with the end of the channel.
             let (channel, mut consumer) = self.consume(queue, Some(OUTSTANDING as u16)).await?;
-            let mut taken = Vec::new();
+            let (mut taken, mut acknowledged) = (Vec::<Delivery>::new(), 0);
+            let mut last = Instant::now();
             while taken.len() < count {
-                let next = timeout(QUIET, consumer.next()).await;
-                let Ok(Some(delivery)) = next else {
-                    bail!("{} messages came to {queue}, and {count} were to come", taken.len());
-                };
-                let delivery: Delivery = delivery?;
-                if (taken.len() + 1).is_multiple_of(OUTSTANDING / 2) || taken.len() + 1 == count {
-                    delivery.ack(BasicAckOptions { multiple: true }).await?;
+                match timeout(TOGETHER, consumer.next()).await {
+                    Ok(Some(delivery)) => {
+                        taken.push(delivery?);
+                        last = Instant::now();
+                    }
+                    Err(_) if last.elapsed() < QUIET => {}
+                    _ => {
+                        bail!("{} messages came to {queue}, and {count} were to come", taken.len())
+                    }
                 }
-                taken.push(delivery);
+                let open = taken.len() - acknowledged;
+                let pauses = last.elapsed() >= TOGETHER || open >= OUTSTANDING / 2;
+                if open > 0 && (pauses || taken.len() == count) {
+                    let last = taken.last().expect("one is open");
+                    last.ack(BasicAckOptions { multiple: true }).await?;
+                    acknowledged = taken.len();
+                }
             }
             channel.close(200, "done".into()).await?;
             Ok(taken)
