@@ -18,6 +18,7 @@ mod owner;
 pub mod spill;
 pub mod takeover;
 pub mod together;
+pub mod versions;
 
 pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of};
 
@@ -87,6 +88,8 @@ macro_rules! conformance_suite {
                 changes_are_told_once, a_forgotten_instance_has_nothing,
                 silent_instances_are_forgotten, an_outage_takes_nothing_from_anybody,
                 one_that_is_back_is_told, the_dead_stay_dead;
+            versions: one_decides_at_a_time, decisions_are_told_and_stay,
+                an_older_decision_commits_nothing;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

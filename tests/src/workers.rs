@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ordain::plugin::{
-    Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
+    Active, Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
 };
 use ordain_core::{
     Event, EventParts, Failure, FailureKind, Key, Message, Token, Turn, TurnDone, Verdict,
@@ -73,7 +73,7 @@ impl Workers {
             // A test that has ended needs no results.
             let _ = send.send(done.take());
         });
-        let turns = pool.attach(stream, handler, done);
+        let turns = pool.attach(stream, Some(Active::first(handler)), done);
         Ok(Self { engine, turns, pool, lines, results })
     }
 

@@ -69,7 +69,7 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
     let told = |part: &str| -> Vec<String> {
         handlers.iter().map(|it| it[part].as_str().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(told("state"), ["broken", "active", "older", "older", "broken"], "{rows:?}");
+    assert_eq!(told("state"), ["broken", "active", "older", "active", "broken"], "{rows:?}");
     let names = told("handler");
     ensure!(names[0] == "empty" && names[3..] == ["tally@1.0.0", "tally@2.0.0"], "{names:?}");
     ensure!(names[1].starts_with("faulty+") && names[2].starts_with("tally+"), "{names:?}");
@@ -77,5 +77,13 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
     ensure!(reasons[0].contains("is empty") && reasons[4].contains("truncated"), "{reasons:?}");
     let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
     ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
+    home.write("events.ndjson", "")?;
+    // A start does without the highest version; whoever checks is told before.
+    let output = home.output(&["check"])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(78) && told.contains("tally@2.0.0.wasm: is damaged"),
+        "{told}"
+    );
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain::plugin::{InstancePolicy, Results, Settings, StreamContext};
+use ordain::plugin::{Active, InstancePolicy, Results, Settings, StreamContext};
 use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
@@ -138,7 +138,7 @@ fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
         let _ = send.send(done.take());
     });
     let payments = StreamContext::new("payments", SINKS);
-    let paused = workers.pool.attach(payments, workers.turns.handler(), done);
+    let paused = workers.pool.attach(payments, workers.turns.active(), done);
     paused.pause(true);
     paused.submit((0..100).map(|lane| token(lane, turn("paused", &[OK]))).collect());
     for _ in 0..10 {
@@ -161,7 +161,7 @@ fn results_that_nobody_takes_hold_up_their_queue() -> Result<()> {
         let _ = send.send(done);
     });
     let payments = StreamContext::new("payments", SINKS);
-    let turns = workers.pool.attach(payments, workers.turns.handler(), done);
+    let turns = workers.pool.attach(payments, workers.turns.active(), done);
     let emit = r#"{"do":"emit","messages":10,"bytes":100000}"#;
     turns.submit((0..40).map(|lane| token(lane, turn("large", &[emit]))).collect());
     let mut untaken = vec![results.recv_timeout(Duration::from_secs(30))?];
@@ -190,7 +190,7 @@ fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
         let _ = send.send(done.take());
     });
     let other = StreamContext::new("payments", SINKS);
-    let turns = workers.pool.attach(other, workers.turns.handler(), done);
+    let turns = workers.pool.attach(other, workers.turns.active(), done);
     for _ in 0..3 {
         turns.submit(vec![turn("fast", &[OK])]);
         let fast: Vec<TurnDone> = results.recv_timeout(Duration::from_secs(30))?;
@@ -211,7 +211,7 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
                 let _ = send.send(done.take());
             });
             let stream = StreamContext::new("orders", SINKS);
-            workers.pool.attach(stream, workers.turns.handler(), done)
+            workers.pool.attach(stream, workers.turns.active(), done)
         })
         .collect();
     for round in 0..20 {
@@ -237,14 +237,19 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
 #[test]
 fn a_handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
-    assert!(workers.command(OK).version.starts_with("faulty+"));
+    assert!(workers.command(OK).version.version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
     let tally = load(&workers.engine, &newer)?;
-    workers.turns.replace(Arc::clone(&tally));
+    workers.turns.replace(None);
+    workers.turns.submit(vec![turn("waits", &[OK])]);
+    std::thread::sleep(Duration::from_millis(100));
+    workers.turns.replace(Some(Active::first(tally)));
+    let waited = workers.results(1).remove(0);
+    assert_eq!(&*waited.version.version, "tally@2.0.0", "nothing executes it before");
     let done = workers.command(OK);
-    assert_eq!(&*done.version, "tally@2.0.0");
+    assert_eq!(&*done.version.version, "tally@2.0.0");
     assert!(texts(&done)[0].contains("\"count\":1"));
     Ok(())
 }
@@ -275,7 +280,7 @@ fn what_runs_of_a_dropped_queue_makes_room() -> Result<()> {
     patient.limits.timeout = Duration::from_hours(1);
     let workers = Workers::plugin("faulty", patient)?;
     let stream = StreamContext::new("payments", SINKS);
-    let turns = workers.pool.attach(stream, workers.turns.handler(), Box::new(|_| ()));
+    let turns = workers.pool.attach(stream, workers.turns.active(), Box::new(|_| ()));
     turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
     std::thread::sleep(Duration::from_millis(30));
     drop(turns);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ordain::config::{Loaded, Share};
 use ordain_core::{
-    Applied, Batch, Cause, Change, CommitReply, Effect, Event, EventParts, Input, Loaded as Job,
-    Sequencer, TurnDone, Verdict,
+    Applied, Batch, Cause, Change, CommitReply, Decided, Effect, Event, EventParts, Input,
+    Loaded as Job, Sequencer, TurnDone, Verdict,
 };
 
 /// A sequencer under a configuration, and a store that has nothing but what it is told.
@@ -30,8 +30,14 @@ impl Rig {
         );
         let loaded = Loaded::parse(Path::new("ordain.toml"), &text, &|_| None)?;
         let stream = loaded.config.streams.values().next().context("a stream")?;
-        let share =
-            Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version: None, seed: 1 };
+        let share = Share {
+            partition: 0,
+            of_stream: 1,
+            of_process: 1,
+            workers: 1,
+            version: Some(version()),
+            seed: 1,
+        };
         Ok(Self {
             sequencer: Sequencer::new(loaded.config.settings(stream, &share), &[0], 0),
             delivery: 0,
@@ -62,7 +68,7 @@ impl Rig {
             let answer = match effect {
                 Effect::Run(turn) => Input::TurnDone(TurnDone {
                     token: turn.token,
-                    version: "tally@1.0.0".into(),
+                    version: version(),
                     verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
                     state: Change::Keep,
                     failure: None,
@@ -217,4 +223,8 @@ fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
         assert!(letters[0].error.contains("numbers are given out"), "{}", letters[0].error);
     }
     Ok(())
+}
+
+fn version() -> Arc<Decided> {
+    Arc::new(Decided { generation: 1, version: "tally@1.0.0".into(), digest: [0; 32] })
 }

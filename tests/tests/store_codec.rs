@@ -10,8 +10,9 @@ use ordain::store::codec::{
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
-    Applied, Cause, DeadLetter, Emitted, Event, EventParts, Holes, Job, LetterContent, LetterId,
-    Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    Applied, Cause, DeadLetter, Decided, Emitted, Event, EventParts, Holes, Job, LetterContent,
+    LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId,
+    Trouble,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -43,7 +44,7 @@ prop_compose! {
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
-        version in option::of(".{0,20}"),
+        version in option::of((".{0,20}", 1..u64::MAX, any::<[u8; 32]>())),
         trouble in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
@@ -52,7 +53,9 @@ prop_compose! {
         Job {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
             spilled: Spilled { count, first: first.min(last), last: first.max(last) },
-            version: version.map(Into::into),
+            version: version.map(|(version, generation, digest)| {
+                Arc::new(Decided { generation, version: version.into(), digest })
+            }),
             trouble,
             digests: digests.into_iter().collect(),
             holes: Holes(holes),
@@ -101,6 +104,7 @@ fn refusal() -> impl Strategy<Value = Refusal> {
     prop_oneof![
         any::<Option<u64>>().prop_map(Refusal::Next),
         any::<u64>().prop_map(Refusal::Partition),
+        Just(Refusal::Version),
         ".{0,20}".prop_map(Refusal::Corrupt),
     ]
 }

@@ -10,9 +10,6 @@ use crate::packed::{Headers, Malformed, Packed, pack_headers};
 /// The unit of order: an order id, an account, a session.
 pub type Key = Arc<str>;
 
-/// Which handler executed an event: `name@semver`.
-pub type Version = Arc<str>;
-
 /// Position of a delivery in its source's order, counted by the driver from 1 and without holes.
 /// A repeated delivery of the same event has a position of its own.
 pub type Delivery = u64;

@@ -71,6 +71,10 @@ faults! {
     LoseAMessage = "lose-a-message",
     /// Messages of refused writes are published.
     PublishRefused = "publish-refused",
+    /// Turns run although the handler version is not here.
+    RunWithoutVersion = "run-without-version",
+    /// A job is executed under an older decision than before.
+    IgnoreNewerVersion = "ignore-newer-version",
     /// A job records no handler version.
     ForgetTheVersion = "forget-the-version",
     /// Nothing enters the due index.

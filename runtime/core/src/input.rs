@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::event::{Delivery, Event, Key, Version};
+use crate::event::{Delivery, Event, Key};
 use crate::job::{CommitReply, Loaded};
 use crate::letter::DeadLetter;
 use crate::turn::{Token, TurnDone};
+use crate::version::Decided;
 
 /// The first spilled events from the sequence asked for on, ascending, and whether there is nothing
 /// after the last of them.
@@ -105,8 +106,9 @@ pub enum Input {
     },
     /// Something outside has changed for a key: look at it, even if it is quiet.
     Look(Key),
-    /// Another handler version is active.
-    VersionChanged(Version),
+    /// Another handler version executes events from now on, or none: what was decided on is not here.
+    /// Turns that run end under the one before.
+    VersionChanged(Option<Arc<Decided>>),
     /// No more turns are to be started: finish and commit what runs.
     Drain,
 }

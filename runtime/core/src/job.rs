@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::event::{Event, Key, Message, Version};
+use crate::event::{Event, Key, Message};
 use crate::letter::{Cause, DeadLetter, LetterId};
+use crate::version::{Decided, Version};
 
 /// The durable record of one key, without its handler's state (which is read and written beside
 /// it, so that a change of one does not rewrite the other).
@@ -35,8 +36,8 @@ pub struct Job {
     pub generation: u32,
     /// What is held in the store's spill area for this key.
     pub spilled: Spilled,
-    /// The handler version of the last commit with an executed event.
-    pub version: Option<Version>,
+    /// What the last commit with an executed event was executed under.
+    pub version: Option<Arc<Decided>>,
     /// Why the key waits, retries or is parked.
     pub trouble: Option<Box<Trouble>>,
     /// Content digests of the last settled sequences.
@@ -66,6 +67,11 @@ impl Job {
             holes: Holes::default(),
             ids_from: 0,
         }
+    }
+
+    /// The generation that its last event was executed under; 0 where none was.
+    pub fn version_generation(&self) -> u64 {
+        self.version.as_ref().map_or(0, |it| it.generation)
     }
 
     /// Puts the time of the commit in place of the zeros, as a store does when it writes.
@@ -430,6 +436,8 @@ pub enum Refusal {
     /// Another partition has taken the job over, and it may have come back since; its `next` is
     /// this.
     Partition(u64),
+    /// The job's last event was executed under a newer [`Decided`] than this.
+    Version,
     /// The job cannot be read.
     Corrupt(String),
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::event::{Event, Key, Version};
+use crate::event::{Event, Key};
+use crate::version::Version;
 
 /// Why an event ended without effect, or why a key stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

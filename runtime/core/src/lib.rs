@@ -18,11 +18,11 @@ mod sequencer;
 mod settings;
 mod stats;
 mod turn;
+mod version;
 
 pub use effect::{Effect, Stop};
 pub use event::{
-    Delivery, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END, Version, digest,
-    shard_of,
+    Delivery, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END, digest, shard_of,
 };
 #[cfg(feature = "faults")]
 pub use fault::Fault;
@@ -37,3 +37,4 @@ pub use sequencer::Sequencer;
 pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
 pub use stats::{LaneState, Recovery, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
+pub use version::{Decided, Version};

@@ -106,6 +106,8 @@ pub struct Sequencer {
     prefetch: usize,
     draining: bool,
     stopped: bool,
+    /// See [`Sequencer::newest_generation`].
+    newest_generation: u64,
     stats: Stats,
     /// See [`Sequencer::settled_times`].
     settled_times: Vec<Option<u64>>,
@@ -150,6 +152,7 @@ impl Sequencer {
             ended: false,
             draining: false,
             stopped: false,
+            newest_generation: 0,
             stats: Stats::default(),
             settled_times: Vec::new(),
             prefetch: settings.prefetch,
@@ -231,6 +234,11 @@ impl Sequencer {
     /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
     pub fn looks(&self) -> usize {
         self.looks.len()
+    }
+
+    /// The highest generation that a job it has loaded was executed under.
+    pub fn newest_generation(&self) -> u64 {
+        self.newest_generation
     }
 
     /// Counters and gauges.
@@ -324,7 +332,7 @@ impl Sequencer {
             return None;
         }
         let resend = self.shards.iter().filter_map(|shard| shard.resend_at).min();
-        let due = self.due.at().filter(|_| !self.draining);
+        let due = self.due.at().filter(|_| !self.draining && self.settings.version.is_some());
         [self.timers.next(), self.spill_timeout(), self.extra_timeout(), due, resend]
             .into_iter()
             .flatten()

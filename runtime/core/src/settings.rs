@@ -1,7 +1,9 @@
 //! The settings of a sequencer. Defaults and their reasons are in the host's configuration; here
 //! are only the meanings.
 
-use crate::event::Version;
+use std::sync::Arc;
+
+use crate::version::Decided;
 
 /// Settings of one sequencer. Durations are in ms, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +66,9 @@ pub struct Settings {
     pub complete_ttl: u64,
     /// How long a key that is not written to is remembered; `None`: for ever.
     pub key_ttl: Option<u64>,
-    /// The handler version that is active at the start.
-    pub version: Option<Version>,
+    /// What executes events at the start; `None`: what was decided on is not here, and nothing is
+    /// executed until it is.
+    pub version: Option<Arc<Decided>>,
     /// Seed of the jitter.
     pub seed: u64,
 }

@@ -170,6 +170,8 @@ pub enum LaneState {
     Committing,
     /// Its next event is missing.
     Waiting,
+    /// Its next event is here, and the handler version is not that is to execute it.
+    Version,
     /// Its next event failed and is tried again later.
     Retrying,
     /// It is stopped.
@@ -180,13 +182,14 @@ pub enum LaneState {
 
 impl LaneState {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Idle,
         Self::Loading,
         Self::Ready,
         Self::Running,
         Self::Committing,
         Self::Waiting,
+        Self::Version,
         Self::Retrying,
         Self::Parked,
         Self::Broken,
@@ -201,6 +204,7 @@ impl LaneState {
             Self::Running => "running",
             Self::Committing => "committing",
             Self::Waiting => "waiting",
+            Self::Version => "version",
             Self::Retrying => "retrying",
             Self::Parked => "parked",
             Self::Broken => "broken",

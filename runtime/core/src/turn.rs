@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::event::{Event, Key, Message, Version};
+use crate::event::{Event, Key, Message};
 use crate::job::Change;
 use crate::letter::Cause;
+use crate::version::Decided;
 
 /// Names one attempt of one lane at something asynchronous. The completion carries it back, and
 /// is dropped unless the lane still waits for exactly that attempt.
@@ -46,7 +47,7 @@ pub struct TurnDone {
     /// The turn's.
     pub token: Token,
     /// What executed it.
-    pub version: Version,
+    pub version: Arc<Decided>,
     /// One for each settled event, from the first on.
     pub verdicts: Vec<Verdict>,
     /// What all of them together did to the state.

@@ -57,8 +57,6 @@ struct App {
     parked: ParkedKeys,
     wanted: Wanted,
     questions: Arc<Semaphore>,
-    /// Looks at the folder of handlers, one at a time: each may compile one.
-    folder: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -89,7 +87,6 @@ impl Admin {
             parked: ParkedKeys::default(),
             wanted: Wanted::default(),
             questions: Arc::new(Semaphore::new(QUESTIONS)),
-            folder: Arc::new(Semaphore::new(1)),
         });
         let (end, mut ended) = watch::channel(false);
         let router = router(&app, token);

@@ -23,6 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
+use crate::plugin::{COMMAND, compile};
 use crate::run::{RunError, known_streams, open_store};
 use crate::store::{Store, StoreError};
 use crate::text::say;
@@ -61,6 +62,19 @@ enum Command {
     Plugins(plugins::PluginsCommand),
     /// Look at the processes that share the streams, and who has which partition.
     Instances(instances::InstancesArgs),
+    /// Compile a handler that comes in on standard input, into a cache: `run` has that done by a process
+    /// of its own.
+    #[command(name = COMMAND, hide = true)]
+    Compile(CompileArgs),
+}
+
+#[derive(Debug, Args)]
+struct CompileArgs {
+    /// The folder of the cache.
+    cache: PathBuf,
+    /// Leave the processor to others.
+    #[arg(long)]
+    polite: bool,
 }
 
 /// The configuration that a command works with.
@@ -155,6 +169,7 @@ impl Cli {
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),
             Command::Instances(args) => args.run(),
+            Command::Compile(args) => Ok(compile(&args.cache, args.polite)),
         };
         let (error, code) = match result {
             Ok(code) => return code,

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Input, Sequencer, Stats, Turn};
+use ordain_core::{CommitReply, Decided, Input, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::instance::Stage;
-use crate::plugin::Turns;
+use crate::plugin::{Active, Turns};
 use crate::sink::{Committed, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Partition, Store};
@@ -89,8 +89,9 @@ pub struct Driver {
 impl Driver {
     /// Runs until the end that was asked for, or an error.
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
-        let Parts { mut inbox, mut source, once, .. } = parts;
-        let mut parked = Parked::start(&parts.store, &parts.partition, &parts.settings);
+        let Parts { mut inbox, mut source, mut version, once, .. } = parts;
+        let tries_again = parts.settings.retry.on_new_version;
+        let decided = parts.settings.version.clone();
         let breaks = parts.store.breaks();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
         let store_may_go_back = parts.settings.keep_bytes > 0;
@@ -126,11 +127,13 @@ impl Driver {
         for left in parts.left_over {
             driver.input(left);
         }
+        let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
         let mut notes = Vec::with_capacity(TAKE);
         let (mut stages, mut stage) = (driver.target.tenure.stages(), Stage::Held);
         loop {
             driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
+            version.needs(driver.sequencer.newest_generation());
             let draining = stage == Stage::Leaving;
             if driver.is_over(once && parked.is_over(), draining) {
                 driver.begin_end()?;
@@ -157,6 +160,11 @@ impl Driver {
                         driver.input(Input::Drain);
                     }
                 },
+                active = version.changed() => {
+                    let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
+                    driver.swap(active);
+                    parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
+                }
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
                     for key in keys {
                         driver.input(Input::Look(key));
@@ -174,6 +182,19 @@ impl Driver {
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
+    }
+
+    /// Looks for keys that other versions than this one have parked.
+    fn look_for_parked(&self, decided: Option<&Decided>) -> Parked {
+        let version = decided.map(|it| Arc::clone(&it.version));
+        Parked::start(&self.store, &self.partition, version)
+    }
+
+    /// Lets another version execute what no worker has begun.
+    fn swap(&mut self, active: Option<Arc<Active>>) {
+        let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
+        self.turns.replace(active);
+        self.input(Input::VersionChanged(decided));
     }
 
     /// Says that a full key holds up everything; where nobody could end that, it ends the run.

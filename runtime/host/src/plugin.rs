@@ -5,6 +5,8 @@
 //! handler may be given anything of the machine it runs on.
 
 mod caller;
+mod catalog;
+mod compile;
 mod engine;
 mod failure;
 mod folder;
@@ -19,10 +21,12 @@ mod turn;
 mod wire;
 
 pub use caller::Caller;
+pub use catalog::{Catalog, Change, Found, Next, Offered};
+pub use compile::{COMMAND, Manner, compile};
 pub use engine::{Engine, EngineError};
-pub use folder::{Folder, HandlerFile, RefusedFile};
+pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
-pub use load::{Digest, Handler, LoadError};
+pub use load::{Active, Digest, Handler, LoadError};
 pub use pool::{Done, Pool, Results, Turns};
 pub use settings::{InstancePolicy, Limits, Settings};
 pub use stream::StreamContext;

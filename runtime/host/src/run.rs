@@ -2,6 +2,7 @@
 //! closes it all again. Read [`run`] from top to bottom.
 
 mod broker;
+mod decide;
 mod figures;
 mod files;
 mod handlers;
@@ -11,6 +12,7 @@ mod report;
 mod share;
 mod sources;
 mod streams;
+mod versions;
 
 use std::cell::RefCell;
 use std::io;
@@ -33,10 +35,11 @@ use crate::store::{InstanceId, Store, StoreError};
 
 use files::Files;
 use owning::Owning;
+use versions::Versions;
 
 pub use figures::{Figures, Phase};
 pub use files::check_files;
-pub use handlers::{Handlers, engine, folder, handlers};
+pub use handlers::{Chosen, Handlers, Missing, VersionFeed, engine, folder, handlers};
 pub use report::{Held, Report};
 
 /// For the last word to the store, and for the end of the publisher.
@@ -182,7 +185,7 @@ async fn start(
 async fn drive(
     loaded: &Loaded,
     once: bool,
-    handlers: &Handlers,
+    handlers: &Arc<Handlers>,
     store: &Arc<dyn Store>,
     mut shutdown: watch::Receiver<bool>,
     figures: &Figures,
@@ -217,14 +220,16 @@ async fn drive(
     publishing.spawn(publisher.run(batches, asked));
 
     let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+    let about = About { offers: handlers.offers(), ..About::this(loaded, once) };
     let mut heart = tokio::select! {
-        heart = Heart::start(store, id, About::this(loaded, once), lease) => heart?,
+        heart = Heart::start(store, id, about, lease) => heart?,
         () = asked_to_stop(&mut shutdown) => {
             // It may be known by now.
             let _ = tokio::time::timeout(LEAVE, store.forget(id)).await;
             return Ok(Report::default());
         }
     };
+    let versions = Versions::new(loaded, store, handlers, heart.membership());
     let owning = async {
         numbering::check(loaded, &**store, id).await?;
         Owning::new(&starting, figures, &mut heart).run(shutdown).await
@@ -232,6 +237,7 @@ async fn drive(
     let unpublished = tokio::select! {
         unpublished = owning => unpublished,
         Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
+        () = versions.run() => Ok(0),
     };
     if unpublished.is_err() {
         // It has nothing any more, and others publish it.

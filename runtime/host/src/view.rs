@@ -4,18 +4,21 @@ mod data;
 mod instances;
 mod plugins;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ordain_core::{Job, LetterContent, Status};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::config::Stream;
-use crate::plugin::Handler;
+use crate::plugin::{Digest, Found};
+use crate::run::Chosen;
 use crate::store::{KeyRow, StoredLetter};
 
 pub use data::{Data, data};
 pub use instances::{Instance, Instances, Scale};
-pub use plugins::plugins;
+pub use plugins::{plugins, running_plugins};
 
 /// All statuses, in the order in which a key may have them.
 pub const STATUSES: [Status; 5] =
@@ -46,15 +49,43 @@ pub fn parse_status(text: &str) -> Result<Status, String> {
         .ok_or_else(|| format!("one of {}", STATUSES.map(status).join(", ")))
 }
 
-/// A stream and the handler that runs it; without one it is not configured, and the store has data
-/// of it.
-pub fn stream(name: &str, handler: Option<(&Stream, &Handler)>) -> Value {
+/// What executes the events of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Executing {
+    /// The version, or the one that is to.
+    pub found: Option<Found>,
+    /// Since which decision, where the store was asked.
+    pub generation: Option<u64>,
+    /// Why it is not here, if it is not: all keys of the stream wait.
+    pub missing: Option<String>,
+}
+
+impl From<Chosen> for Executing {
+    fn from(chosen: Chosen) -> Self {
+        let (decided, missing) = match chosen {
+            Ok(active) => (Some(Arc::clone(&active.decided)), None),
+            Err(missing) => (missing.decided, Some(missing.reason)),
+        };
+        let generation = decided.as_ref().map(|it| it.generation);
+        let found =
+            decided.map(|it| Found { version: it.version.clone(), digest: Digest(it.digest) });
+        Self { found, generation, missing }
+    }
+}
+
+/// A stream and what executes its events; without that it is not configured, and the store has data of
+/// it.
+pub fn stream(name: &str, configured: Option<(&Stream, Executing)>) -> Value {
+    let (stream, executing) = configured.unzip();
+    let Executing { found, generation, missing } = executing.unwrap_or_default();
     json!({
         "stream": name,
-        "handler": handler.map(|(_, handler)| &**handler.version()),
-        "digest": handler.map(|(_, handler)| handler.digest().to_string()),
-        "source": handler.map(|(stream, _)| stream.source.kind()),
-        "retry_on_new_version": handler.map(|(stream, _)| stream.retry.on_new_version),
+        "handler": found.as_ref().map(|it| &*it.version),
+        "digest": found.as_ref().map(|it| it.digest.to_string()),
+        "generation": generation,
+        "missing": missing,
+        "source": stream.map(|it| it.source.kind()),
+        "retry_on_new_version": stream.map(|it| it.retry.on_new_version),
     })
 }
 
@@ -100,7 +131,9 @@ fn job(job: &Job) -> Value {
             "count": job.spilled.count, "first": job.spilled.first, "last": job.spilled.last,
         },
         "skipped": job.holes.0,
-        "version": job.version.as_deref(),
+        "version": job.version.as_ref().map(|it| &*it.version),
+        "version_digest": job.version.as_ref().map(|it| Digest(it.digest).to_string()),
+        "version_generation": job.version.as_ref().map(|it| it.generation),
         "trouble": trouble,
     })
 }

@@ -1,8 +1,6 @@
 //! The plan of one run: everything that is decided before it begins. Rates are in thousandths,
 //! times in ms of virtual time.
 
-use std::sync::Arc;
-
 use ordain_core::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
 
 use crate::profile::Profile;
@@ -215,7 +213,7 @@ fn settings(rng: &mut Rng) -> Settings {
         due_poll: 5_000,
         complete_ttl: 7 * 24 * 3_600_000,
         key_ttl: None,
-        version: Some(Arc::from("sim@1.0.0")),
+        version: None,
         seed: rng.next(),
     }
 }

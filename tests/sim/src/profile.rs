@@ -134,6 +134,9 @@ impl Profile {
                 failing(plan, rng);
                 plan.handler.fails_for_ever = 40;
                 plan.settings.retry.on_new_version = true;
+                if rng.permille(500) {
+                    two_partitions(plan, rng);
+                }
                 plan.disturb.versions = rng.between(1, 6);
                 plan.disturb.crashes = rng.below(4);
             }

@@ -111,7 +111,10 @@ fn turn_done(done: &TurnDone) -> String {
         .collect();
     let failure = done.failure.as_ref().map(|failure| (failure.kind, failure.after_ms));
     let token = done.token;
-    format!("done {}/{} by {}: {verdicts:?} {failure:?}", token.lane, token.serial, done.version)
+    format!(
+        "done {}/{} by {}: {verdicts:?} {failure:?}",
+        token.lane, token.serial, done.version.version
+    )
 }
 
 fn answer(reply: &CommitReply) -> String {

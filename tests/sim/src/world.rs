@@ -12,7 +12,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Effect, Event, Input, Key, Ordering, Version};
+use ordain_core::{Batch, Decided, Effect, Event, Input, Key, Ordering};
 
 use crate::Options;
 use crate::checker::{Checker, Past, Violation};
@@ -64,6 +64,8 @@ enum What {
     /// The end of an owner that goes on beside a newer one.
     Kill(u64),
     NewVersion,
+    /// An owner has what was decided on, or learns that it has not.
+    Swap(u64, Arc<Decided>, bool),
     Corrupt,
     /// What the store is now is what it will go back to, so much later.
     Remember(u64),
@@ -111,8 +113,9 @@ pub(crate) struct World {
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    version: Version,
-    versions: u64,
+    /// What the store has decided on, and what before that.
+    decided: Arc<Decided>,
+    before: Arc<Decided>,
     /// Executions of an event, by key and content.
     tries: BTreeMap<(Key, u64), u32>,
     checker: Checker,
@@ -154,8 +157,8 @@ impl World {
             partitions_of: BTreeMap::new(),
             current: vec![None; plan.partitions as usize],
             owners_born: 0,
-            version: Arc::from(FIRST_VERSION),
-            versions: 0,
+            decided: decided(1, FIRST_VERSION),
+            before: decided(1, FIRST_VERSION),
             tries: BTreeMap::new(),
             checker,
             trace: Trace::new(options.trace),
@@ -265,4 +268,9 @@ impl World {
     pub(crate) fn summary(&self) -> String {
         format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
     }
+}
+
+/// A decision. What decides about its digest is not simulated.
+fn decided(generation: u64, version: &str) -> Arc<Decided> {
+    Arc::new(Decided { generation, version: version.into(), digest: [0; 32] })
 }

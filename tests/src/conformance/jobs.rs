@@ -1,9 +1,11 @@
 //! Jobs and their conditions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
-    Cause, Change, CommitReply, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
+    Cause, Change, CommitReply, Decided, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
 };
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
@@ -82,7 +84,11 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         rounds: 300,
         generation: 1,
         spilled: Spilled { count: 0, first: 3, last: u64::MAX },
-        version: Some("orders@1.2.3-rc.1".into()),
+        version: Some(Arc::new(Decided {
+            generation: u64::MAX,
+            version: "orders@1.2.3-rc.1".into(),
+            digest: [0xa5; 32],
+        })),
         trouble: Some(Box::new(Trouble {
             cause: Cause::Corrupt,
             error: "trüb\n\0".repeat(1_000),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::lane::Lane;
-use crate::event::{Delivery, Event, Version};
+use crate::event::{Delivery, Event};
 use crate::job::{Change, Emitted};
 use crate::letter::{DeadLetter, LetterId};
 use crate::settings::Settings;
+use crate::version::Decided;
 
 /// Results of one version, to be committed together.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Chunk {
     pub(super) events: usize,
     /// Of `events`, those with effect.
     pub(super) effects: usize,
-    pub(super) version: Option<Version>,
+    pub(super) version: Option<Arc<Decided>>,
     pub(super) state: Change,
     pub(super) messages: Vec<Emitted>,
     pub(super) letters: Vec<DeadLetter>,
@@ -29,7 +30,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new(next: u64, version: Option<Version>) -> Self {
+    pub(super) fn new(next: u64, version: Option<Arc<Decided>>) -> Self {
         Self {
             next,
             events: 0,
@@ -48,7 +49,11 @@ impl Chunk {
 
 impl Lane {
     /// The chunk that a result of this version at `done` belongs to.
-    pub(super) fn chunk(&mut self, version: Option<Version>, settings: &Settings) -> &mut Chunk {
+    pub(super) fn chunk(
+        &mut self,
+        version: Option<Arc<Decided>>,
+        settings: &Settings,
+    ) -> &mut Chunk {
         let fits = self.pending.last().is_some_and(|chunk| {
             chunk.events < settings.batch_events
                 && chunk.bytes < settings.batch_bytes

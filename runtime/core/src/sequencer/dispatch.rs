@@ -6,10 +6,11 @@ use super::Sequencer;
 use super::lane::InTurn;
 use super::letters::{far_ahead_id, settling};
 use crate::effect::Effect;
-use crate::event::{Event, Version};
+use crate::event::Event;
 use crate::job::{Change, Emitted};
 use crate::letter::Cause;
 use crate::turn::{Token, Turn, TurnDone, Verdict};
+use crate::version::Decided;
 
 impl Sequencer {
     /// Starts turns round robin, as far as the limits allow.
@@ -121,14 +122,14 @@ impl Sequencer {
         if let Some(failure) = failure
             && !self.lanes[index].ended
         {
-            self.failed(index, failure, version);
+            self.failed(index, failure, &version);
         }
     }
 
     fn take_verdicts(
         &mut self,
         index: u32,
-        version: &Version,
+        version: &Arc<Decided>,
         verdicts: Vec<Verdict>,
         state: Change,
     ) {
@@ -142,7 +143,7 @@ impl Sequencer {
         let mut ended = false;
         let mut finished = Vec::new();
         // Taken out, so that the lane's events can be looked at while it is filled.
-        lane.chunk(Some(version.clone()), &self.settings);
+        lane.chunk(Some(Arc::clone(version)), &self.settings);
         let mut chunk = lane.pending.pop().expect("there is one now");
         let before = chunk.bytes;
         for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
@@ -158,7 +159,7 @@ impl Sequencer {
                     }
                 }
                 Verdict::Rejected(reason) => {
-                    let (event, version) = (Some(&held.event), Some(version.clone()));
+                    let (event, version) = (Some(&held.event), Some(version.version.clone()));
                     let letter =
                         settling(&key, held.sequence, event, Cause::Rejected, reason, version);
                     bytes += letter.memory();

@@ -48,7 +48,8 @@ impl Due {
 
 impl Sequencer {
     pub(super) fn read_due(&mut self) {
-        if self.due.reading || self.draining || self.due.at > self.now {
+        let is_due = self.due.at <= self.now && !self.draining && self.settings.version.is_some();
+        if self.due.reading || !is_due {
             return;
         }
         if self.due.after.is_none() {

@@ -28,6 +28,9 @@ use crate::stats::LaneState;
 /// belongs in [`Rare`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
+/// How soon the decision is heard of that a job was executed under, about, in ms.
+const NEWS: u64 = 1_000;
+
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent marks, not one state in disguise")]
 pub(super) struct Lane {
@@ -269,8 +272,23 @@ impl Lane {
         self.live()
             && (self.parked()
                 || self.rare.retry_at.is_some()
+                || self.rare.newer.is_some()
                 || self.rare.gap.is_some()
                 || self.rare.rest.count > 0)
+    }
+
+    /// Notes whether its job was executed under a decision that is not known here yet.
+    pub(super) fn compare_versions(&mut self, settings: &Settings) {
+        let generation = self.job.version_generation();
+        let known = settings.version.as_ref().map_or(0, |it| it.generation);
+        if generation > known || self.rare.newer.is_some() {
+            self.rare.make().newer = (generation > known).then_some(generation);
+        }
+    }
+
+    /// Whether there is nothing here that may execute its events.
+    pub(super) fn lacks_version(&self, settings: &Settings) -> bool {
+        settings.version.is_none() || self.rare.newer.is_some()
     }
 
     pub(super) fn runnable(&self, settings: &Settings) -> bool {
@@ -279,6 +297,7 @@ impl Lane {
             && !self.ended
             && !self.parked()
             && self.rare.retry_at.is_none()
+            && !self.lacks_version(settings)
             && self.held.head().is_some_and(|held| held.sequence == self.done)
             && match self.pending.last() {
                 None => true,
@@ -365,6 +384,11 @@ impl Lane {
         Some((held.sequence, held.event.content()))
     }
 
+    /// Whether that event is here, or may be among what only the store has.
+    pub(super) fn has_next(&self) -> bool {
+        self.at_done().is_some() || self.rare.rest.spans(self.done)
+    }
+
     /// Whether that event has trapped once. Another one may stand under its number by now.
     pub(super) fn has_trapped(&self) -> bool {
         self.rare.again.is_some() && self.rare.again == self.at_done()
@@ -382,6 +406,8 @@ impl Lane {
         if self.job.spilled.count > 0 {
             return match &self.rare.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
+                // Lanes that come and go must not make the due index spin.
+                _ if self.rare.newer.is_some() => Some(now.saturating_add(NEWS)),
                 _ => Some(now),
             };
         }

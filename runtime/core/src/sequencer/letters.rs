@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::window::NO_LANE;
-use crate::event::{Delivery, Event, Key, Version, shard_of};
+use crate::event::{Delivery, Event, Key, shard_of};
 use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::Ordering;
+use crate::version::Version;
 
 /// A letter that belongs to no job's progress, and the delivery that ends with it.
 #[derive(Debug)]

@@ -110,9 +110,11 @@ impl Sequencer {
     }
 
     fn install(&mut self, index: u32, loaded: Loaded) {
+        let ignore_newer = fault!(self, IgnoreNewerVersion);
         let now = self.now;
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
+        self.newest_generation = self.newest_generation.max(loaded.job.version_generation());
         let last = loaded.job.next.max(loaded.job.spilled.last);
         if settings.ordering == Ordering::Fifo && last >= NUMBERS_END {
             lane.mode = Mode::Broken(format!("it says that {last} numbers are given out"));
@@ -124,6 +126,13 @@ impl Sequencer {
         lane.job = Job { partition: settings.partition, ..loaded.job };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;
+        }
+        if lane.job.version == settings.version {
+            // One for all.
+            lane.job.version.clone_from(&settings.version);
+        }
+        if !ignore_newer {
+            lane.compare_versions(settings);
         }
         lane.done = lane.job.next;
         lane.front = lane.job.next;

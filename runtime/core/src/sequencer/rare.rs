@@ -31,6 +31,8 @@ pub(super) struct Parts {
     /// This event (sequence and content) trapped once: it is tried once more, on a fresh instance.
     pub(super) again: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
+    /// Its job was executed under this generation, which is not known here yet.
+    pub(super) newer: Option<u64>,
     /// Another partition had the job, or may have it now: when to look again.
     pub(super) reload_at: Option<u64>,
     /// When to ask for a lost last event.
@@ -52,6 +54,7 @@ const NONE: Parts = Parts {
     replay: None,
     again: None,
     retry_at: None,
+    newer: None,
     reload_at: None,
     tail_at: None,
     gap: None,
@@ -110,14 +113,15 @@ impl Parts {
             replay,
             again,
             retry_at,
+            newer,
             reload_at,
             tail_at,
             gap,
             gap_due,
             timer,
         } = self;
-        let times = [page, replay, retry_at, reload_at, tail_at, gap_due, timer];
-        times.iter().all(|time| time.is_none())
+        let numbers = [page, replay, retry_at, newer, reload_at, tail_at, gap_due, timer];
+        numbers.iter().all(|it| it.is_none())
             && again.is_none()
             && gap.is_none()
             && unreadable.is_none()
@@ -150,7 +154,7 @@ mod tests {
         assert!(!rare.is_some() && rare.memory() == 0);
         let job = Job { attempts: 1, status: Status::Retrying, ..Job::new(1, 0) };
         let known = Known::of(&job);
-        let changes: [(Change, Change); 11] = [
+        let changes: [(Change, Change); 12] = [
             (|it| it.repeats.push((1, 2)), |it| it.repeats.clear()),
             (|it| it.rest.add(3), |it| it.rest = Spilled::default()),
             (|it| it.page = Some(0), |it| it.page = None),
@@ -158,6 +162,7 @@ mod tests {
             (|it| it.replay = Some(0), |it| it.replay = None),
             (|it| it.again = Some((0, 0)), |it| it.again = None),
             (|it| it.retry_at = Some(0), |it| it.retry_at = None),
+            (|it| it.newer = Some(0), |it| it.newer = None),
             (|it| it.reload_at = Some(0), |it| it.reload_at = None),
             (|it| it.tail_at = Some(0), |it| it.tail_at = None),
             (|it| it.gap_due = Some(0), |it| it.gap_due = None),

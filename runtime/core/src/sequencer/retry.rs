@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::letters::{far_ahead_id, settling};
-use crate::event::Version;
 use crate::job::{Status, Trouble};
 use crate::letter::Cause;
 use crate::settings::Exhausted;
 use crate::turn::Failure;
+use crate::version::Decided;
 
 impl Sequencer {
     /// The event at `done` failed.
-    pub(super) fn failed(&mut self, index: u32, failure: Failure, version: Version) {
+    pub(super) fn failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         self.stats.failures += 1;
         self.stats.failures_by_kind[failure.kind as usize] += 1;
         let never_enough = fault!(self, RetryForEver);
@@ -40,26 +40,25 @@ impl Sequencer {
         }
     }
 
-    fn exhausted(&mut self, index: u32, failure: Failure, version: Version) {
+    fn exhausted(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         match self.settings.retry.on_exhausted {
             Exhausted::Skip => self.skip_failed(index, failure, version),
             Exhausted::Park | Exhausted::Wait => self.park(index, trouble(failure, version)),
         }
     }
 
-    fn skip_failed(&mut self, index: u32, failure: Failure, version: Version) {
+    fn skip_failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         let lane = &mut self.lanes[index];
         let held = lane.held.head().expect("it was just executed");
         let (ends, replayed) = (held.event.end(), held.replayed);
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
-        let version = Some(version);
-        let letter =
-            settling(&lane.key, sequence, Some(&event), cause, failure.message, version.clone());
+        let label = Some(Arc::clone(&version.version));
+        let letter = settling(&lane.key, sequence, Some(&event), cause, failure.message, label);
         let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
         let bytes = letter.memory();
-        let chunk = lane.chunk(version, &self.settings);
+        let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
@@ -122,12 +121,18 @@ impl Sequencer {
         }
     }
 
-    pub(super) fn version_changed(&mut self, version: Version) {
-        self.settings.version = Some(version);
+    pub(super) fn version_changed(&mut self, version: Option<Arc<Decided>>) {
+        if version.is_none() && fault!(self, RunWithoutVersion) {
+            return;
+        }
+        self.settings.version = version;
         for index in self.lanes.indices() {
+            self.lanes[index].compare_versions(&self.settings);
             self.retry_under_new_version(index);
             self.settle(index);
         }
+        // Nobody has looked for what is due while there was none.
+        self.due.soon(self.now);
     }
 
     /// A key parked by a failure of one version tries again under another.
@@ -137,19 +142,20 @@ impl Sequencer {
             return;
         }
         let Some(trouble) = &lane.job.trouble else { return };
-        let active = &self.settings.version;
-        if trouble.version.is_some() && active.is_some() && trouble.version != *active {
+        if let Some(active) = &self.settings.version
+            && trouble.version.as_ref().is_some_and(|failed| *failed != active.version)
+        {
             self.resume(index);
         }
     }
 }
 
-fn trouble(failure: Failure, version: Version) -> Trouble {
+fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
     Trouble {
         cause: failure.kind.cause(),
         error: failure.message,
         since: 0,
-        version: Some(version),
+        version: Some(Arc::clone(&version.version)),
     }
 }
 

@@ -4,6 +4,7 @@
 use super::Sequencer;
 use super::lane::{Lane, Mode};
 use super::lanes::List;
+use crate::settings::Settings;
 use crate::stats::LaneState;
 
 impl Sequencer {
@@ -85,7 +86,7 @@ impl Sequencer {
         self.memory = self.memory + own - lane.charged;
         lane.charged = own;
 
-        let class = class_of(lane);
+        let class = class_of(lane, &self.settings);
         self.stats.lanes_by_state[lane.class as usize] -= 1;
         self.stats.lanes_by_state[class as usize] += 1;
         lane.class = class;
@@ -106,7 +107,7 @@ impl Sequencer {
     }
 }
 
-fn class_of(lane: &Lane) -> LaneState {
+fn class_of(lane: &Lane, settings: &Settings) -> LaneState {
     match lane.mode {
         Mode::Loading => return LaneState::Loading,
         Mode::Foreign(_) => return LaneState::Waiting,
@@ -125,6 +126,8 @@ fn class_of(lane: &Lane) -> LaneState {
         LaneState::Parked
     } else if lane.rare.retry_at.is_some() {
         LaneState::Retrying
+    } else if lane.lacks_version(settings) && lane.has_next() {
+        LaneState::Version
     } else if lane.rare.gap.is_some() {
         LaneState::Waiting
     } else {

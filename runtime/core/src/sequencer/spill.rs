@@ -33,6 +33,7 @@ impl Sequencer {
         } else if lane.ended
             || lane.parked()
             || lane.rare.retry_at.is_some()
+            || lane.lacks_version(&self.settings)
             || !lane.rare.rest.spans(next)
             || lane.held.find(next).is_ok()
         {
@@ -159,7 +160,8 @@ impl Sequencer {
         if !(slow || lane.blocked()) || lane.rare.page.is_some() || lane.ended {
             return;
         }
-        let from = if slow || lane.parked() || lane.rare.retry_at.is_some() {
+        let stopped = lane.parked() || lane.rare.retry_at.is_some() || lane.rare.newer.is_some();
+        let from = if slow || stopped {
             lane.done + lane.running() as u64
         } else {
             let gap = lane.rare.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
@@ -180,8 +182,11 @@ impl Sequencer {
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
+    /// Not where the handler version is missing: then all keys wait, and the source keeps what there is
+    /// no room for.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
+            && self.settings.version.is_some()
             && !fault!(self, NeverSpill)
             && self.lanes.get(lane).is_some_and(|lane| {
                 lane.live() && !lane.spill_all && lane.can_spill(&self.settings)

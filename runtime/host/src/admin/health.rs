@@ -81,7 +81,12 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, P
                 (has, share) if has < share => {
                     format!("it has {has} of the {share} partitions that are its share")
                 }
-                _ => return Ok("ready\n"),
+                _ => match app.figures.handlers().and_then(|it| it.missing()) {
+                    Some(stream) => {
+                        format!("stream {stream} waits for a version of its handler; see the log")
+                    }
+                    None => return Ok("ready\n"),
+                },
             },
             Some(since) => format!("the store has not answered since {since:.0}; see the log"),
         },

@@ -122,8 +122,8 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
         let handlers = showing.figures.handlers();
         let rows = names.iter().map(|name| {
             let stream = showing.loaded.config.streams.get(name.as_str());
-            let handler = stream.and_then(|it| handlers.as_ref()?.active.get(&*it.handler));
-            view::stream(name, stream.zip(handler.map(|it| &**it)))
+            let chosen = handlers.as_ref().and_then(|it| it.chosen(name)).map(Into::into);
+            view::stream(name, stream.zip(chosen))
         });
         json!({ "streams": rows.collect::<Vec<_>>() }).to_string()
     })
@@ -228,12 +228,5 @@ pub(super) async fn scale(
 pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
     let not_yet = || Problem::unavailable("the handlers are not loaded: see /readyz");
     let handlers = app.figures.handlers().ok_or_else(not_yet)?;
-    let place = Arc::clone(&app.folder).acquire_owned().await;
-    let asking = Arc::clone(&app);
-    let looking = tokio::task::spawn_blocking(move || {
-        let seen = view::plugins(&asking.loaded, &handlers.engine, Some(&handlers.active));
-        drop(place);
-        seen
-    });
-    Ok(body(format!("{}\n", looking.await.map_err(bug)??).into()))
+    Ok(body(format!("{}\n", view::running_plugins(&app.loaded, &handlers)).into()))
 }

@@ -30,6 +30,8 @@ struct Snapshot {
     all: Stats,
     times: Times,
     handlers: Vec<(String, String, Histogram)>,
+    refused: BTreeMap<String, usize>,
+    generations: Vec<(String, u64)>,
     parked: BTreeMap<Arc<str>, u64>,
     wanted: BTreeMap<String, u64>,
 }
@@ -79,15 +81,14 @@ fn classic(open: &str) -> String {
 impl Snapshot {
     fn of(app: &App) -> Self {
         let handlers = app.figures.handlers();
-        let active = handlers.iter().flat_map(|handlers| handlers.active.iter());
-        let handlers =
-            active.map(|(name, it)| (name.clone(), it.version().to_string(), it.times()));
         let mut snapshot = Self {
             partitions: Vec::new(),
             streams: BTreeMap::new(),
             all: Stats::default(),
             times: Times::default(),
-            handlers: handlers.collect(),
+            handlers: handlers.as_ref().map(|it| it.times()).unwrap_or_default(),
+            refused: handlers.as_ref().map(|it| it.refused()).unwrap_or_default(),
+            generations: handlers.as_ref().map(|it| it.generations()).unwrap_or_default(),
             parked: app.parked.get(),
             wanted: app.wanted.get(),
         };

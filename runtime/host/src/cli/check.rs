@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Failure, FileArg};
 use crate::config::{StoreConfig, explain};
 use crate::run::{check_files, handlers};
-use crate::view::stream;
+use crate::view::{Executing, stream};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -31,22 +31,30 @@ impl CheckArgs {
         loaded.unsupported()?;
         check_files(&loaded)?;
         let handlers = handlers(&loaded)?;
+        if let Some(broken) = handlers.broken() {
+            // `run` does without it.
+            return Err(Failure::Config(broken.into()));
+        }
         let streams = loaded.config.streams.iter();
-        let streams = streams.map(|(name, it)| (name, it, &*handlers.active[&*it.handler]));
+        let streams = streams.map(|(name, it)| {
+            let found = handlers.offered(&it.handler);
+            (name, it, Executing { found, ..Executing::default() })
+        });
         let store = match &loaded.config.store {
             StoreConfig::Embedded(_) => None,
             StoreConfig::Redis(redis) => Some(redis.url.to_string()),
         };
         if self.json {
             let streams: Vec<_> =
-                streams.map(|(name, it, handler)| stream(name, Some((it, handler)))).collect();
+                streams.map(|(name, it, executing)| stream(name, Some((it, executing)))).collect();
             super::show::json(
                 &serde_json::json!({ "streams": streams, "not_asked": store }),
                 true,
             )?;
         } else {
-            for (stream, _, handler) in streams {
-                super::show::text(&format!("stream {stream}: handler {}\n", handler.version()))?;
+            for (stream, _, executing) in streams {
+                let version = executing.found.map(|it| it.version).unwrap_or_default();
+                super::show::text(&format!("stream {stream}: handler {version}\n"))?;
             }
             super::show::text(&format!("{} can be run\n", loaded.file.display()))?;
             if let Some(store) = store {

@@ -36,7 +36,7 @@ impl PluginsCommand {
             process.get(&["plugins"], &[])?
         } else {
             let loaded = args.look.load()?;
-            Row::of(&plugins(&loaded, &*engine(&loaded)?, None)?)
+            Row::of(&plugins(&loaded, &*engine(&loaded)?)?)
         };
         if args.json {
             show::row(&seen, true)?;

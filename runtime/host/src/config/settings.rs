@@ -1,7 +1,9 @@
 //! From the configuration to the settings of one partition's sequencer. What all partitions of
 //! the process share is divided here.
 
-use ordain_core::{GapSettings, RetrySettings, Settings, Version};
+use std::sync::Arc;
+
+use ordain_core::{Decided, GapSettings, RetrySettings, Settings};
 
 use super::{Config, Place, Replay, Sink, StoreConfig, Stream};
 
@@ -37,8 +39,8 @@ pub struct Share {
     pub of_process: usize,
     /// Threads that execute handlers.
     pub workers: usize,
-    /// The handler version that is active at the start.
-    pub version: Option<Version>,
+    /// What executes events at the start, if it is here.
+    pub version: Option<Arc<Decided>>,
     /// Seed of the jitter.
     pub seed: u64,
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ordain_core::{Job, Key, Settings, Status, Version};
+use ordain_core::{Job, Key, Status, Version};
 use tokio::sync::mpsc;
 
 use crate::store::{KeyFilter, Mark, Partition, Store, insist_on};
@@ -30,13 +30,12 @@ const PASSES: u32 = 16;
 pub(super) struct Parked(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl Parked {
-    /// Begins to look for them, if that is wanted.
+    /// Begins to look for them, if that is wanted of this version.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
-        settings: &Settings,
+        version: Option<Version>,
     ) -> Self {
-        let version = settings.version.clone().filter(|_| settings.retry.on_new_version);
         Self(version.map(|version| {
             let (pages, keys) = mpsc::channel(1);
             let (store, partition) = (Arc::clone(store), partition.clone());

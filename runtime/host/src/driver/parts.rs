@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::Progress;
 use crate::plugin::{Results, Turns};
+use crate::run::VersionFeed;
 use crate::sink::{Committed, Target};
 use crate::source::Source;
 use crate::store::{Claimed, Partition, Store};
@@ -30,6 +31,8 @@ pub struct Parts {
     pub settings: Settings,
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
+    /// What executes events, as that changes.
+    pub version: VersionFeed,
     /// Where turns are executed.
     pub turns: Turns,
     /// Where messages are published.

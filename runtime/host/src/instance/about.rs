@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::broker::Reach;
 use crate::config::Loaded;
-use crate::store::{InstanceId, Table};
+use crate::plugin::Digest;
+use crate::store::{InstanceId, Table, parse_digest};
 
 /// Partitions that a stream may have: no configuration allows others.
 const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
@@ -29,6 +30,10 @@ pub struct About {
     pub version: String,
     /// Streams that it runs, with the number of their partitions.
     pub streams: BTreeMap<String, u32>,
+    /// The handler versions that it could execute events of streams with, by stream: of each the highest
+    /// in its folder.
+    #[serde(deserialize_with = "lenient")]
+    pub offers: BTreeMap<String, Offer>,
     /// It takes every partition that is free and gives none away, as `run --once` does.
     pub alone: bool,
     /// It is ending, and takes no more.
@@ -39,6 +44,16 @@ pub struct About {
     /// Which process it is, where the system tells.
     #[serde(deserialize_with = "lenient")]
     pub process: Option<Process>,
+}
+
+/// A handler version in somebody's folder, which has been checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Its name.
+    pub version: String,
+    /// SHA-256 of its file, in hexadecimal digits.
+    #[serde(serialize_with = "write_digest", deserialize_with = "read_digest")]
+    pub digest: [u8; 32],
 }
 
 /// A process of a machine, told apart from all others that there ever were.
@@ -63,6 +78,7 @@ impl About {
             name: format!("{host}/{}", std::process::id()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             streams: streams.collect(),
+            offers: BTreeMap::new(),
             alone,
             leaving: false,
             broker: Reach::Reached,
@@ -97,6 +113,15 @@ impl About {
 /// A name as it may stand in a line of a log.
 fn shown(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(NAME).collect()
+}
+
+fn write_digest<S: Serializer>(digest: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&Digest(*digest))
+}
+
+fn read_digest<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
+    let text = String::deserialize(from)?;
+    parse_digest(&text).ok_or_else(|| D::Error::custom("no digest"))
 }
 
 /// What another version says in another way has the default.
@@ -163,6 +188,16 @@ mod tests {
         assert!(Process { started: this.started + 1, ..this.clone() }.has_ended());
         let elsewhere = Process { seen_from: "another machine".to_owned(), ..other };
         assert!(!elsewhere.has_ended(), "nobody can know");
+    }
+
+    #[test]
+    fn offers_are_read_as_they_were_written() {
+        let offer = Offer { version: "orders@2.0.0".into(), digest: [0xa5; 32] };
+        let offers = BTreeMap::from([("orders".to_owned(), offer)]);
+        let about = About { offers, ..About::default() };
+        let text = about.encode();
+        assert_eq!(About::decode(&text), about);
+        assert_eq!(About::decode(&text.replace("a5a5", "x5a5")), About::default());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Says that this instance runs, and learns who else does.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 
-use super::About;
 use super::tenure::{Tenure, Until};
+use super::{About, Offer};
 use crate::broker::Reach;
 use crate::store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
 use crate::told::Told;
@@ -29,6 +30,49 @@ pub struct Heart {
     until: watch::Receiver<Until>,
     tenures: Tenures,
     beating: JoinHandle<()>,
+}
+
+/// What a part of this process says to the other instances, and learns of them.
+#[derive(Clone)]
+pub struct Membership {
+    id: InstanceId,
+    about: watch::Sender<About>,
+    soon: Arc<Notify>,
+    table: watch::Receiver<News>,
+}
+
+impl Membership {
+    /// Says which handler versions are here, by stream.
+    pub fn offer(&self, offers: BTreeMap<String, Offer>) {
+        self.about.send_if_modified(|about| {
+            let is_new = about.offers != offers;
+            about.offers = offers;
+            is_new
+        });
+    }
+
+    /// Beats now: something has changed.
+    pub fn beat_soon(&self) {
+        self.soon.notify_one();
+    }
+
+    /// The newest table.
+    pub fn table(&mut self) -> Arc<Table> {
+        Arc::clone(&self.table.borrow_and_update().table)
+    }
+
+    /// Which instance this is.
+    pub fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// Waits until there is another table than at the last time.
+    pub async fn changed(&mut self) {
+        if self.table.changed().await.is_err() {
+            // The heart has stopped.
+            std::future::pending().await
+        }
+    }
 }
 
 /// The newest table, and when it was asked for.
@@ -96,6 +140,16 @@ impl Heart {
     /// Which instance this is.
     pub fn id(&self) -> InstanceId {
         self.id
+    }
+
+    /// For another part of this process.
+    pub fn membership(&self) -> Membership {
+        Membership {
+            id: self.id,
+            about: self.about.clone(),
+            soon: Arc::clone(&self.soon),
+            table: self.table.clone(),
+        }
     }
 
     /// Who is there and has what, as far as is known, and when that was asked for.

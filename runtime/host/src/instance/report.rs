@@ -28,8 +28,13 @@ pub struct Work {
 }
 
 /// What lanes do that stand still.
-pub const BLOCKED: [LaneState; 4] =
-    [LaneState::Waiting, LaneState::Retrying, LaneState::Parked, LaneState::Broken];
+pub const BLOCKED: [LaneState; 5] = [
+    LaneState::Waiting,
+    LaneState::Version,
+    LaneState::Retrying,
+    LaneState::Parked,
+    LaneState::Broken,
+];
 
 impl Work {
     /// What is to be done of a partition that is driven here.

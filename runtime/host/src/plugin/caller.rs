@@ -6,7 +6,7 @@ use ordain_core::{Turn, TurnDone};
 
 use super::engine::{Engine, Running};
 use super::instance::{Instance, block_on};
-use super::load::Handler;
+use super::load::{Active, Handler};
 use super::stream::StreamContext;
 use super::turn::{self, Setting};
 
@@ -22,7 +22,8 @@ pub struct Caller {
 impl Caller {
     /// Nothing is started yet: the first turn does that.
     pub fn new(engine: &Arc<Engine>, handler: Arc<Handler>, stream: StreamContext) -> Self {
-        let setting = Setting { engine: Arc::clone(engine), handler, stream: Arc::new(stream) };
+        let (engine_of, active) = (Arc::clone(engine), Active::first(handler));
+        let setting = Setting { engine: engine_of, active, stream: Arc::new(stream) };
         Self { setting: Arc::new(setting), instance: None, _running: engine.running() }
     }
 

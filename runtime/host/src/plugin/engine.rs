@@ -3,10 +3,11 @@
 
 mod ticker;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use wasmtime::component::Linker;
 use wasmtime::{
     Cache, CacheConfig, Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig,
@@ -67,6 +68,15 @@ pub struct Engine {
     linker: Linker<Guest>,
     settings: Settings,
     ticker: Ticker,
+    /// Where compiled handlers are kept.
+    cache: Option<CacheDir>,
+}
+
+/// A folder that this process can write to.
+enum CacheDir {
+    Kept(PathBuf),
+    /// It goes with this process.
+    Own(TempDir),
 }
 
 /// The engine cannot be made.
@@ -77,17 +87,24 @@ pub struct EngineError(String);
 impl Engine {
     /// Makes an engine, with a pool of instances where the system has the address space for it.
     pub fn new(settings: Settings) -> Result<Arc<Self>, EngineError> {
-        let wasm = make(&settings).map_err(|error| EngineError(format!("{error:#}")))?;
+        let cache = settings.cache.as_deref().and_then(cache_dir);
+        let path = cache.as_ref().map(CacheDir::path);
+        let wasm = make(&settings, path).map_err(|error| EngineError(format!("{error:#}")))?;
         let mut linker = Linker::new(&wasm);
         guest::link(&mut linker).map_err(|error| EngineError(format!("{error:#}")))?;
         let ticker = Ticker::start(wasm.clone())
             .map_err(|error| EngineError(format!("its clock has no thread: {error}")))?;
-        Ok(Arc::new(Self { wasm, linker, settings, ticker }))
+        Ok(Arc::new(Self { wasm, linker, settings, ticker, cache }))
     }
 
     /// The settings it was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Where compiled handlers are kept.
+    pub(super) fn cache(&self) -> Option<&Path> {
+        self.cache.as_ref().map(CacheDir::path)
     }
 
     pub(super) fn wasm(&self) -> &wasmtime::Engine {
@@ -112,14 +129,14 @@ impl Engine {
     }
 }
 
-fn make(settings: &Settings) -> wasmtime::Result<wasmtime::Engine> {
+fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
     let mut config = Config::new();
     config
         .epoch_interruption(true)
         .max_wasm_stack(GUEST_STACK)
         .async_stack_size(GUEST_STACK + HOST_STACK)
         .memory_init_cow(true)
-        .cache(settings.cache.as_deref().and_then(open_cache));
+        .cache(cache.and_then(open_cache));
     let mut pooled = config.clone();
     pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
@@ -151,12 +168,39 @@ fn pool(workers: usize) -> PoolingAllocationConfig {
     pool
 }
 
+impl CacheDir {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Own(dir) => dir.path(),
+        }
+    }
+}
+
+/// The folder of the settings, or one of its own where that cannot be written to.
+fn cache_dir(dir: &Path) -> Option<CacheDir> {
+    let kept = std::path::absolute(dir).and_then(|dir| {
+        std::fs::create_dir_all(&dir)?;
+        tempfile::tempfile_in(&dir)?;
+        Ok(dir)
+    });
+    let error = match kept {
+        Ok(dir) => return Some(CacheDir::Kept(dir)),
+        Err(error) => error,
+    };
+    tracing::warn!(
+        "compiled handlers are not kept in {}, so that each start compiles them: {error}",
+        dir.display()
+    );
+    TempDir::with_prefix("ordain-").map(CacheDir::Own).ok()
+}
+
 /// Compiled code is kept under a digest of the component, the engine's settings and its version.
 /// A cache that cannot be used costs time at the start and nothing else.
 fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
-        config.with_directory(std::path::absolute(dir)?);
+        config.with_directory(dir);
         Cache::new(config)
     };
     open()

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ordain_core::Version;
 
@@ -20,6 +21,34 @@ pub struct Folder {
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
     /// `.wasm` files whose names do not say what they are, in order of their names.
     pub refused: Vec<RefusedFile>,
+    /// By which changes of the files of `handlers` show.
+    pub stamps: BTreeMap<PathBuf, Stamp>,
+}
+
+/// By which a file's changes show, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    size: u64,
+    modified: Option<SystemTime>,
+    /// Of another file that was moved into its place.
+    inode: u64,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        // What cannot be read is found out where it is loaded.
+        let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
+        #[cfg(unix)]
+        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let inode = 0;
+        Self { size: metadata.len(), modified: metadata.modified().ok(), inode }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_test(content: &str) -> Self {
+        Self { inode: ordain_core::digest(content.as_bytes()), ..Self::default() }
+    }
 }
 
 /// One version of a handler.
@@ -51,17 +80,22 @@ impl Folder {
             let path = entry?.path();
             match HandlerFile::from_path(&path) {
                 Some(Ok(file)) => {
+                    folder.stamps.insert(path.clone(), Stamp::of(&path));
                     folder.handlers.entry(file.name.clone()).or_default().push(file);
                 }
                 Some(Err(reason)) => folder.refused.push(RefusedFile { path, reason }),
                 None => {}
             }
         }
-        for versions in folder.handlers.values_mut() {
+        folder.sort();
+        Ok(folder)
+    }
+
+    pub(super) fn sort(&mut self) {
+        for versions in self.handlers.values_mut() {
             versions.sort_by(|a, b| a.semver.cmp(&b.semver));
         }
-        folder.refused.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(folder)
+        self.refused.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
     /// The active version of a handler: the highest.

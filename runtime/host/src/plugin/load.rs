@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ordain_core::Version;
+use ordain_core::{Decided, Version};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 
+use super::compile::{Manner, be_polite, compile_beside};
 use super::engine::Engine;
 use super::folder::HandlerFile;
 use super::guest::{Guest, LOGGING};
@@ -52,6 +53,23 @@ pub struct Handler {
     pre: InstancePre<Guest>,
     handle: ComponentExportIndex,
     times: Mutex<Histogram>,
+}
+
+/// What executes the events of a stream.
+#[derive(Debug, Clone)]
+pub struct Active {
+    /// The version.
+    pub handler: Arc<Handler>,
+    /// Under what it was decided on.
+    pub decided: Arc<Decided>,
+}
+
+impl Active {
+    /// What nobody else has decided on: the first of its stream.
+    pub fn first(handler: Arc<Handler>) -> Arc<Self> {
+        let (version, digest) = (handler.version().clone(), handler.digest().0);
+        Arc::new(Self { handler, decided: Arc::new(Decided { generation: 1, version, digest }) })
+    }
 }
 
 /// SHA-256 of a handler's file.
@@ -109,7 +127,8 @@ impl Handler {
         measured.clear();
     }
 
-    pub(super) fn id(&self) -> u64 {
+    /// Tells it apart from all others of this process.
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
@@ -132,15 +151,43 @@ impl Engine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
     /// some seconds for large components: not to be called where that holds something up.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-        self.try_load(file).map_err(|reason| LoadError { path: file.path.clone(), reason })
+        let load = || self.make(file, &read(&file.path)?);
+        load().map_err(|reason| LoadError { path: file.path.clone(), reason })
     }
 
-    fn try_load(&self, file: &HandlerFile) -> Result<Arc<Handler>, String> {
+    /// The same, where a process of its own compiles: of the program `ordain`, which this must be.
+    pub fn load_beside(
+        &self,
+        file: &HandlerFile,
+        manner: Manner,
+    ) -> Result<Arc<Handler>, LoadError> {
+        let load = || {
+            let bytes = read(&file.path)?;
+            check_header(&bytes)?;
+            if let Some(cache) = self.cache() {
+                compile_beside(&bytes, cache, manner)?;
+            }
+            self.make(file, &bytes)
+        };
+        load().map_err(|reason| LoadError { path: file.path.clone(), reason })
+    }
+
+    /// The same beside running handlers, on a thread that has nothing else to do from now on.
+    pub fn load_politely(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
+        be_polite();
+        self.load_beside(file, Manner::Polite)
+    }
+
+    /// Compiles a component, if it has not been.
+    pub(super) fn compile(&self, bytes: &[u8]) -> Result<Component, String> {
+        Component::from_binary(self.wasm(), bytes)
+            .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
+    }
+
+    fn make(&self, file: &HandlerFile, bytes: &[u8]) -> Result<Arc<Handler>, String> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let bytes = read(&file.path)?;
-        check_header(&bytes)?;
-        let component = Component::from_binary(self.wasm(), &bytes)
-            .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))?;
+        check_header(bytes)?;
+        let component = self.compile(bytes)?;
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
@@ -150,7 +197,7 @@ impl Engine {
             .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
-        let digest = Digest(sha2::Sha256::digest(&bytes).into());
+        let digest = Digest(sha2::Sha256::digest(bytes).into());
         let handler = Arc::new(Handler {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             version: file.version(digest),

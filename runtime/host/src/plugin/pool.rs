@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use ordain_core::{Turn, TurnDone};
 
 use super::engine::Engine;
-use super::load::Handler;
+use super::load::Active;
 use super::stream::StreamContext;
 use queue::{Attachment, Queues};
 use worker::Worker;
@@ -78,9 +78,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A queue of its own for one source of turns.
-    pub fn attach(&self, stream: StreamContext, handler: Arc<Handler>, done: Done) -> Turns {
-        let attachment = Attachment::new(stream, handler, done);
+    /// A queue of its own for one source of turns, which wait as long as nothing is active.
+    pub fn attach(&self, stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Turns {
+        let attachment = Attachment::new(stream, active, done);
         Turns { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
     }
 }
@@ -135,14 +135,14 @@ impl Turns {
 
     /// Lets another version execute the turns that are submitted from now on, and those that no
     /// worker has taken yet. Idle instances of the old one end as soon as nobody holds it.
-    pub fn replace(&self, handler: Arc<Handler>) {
-        self.attachment.replace(handler);
+    pub fn replace(&self, active: Option<Arc<Active>>) {
+        self.attachment.replace(active);
         self.queues.retire();
     }
 
-    /// The version that executes turns now.
-    pub fn handler(&self) -> Arc<Handler> {
-        self.attachment.handler()
+    /// What executes turns now.
+    pub fn active(&self) -> Option<Arc<Active>> {
+        self.attachment.active()
     }
 }
 

@@ -8,7 +8,7 @@ use ordain_core::{Change, Event, Failure, Message, Turn, TurnDone, Verdict};
 use super::engine::Engine;
 use super::guest::{EventName, TurnName};
 use super::instance::Instance;
-use super::load::Handler;
+use super::load::Active;
 use super::outcome::{self, Settled};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;
@@ -16,7 +16,7 @@ use super::stream::StreamContext;
 /// What turns that are taken together have in common.
 pub(super) struct Setting {
     pub(super) engine: Arc<Engine>,
-    pub(super) handler: Arc<Handler>,
+    pub(super) active: Arc<Active>,
     pub(super) stream: Arc<StreamContext>,
 }
 
@@ -34,9 +34,9 @@ pub(super) async fn run(
     turn: Turn,
     mut instance: Option<Instance>,
 ) -> Ended {
-    let version = setting.handler.version().clone();
+    let version = Arc::clone(&setting.active.decided);
     let name = Arc::new(TurnName {
-        version: version.clone(),
+        version: version.version.clone(),
         stream: Arc::clone(&setting.stream),
         key: turn.key,
     });
@@ -88,11 +88,11 @@ async fn execute(
     event: &Event,
     state: Option<&Bytes>,
 ) -> Result<Settled, Failure> {
-    let Setting { engine, handler, stream } = setting;
+    let Setting { engine, active, stream } = setting;
     let settings = engine.settings();
     let mut instance = match slot.take() {
         Some(instance) => instance,
-        None => Instance::start(engine, handler, name, event).await?,
+        None => Instance::start(engine, &active.handler, name, event).await?,
     };
     let reply = instance.call(name, event, state.map(AsRef::as_ref), &settings.limits).await?;
     let settled = outcome::accept(reply, event, stream, &settings.limits)?;

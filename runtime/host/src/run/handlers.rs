@@ -1,25 +1,267 @@
-//! The handlers of a configuration: found, compiled, and checked before anything is opened.
+//! The handlers of a configuration: found, compiled, and checked before anything is opened; and which of
+//! them execute the events of which stream while it runs. `versions` changes that.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ordain_core::Decided;
+use tokio::sync::{Notify, watch};
+
 use crate::config::{Instance, Loaded};
-use crate::plugin::{Engine, Folder, Handler, HandlerFile, InstancePolicy, Limits, Settings};
+use crate::histogram::Histogram;
+use crate::instance::Offer;
+use crate::plugin::{
+    Active, Catalog, Engine, Folder, Found, Handler, HandlerFile, InstancePolicy, Limits,
+    LoadError, Manner, Settings,
+};
 use crate::text::clean;
 
 use super::RunError;
 
 /// Loading that takes longer is told.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
+/// Versions that execute nothing any more and whose times are still shown: until each has been seen by
+/// whoever reads metrics once a minute, where they change every few seconds.
+const FORMER: usize = 16;
 
-/// The engine and the active version of each handler that some stream names.
+/// The engine, what is known of the folder, and what executes the events of each stream.
 pub struct Handlers {
     /// What runs them.
     pub engine: Arc<Engine>,
-    /// By name.
-    pub active: BTreeMap<String, Arc<Handler>>,
+    shelf: Mutex<Shelf>,
+    streams: BTreeMap<Arc<str>, Running>,
+    /// Somebody needs a newer decision than is known.
+    pub(super) needed: Notify,
+}
+
+#[derive(Default)]
+struct Shelf {
+    catalog: Catalog,
+    /// Those that are offered, or execute events.
+    compiled: Vec<Arc<Handler>>,
+    /// Times of those that did.
+    former: Vec<(String, String, Histogram)>,
+}
+
+/// What executes the events of a stream.
+struct Running {
+    handler: String,
+    chosen: watch::Sender<Chosen>,
+    needs: watch::Sender<u64>,
+}
+
+/// What executes the events of a stream, or why nothing does.
+pub type Chosen = Result<Arc<Active>, Missing>;
+
+/// That nothing here may execute the events of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What was decided on, if anything was.
+    pub decided: Option<Arc<Decided>>,
+    /// Why it is not here, and what to do.
+    pub reason: String,
+}
+
+/// What a partition's driver learns of it, and asks for.
+pub struct VersionFeed {
+    chosen: watch::Receiver<Chosen>,
+    needs: watch::Sender<u64>,
+    handlers: Arc<Handlers>,
+}
+
+impl VersionFeed {
+    /// What executes events now.
+    pub fn active(&mut self) -> Option<Arc<Active>> {
+        self.chosen.borrow_and_update().as_ref().ok().map(Arc::clone)
+    }
+
+    /// Waits until that is something else than at the last time.
+    pub async fn changed(&mut self) -> Option<Arc<Active>> {
+        if self.chosen.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        self.active()
+    }
+
+    /// Says that a job was executed under this decision.
+    pub fn needs(&self, generation: u64) {
+        let is_new = self.needs.send_if_modified(|needs| {
+            let is_new = *needs < generation;
+            *needs = generation.max(*needs);
+            is_new
+        });
+        if is_new {
+            self.handlers.needed.notify_one();
+        }
+    }
+}
+
+impl Handlers {
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the folder.
+    pub(super) fn with_catalog<T>(&self, look: impl FnOnce(&mut Catalog) -> T) -> T {
+        look(&mut self.shelf().catalog)
+    }
+
+    /// For a driver.
+    pub(super) fn feed(self: &Arc<Self>, stream: &str) -> Option<VersionFeed> {
+        let Running { chosen, needs, .. } = self.streams.get(stream)?;
+        let (chosen, needs) = (chosen.subscribe(), needs.clone());
+        Some(VersionFeed { chosen, needs, handlers: Arc::clone(self) })
+    }
+
+    /// The generation that a job of a stream was executed under, as far as any was loaded.
+    pub(super) fn needs(&self, stream: &str) -> u64 {
+        self.streams.get(stream).map_or(0, |it| *it.needs.borrow())
+    }
+
+    /// The streams, each with the name of its handler.
+    pub(super) fn streams(&self) -> impl Iterator<Item = (&Arc<str>, &str)> {
+        self.streams.iter().map(|(stream, running)| (stream, &*running.handler))
+    }
+
+    /// What executes the events of a stream; `None` for one that is not configured.
+    pub fn chosen(&self, stream: &str) -> Option<Chosen> {
+        self.streams.get(stream).map(|it| it.chosen.borrow().clone())
+    }
+
+    /// Lets something else execute the events of a stream. Tells whether that is news.
+    pub(super) fn choose(&self, stream: &str, new: Chosen) -> bool {
+        let Some(running) = self.streams.get(stream) else { return false };
+        let is_new = running.chosen.send_if_modified(|chosen| {
+            let same = match (&*chosen, &new) {
+                (Ok(one), Ok(other)) => one.decided == other.decided,
+                (Err(one), Err(other)) => one == other,
+                _ => false,
+            };
+            if !same {
+                *chosen = new;
+            }
+            !same
+        });
+        if is_new {
+            self.let_go();
+        }
+        is_new
+    }
+
+    /// What is in the folder.
+    pub fn folder(&self) -> Folder {
+        self.shelf().catalog.folder().clone()
+    }
+
+    /// What was found in a file, if somebody has looked, and whether that is offered.
+    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Found, String>>, bool) {
+        let shelf = self.shelf();
+        let found = shelf.catalog.found(&file.path).cloned();
+        let offered = shelf.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
+        let is_offered =
+            offered.is_some_and(|it| found.as_ref().is_some_and(|f| f.as_ref() == Ok(&it.found)));
+        (found, is_offered)
+    }
+
+    /// What is offered of a handler.
+    pub fn offered(&self, name: &str) -> Option<Found> {
+        self.shelf().catalog.offered(name).map(|it| it.found.clone())
+    }
+
+    /// How many files cannot be used, by the handler that their names give.
+    pub fn refused(&self) -> BTreeMap<String, usize> {
+        let shelf = self.shelf();
+        let refused = shelf.catalog.refused();
+        refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// A stream whose events nothing here may execute.
+    pub fn missing(&self) -> Option<Arc<str>> {
+        let missing = self.streams.iter().find(|(_, it)| it.chosen.borrow().is_err());
+        missing.map(|(stream, _)| Arc::clone(stream))
+    }
+
+    /// A file of a handler that some stream names, and that cannot be used.
+    pub fn broken(&self) -> Option<LoadError> {
+        let shelf = self.shelf();
+        let handlers = &shelf.catalog.folder().handlers;
+        let of_used = self.streams.values().filter_map(|it| handlers.get(&it.handler)).flatten();
+        let mut broken = of_used.filter_map(|file| {
+            let reason = shelf.catalog.found(&file.path)?.as_ref().err()?;
+            Some(LoadError { path: file.path.clone(), reason: reason.clone() })
+        });
+        broken.next()
+    }
+
+    /// Under which decision the events of each stream are executed.
+    pub fn generations(&self) -> Vec<(String, u64)> {
+        let of = |(stream, running): (&Arc<str>, &Running)| {
+            let generation = running.chosen.borrow().as_ref().ok()?.decided.generation;
+            Some((stream.to_string(), generation))
+        };
+        self.streams.iter().filter_map(of).collect()
+    }
+
+    /// The compiled handler of a version, if it is here.
+    pub(super) fn compiled(&self, version: &str, digest: &[u8; 32]) -> Option<Arc<Handler>> {
+        let is_it = |it: &&Arc<Handler>| **it.version() == *version && it.digest().0 == *digest;
+        self.shelf().compiled.iter().find(is_it).cloned()
+    }
+
+    /// Keeps a handler that is offered now.
+    pub(super) fn keep(&self, handler: Arc<Handler>) {
+        self.shelf().compiled.push(handler);
+        self.let_go();
+    }
+
+    /// Lets go of what is neither offered nor executes events.
+    fn let_go(&self) {
+        let active: Vec<u64> = self.active().map(|it| it.handler.id()).collect();
+        let mut shelf = self.shelf();
+        let Shelf { catalog, compiled, former } = &mut *shelf;
+        let (stay, go) = std::mem::take(compiled).into_iter().partition(|it| {
+            let offered = catalog.offered(&it.file().name);
+            active.contains(&it.id())
+                || offered.is_some_and(|offered| offered.found.digest == it.digest())
+        });
+        *compiled = stay;
+        let go: Vec<Arc<Handler>> = go;
+        for gone in go {
+            former.push((gone.file().name.clone(), gone.version().to_string(), gone.times()));
+        }
+        let beyond = former.len().saturating_sub(FORMER);
+        former.drain(..beyond);
+    }
+
+    fn active(&self) -> impl Iterator<Item = Arc<Active>> {
+        self.streams.values().filter_map(|it| it.chosen.borrow().as_ref().ok().cloned())
+    }
+
+    /// What is offered for each stream.
+    pub(super) fn offers(&self) -> BTreeMap<String, Offer> {
+        let shelf = self.shelf();
+        let offers = self.streams.iter().filter_map(|(stream, running)| {
+            let Found { version, digest } = &shelf.catalog.offered(&running.handler)?.found;
+            Some((stream.to_string(), Offer { version: version.to_string(), digest: digest.0 }))
+        });
+        offers.collect()
+    }
+
+    /// How long each version took for events, by handler and version: those that are here, and those
+    /// that were.
+    pub fn times(&self) -> Vec<(String, String, Histogram)> {
+        let shelf = self.shelf();
+        let mut times = shelf.former.clone();
+        for handler in &shelf.compiled {
+            let (name, version) = (&handler.file().name, handler.version().to_string());
+            match times.iter_mut().find(|it| (&it.0, &it.1) == (name, &version)) {
+                Some((.., sum)) => sum.merge(&handler.times()),
+                None => times.push((name.clone(), version, handler.times())),
+            }
+        }
+        times
+    }
 }
 
 /// Looks into the folder of handlers.
@@ -40,7 +282,7 @@ pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, RunError> {
     Ok(Engine::new(settings(loaded))?)
 }
 
-/// Finds and compiles what the streams name.
+/// Finds and compiles what the streams name: of each handler the highest version that can be loaded.
 pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
     let folder = folder(loaded)?;
     for refused in &folder.refused {
@@ -48,11 +290,16 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
         tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
     }
     let engine = engine(loaded)?;
-    let mut active = BTreeMap::new();
+    let names = loaded.config.streams.values().map(|it| it.handler.to_string());
+    let mut shelf = Shelf { catalog: Catalog::new(names), ..Shelf::default() };
+    shelf.catalog.look(folder, Instant::now());
+    let mut streams = BTreeMap::new();
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
-        let Some(file) = folder.active(&handler) else {
-            let known: Vec<&str> = folder.handlers.keys().map(String::as_str).collect();
+        shelf.load_first(&engine, &handler)?;
+        if shelf.catalog.offered(&handler).is_none() {
+            let known: Vec<&str> =
+                shelf.catalog.folder().handlers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
             return Err(RunError::Config(loaded.error(
                 &format!("streams.{name}.handler"),
@@ -61,30 +308,72 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
                     loaded.config.plugins.dir.display()
                 ),
             )));
-        };
-        if let Entry::Vacant(place) = active.entry(handler) {
-            let handler = place.insert(load(&engine, file)?);
-            if handler.migrates() {
-                tracing::warn!(
-                    handler = &**handler.version(),
-                    "exports `migrate`, which this build does not call yet: `handle` must read \
-                     the states of older versions"
+        }
+        let reason = "nothing is decided yet".to_owned();
+        let chosen = watch::Sender::new(Err(Missing { decided: None, reason }));
+        let running = Running { handler, chosen, needs: watch::Sender::new(0) };
+        streams.insert(name.shared(), running);
+    }
+    Ok(Handlers { engine, shelf: Mutex::new(shelf), streams, needed: Notify::new() })
+}
+
+impl Shelf {
+    /// Loads the highest version of a handler that can be. Where none can be, the error is the highest
+    /// one's.
+    fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
+        let mut first = None;
+        while let Some(file) = self.catalog.candidate(name).cloned() {
+            let stamp = self.catalog.folder().stamps[&file.path];
+            let found = load(engine, &file);
+            self.catalog.loaded(
+                &file,
+                stamp,
+                found.as_ref().map(found_in).map_err(|it| it.reason.clone()),
+            );
+            match found {
+                Ok(handler) => self.compiled.push(handler),
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        match (first, self.catalog.offered(name)) {
+            (None, _) => Ok(()),
+            (Some(error), None) => Err(error),
+            (Some(error), Some(offered)) => {
+                tracing::error!(
+                    path = %clean(&error.path.display().to_string()),
+                    reason = %clean(&error.reason),
+                    instead = &*offered.found.version,
+                    "a handler cannot be used, and a lower version is"
                 );
+                Ok(())
             }
         }
     }
-    Ok(Handlers { engine, active })
+}
+
+/// What is in a handler's file.
+pub(super) fn found_in(handler: &Arc<Handler>) -> Found {
+    Found { version: handler.version().clone(), digest: handler.digest() }
 }
 
 /// Loads a handler. A first compilation takes some seconds, which is told: a later start finds the
 /// result beside the handlers.
-fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, RunError> {
+fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
     let began = Instant::now();
-    let handler = engine.load(file)?;
+    let handler = engine.load_beside(file, Manner::Fast)?;
     let took = began.elapsed();
     if took > WORTH_TELLING {
         tracing::info!(handler = &**handler.version(), ?took, "compiled");
+    }
+    if handler.migrates() {
+        tracing::warn!(
+            handler = &**handler.version(),
+            "exports `migrate`, which this build does not call yet: `handle` must read the states of \
+             older versions"
+        );
     }
     Ok(handler)
 }

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::Input;
+use ordain_core::{Decided, Input};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -33,7 +33,7 @@ pub(super) struct Starting<'a> {
     pub(super) once: bool,
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) pool: &'a Pool,
-    pub(super) handlers: &'a Handlers,
+    pub(super) handlers: &'a Arc<Handlers>,
     /// The files of events, by stream, until their sources are started for the first time.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
@@ -52,12 +52,7 @@ pub(super) fn unpublished(config: &Config) -> usize {
     settings.sum::<usize>().max(1)
 }
 
-fn share(
-    config: &Config,
-    stream: &Stream,
-    partition: u32,
-    version: Option<ordain_core::Version>,
-) -> Share {
+fn share(config: &Config, stream: &Stream, partition: u32, version: Option<Arc<Decided>>) -> Share {
     Share {
         partition,
         of_stream: stream.source.partitions() as usize,
@@ -138,8 +133,7 @@ impl Starting<'_> {
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);
         };
-        let parts = self.parts(name, stream, claimed, target, inbox, left_over, progress).await?;
-        Ok(Some(parts))
+        self.parts(name, stream, claimed, target, inbox, left_over, progress).await
     }
 
     /// Publishes what an earlier owner committed and did not publish, before anything new of the same
@@ -202,10 +196,11 @@ impl Starting<'_> {
         inbox: mpsc::Receiver<Note>,
         left_over: Vec<Input>,
         progress: &Arc<Progress>,
-    ) -> Result<Parts, RunError> {
+    ) -> Result<Option<Parts>, RunError> {
         let config = &self.loaded.config;
-        let handler = Arc::clone(&self.handlers.active[&*stream.handler]);
-        let version = Some(handler.version().clone());
+        let Some(mut version) = self.handlers.feed(name) else { return Ok(None) };
+        let active = version.active();
+        let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
         let (done, partition) = (target.inbox.clone(), target.partition.clone());
         let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
         for (sink, config) in &config.sinks {
@@ -215,16 +210,17 @@ impl Starting<'_> {
         }
         let turns = self.pool.attach(
             context,
-            handler,
+            active,
             // A worker's thread; the driver always takes what is there, so this waits shortly.
             // If the driver is gone, nobody needs it.
             Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
         );
-        let settings = config.settings(stream, &share(config, stream, partition.number, version));
+        let settings = config.settings(stream, &share(config, stream, partition.number, decided));
         let (source, checkpoint) =
             self.source(name, stream, &settings, progress, &target.tenure).await?;
-        Ok(Parts {
+        Ok(Some(Parts {
             settings,
+            version,
             partition,
             claimed,
             store: Arc::clone(self.store),
@@ -237,6 +233,6 @@ impl Starting<'_> {
             checkpoint,
             once: self.once,
             progress: Arc::clone(progress),
-        })
+        }))
     }
 }

@@ -19,9 +19,9 @@ pub use fence::{
     decode_fence, encode_fence, refused,
 };
 pub use job::{
-    INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT, SINCE_AT,
-    TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job, encode_taken_id,
-    take_over,
+    GENERATION_AT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT,
+    SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job,
+    encode_taken_id, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
 pub use outbox::{

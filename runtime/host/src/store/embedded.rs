@@ -131,7 +131,7 @@ impl Embedded {
             .spawn(move || writer.run(requests))
             .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
         let reads = Semaphore::new(READS);
-        let registry = Registry::default();
+        let registry = Registry::new(read::marks(&shared, leases::DECIDED)?.into_iter());
         Ok(Self { shared, reads, registry, requests: Some(sender), thread: Some(thread) })
     }
 

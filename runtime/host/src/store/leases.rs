@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ordain_core::Decided;
 
 use super::{Partition, StoreError};
 
@@ -82,6 +84,8 @@ pub struct Table {
     pub members: BTreeMap<InstanceId, Member>,
     /// The last lease of each partition that was ever leased.
     pub leases: BTreeMap<Partition, Lease>,
+    /// Which version of its handler executes the events of a stream, by the stream.
+    pub versions: BTreeMap<Arc<str>, Arc<Decided>>,
 }
 
 impl Table {
@@ -148,6 +152,15 @@ pub trait Leases: Send + Sync + 'static {
     /// Forgets an instance and gives all that it has back.
     async fn forget(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// All instances and leases.
+    /// Decides which version of its handler executes the events of a stream, unless something was
+    /// decided since this generation (0: nothing ever). Tells whether it is so now.
+    async fn decide(
+        &self,
+        stream: &str,
+        before: u64,
+        decided: &Decided,
+    ) -> Result<bool, StoreError>;
+
+    /// All instances, leases and decisions.
     async fn table(&self) -> Result<Table, StoreError>;
 }

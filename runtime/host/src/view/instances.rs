@@ -22,6 +22,8 @@ pub struct Instance {
     state: Option<&'static str>,
     /// Without another sign of life it is forgotten after so long; never where there is one process.
     expires_in_ms: Option<u64>,
+    /// The handler version that it has for each stream.
+    offers: BTreeMap<String, String>,
     /// How many partitions it has.
     owns: usize,
     partitions: Vec<Value>,
@@ -117,12 +119,15 @@ impl<'a> Instances<'a> {
                 _ => "runs",
             };
             let lasts = self.table.members[id].lasts;
+            let offers = about.offers.iter();
+            let offers = offers.map(|(stream, it)| (stream.clone(), it.version.clone()));
             rows.push(Instance {
                 id: Some(id.to_string()),
                 name: Some(about.name.clone()),
                 version: Some(about.version.clone()),
                 state: Some(state),
                 expires_in_ms: lasts.map(|it| it.as_millis() as u64),
+                offers: offers.collect(),
                 owns: partitions.len(),
                 partitions,
             });
@@ -130,7 +135,10 @@ impl<'a> Instances<'a> {
         if let Some(partitions) = owned.remove(&None) {
             let owns = partitions.len();
             let (id, name, version, state, expires_in_ms) = (None, None, None, None, None);
-            rows.push(Instance { id, name, version, state, expires_in_ms, owns, partitions });
+            let offers = BTreeMap::new();
+            let row =
+                Instance { id, name, version, state, expires_in_ms, offers, owns, partitions };
+            rows.push(row);
         }
         rows
     }

@@ -2,51 +2,83 @@
 //! there.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::config::Loaded;
-use crate::plugin::{Digest, Engine, Handler, HandlerFile, LoadError};
-use crate::run::{RunError, folder};
+use crate::plugin::{Engine, Folder, Found, HandlerFile, Manner};
+use crate::run::{Chosen, Handlers, RunError, folder};
 
-/// The handlers in the folder as a start would find them now, and which of them a process runs, if
-/// one is asked: it goes on with what it has loaded, whatever becomes of the file. Each is loaded for
-/// that, since what is no handler would be found out by the next start: it may take seconds.
-pub fn plugins(
-    loaded: &Loaded,
-    engine: &Engine,
-    running: Option<&BTreeMap<String, Arc<Handler>>>,
-) -> Result<Value, RunError> {
+/// What is known of a file; `None` where nobody has looked into it yet.
+type Look = Option<Result<Found, String>>;
+
+/// The handlers in the folder as a start would find them now. Each is loaded for that: it may take
+/// seconds.
+pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
     let folder = folder(loaded)?;
+    let look = |file: &HandlerFile| -> Look {
+        let handler = engine.load_beside(file, Manner::Fast);
+        let found = |it: std::sync::Arc<crate::plugin::Handler>| Found {
+            version: it.version().clone(),
+            digest: it.digest(),
+        };
+        Some(handler.map(found).map_err(|error| error.reason))
+    };
+    let mut handlers = Vec::new();
+    for (name, versions) in &folder.handlers {
+        let looks: Vec<(&HandlerFile, Look)> = versions.iter().map(|it| (it, look(it))).collect();
+        let streams = streams_of(loaded, name);
+        let active = looks.iter().rposition(|(_, look)| matches!(look, Some(Ok(_))));
+        for (at, (file, look)) in looks.iter().enumerate() {
+            handlers.push(row(file, look.as_ref(), Some(at) == active, &streams, &Value::Null));
+        }
+    }
+    Ok(json!({ "handlers": handlers, "refused": refused(&folder) }))
+}
+
+/// The handlers in the folder as a process has found them, and which of them it runs: it goes on with
+/// what it has loaded, whatever becomes of the file.
+pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Value {
+    let folder = running.folder();
+    let mut executing: BTreeMap<String, (Found, String, Vec<String>)> = BTreeMap::new();
+    for stream in loaded.config.streams.keys() {
+        if let Some(Chosen::Ok(active)) = running.chosen(stream) {
+            let (handler, decided) = (&active.handler, &active.decided);
+            let found = Found { version: decided.version.clone(), digest: handler.digest() };
+            let path = handler.file().path.to_string_lossy().into_owned();
+            let of = executing.entry(handler.digest().to_string());
+            of.or_insert((found, path, Vec::new())).2.push(stream.to_string());
+        }
+    }
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
         let streams = streams_of(loaded, name);
-        let running = running.map(|running| running.get(name));
-        let mut is_there = false;
         for file in versions {
-            let found = engine.load(file);
-            let is_highest = folder.active(name) == Some(file);
-            let mut row = handler(file, &found, is_highest, &streams);
-            if let Some(running) = running {
-                let runs = running.is_some_and(|it| is_of(it, &found, file));
-                is_there |= runs;
-                row["running"] = if runs { json!(streams) } else { json!([]) };
-            }
-            handlers.push(row);
-        }
-        handlers.extend(running.flatten().filter(|_| !is_there).map(|it| gone(it, &streams)));
-    }
-    for (name, handler) in running.into_iter().flatten() {
-        if !folder.handlers.contains_key(name) {
-            handlers.push(gone(handler, &streams_of(loaded, name)));
+            let (look, is_offered) = running.look(file);
+            let digest = look.as_ref().and_then(|it| it.as_ref().ok()).map(|it| it.digest);
+            let runs = digest.and_then(|it| executing.remove(&it.to_string()));
+            let runs = json!(runs.map(|it| it.2).unwrap_or_default());
+            handlers.push(row(file, look.as_ref(), is_offered, &streams, &runs));
         }
     }
-    let refused = folder.refused.iter();
-    let refused = refused
-        .map(|it| json!({ "path": it.path.to_string_lossy(), "reason": it.reason }))
-        .collect::<Vec<_>>();
-    Ok(json!({ "handlers": handlers, "refused": refused }))
+    for (found, path, streams) in executing.into_values() {
+        handlers.push(json!({
+            "handler": &*found.version,
+            "digest": found.digest.to_string(),
+            "state": "gone",
+            "streams": streams,
+            "running": streams,
+            "path": path,
+            "reason": "it runs; its file has been removed or has another content now",
+        }));
+    }
+    json!({ "handlers": handlers, "refused": refused(&folder) })
+}
+
+/// Files whose names say nothing.
+fn refused(folder: &Folder) -> Vec<Value> {
+    let rows = folder.refused.iter();
+    rows.map(|it| json!({ "path": it.path.to_string_lossy(), "reason": it.reason })).collect()
 }
 
 /// The streams that are configured with a handler.
@@ -55,44 +87,28 @@ fn streams_of<'a>(loaded: &'a Loaded, handler: &str) -> Vec<&'a str> {
     using.map(|(stream, _)| &**stream).collect()
 }
 
-/// Whether what runs was made of a file, as that is now.
-fn is_of(running: &Handler, found: &Result<Arc<Handler>, LoadError>, file: &HandlerFile) -> bool {
-    let digest: Option<Digest> = found.as_ref().ok().map(|it| it.digest());
-    running.file() == file && Some(running.digest()) == digest
-}
-
-fn handler(
+fn row(
     file: &HandlerFile,
-    found: &Result<Arc<Handler>, LoadError>,
-    is_highest: bool,
+    look: Option<&Result<Found, String>>,
+    is_active: bool,
     streams: &[&str],
+    running: &Value,
 ) -> Value {
-    let state = match found {
-        Err(_) => "broken",
-        Ok(_) if is_highest => "active",
-        Ok(_) => "older",
+    let found = look.and_then(|it| it.as_ref().ok());
+    let state = match look {
+        None => "loading",
+        Some(Err(_)) => "broken",
+        Some(Ok(_)) if is_active => "active",
+        Some(Ok(_)) => "older",
     };
     json!({
         // As it is recorded; of one that cannot be loaded, what its file's name says.
-        "handler": found.as_ref().map_or_else(|_| file.to_string(), |it| it.version().to_string()),
-        "digest": found.as_ref().ok().map(|it| it.digest().to_string()),
+        "handler": found.map_or_else(|| file.to_string(), |it| it.version.to_string()),
+        "digest": found.map(|it| it.digest.to_string()),
         "state": state,
         "streams": streams,
-        "running": null,
+        "running": running,
         "path": file.path.to_string_lossy(),
-        "reason": found.as_ref().err().map(|error| &error.reason),
-    })
-}
-
-/// One that runs, of which the file is not there any more or has another content.
-fn gone(handler: &Handler, streams: &[&str]) -> Value {
-    json!({
-        "handler": &**handler.version(),
-        "digest": handler.digest().to_string(),
-        "state": "gone",
-        "streams": streams,
-        "running": streams,
-        "path": handler.file().path.to_string_lossy(),
-        "reason": "it runs; its file has been removed or has another content now",
+        "reason": look.and_then(|it| it.as_ref().err()),
     })
 }

@@ -50,6 +50,8 @@ pub(crate) struct KeyModel {
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
+    /// Of the decision that it was executed under last, in this life.
+    pub(super) generation: u64,
 }
 
 impl KeyModel {
@@ -67,6 +69,7 @@ impl KeyModel {
             place: None,
             imported: 0,
             settled_at: 0,
+            generation: 0,
         }
     }
 

@@ -35,6 +35,10 @@ pub(super) struct Watch {
     rounds: BTreeMap<(Key, u64), u32>,
     /// Told to start nothing more.
     draining: bool,
+    /// The decision that it executes, if it has what was decided on.
+    generation: Option<u64>,
+    /// Those that keys were executed under when they were loaded.
+    loaded: BTreeMap<Key, u64>,
     /// Shards that went back, and their newest commit at that time. With its answer, or the one
     /// after it, lanes start again.
     pub(super) lost: BTreeMap<u32, u64>,
@@ -100,8 +104,8 @@ impl Watch {
 }
 
 impl Checker {
-    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64]) {
-        let watch = Watch { numbers: numbers.to_vec(), ..Watch::default() };
+    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64], generation: Option<u64>) {
+        let watch = Watch { numbers: numbers.to_vec(), generation, ..Watch::default() };
         self.watches.insert(owner, watch);
     }
 
@@ -196,6 +200,9 @@ impl Checker {
                 let several = self.plan.partitions > 1 || self.tries.doubles > 0;
                 let watch = self.watch(owner);
                 let key = watch.loads.remove(token);
+                if let (Some(key), Ok(Some(loaded))) = (&key, loaded) {
+                    watch.loaded.insert(key.clone(), loaded.job.version_generation());
+                }
                 // What another owner has settled is durable, whoever executed it as well.
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
                     && let Some(range) = watch.ahead.get_mut(key)
@@ -210,8 +217,9 @@ impl Checker {
             }
             Input::TurnDone(done) => self.done(owner, done),
             Input::Committed { shard, reply, .. } => self.committed(owner, *shard, reply),
-            Input::VersionChanged(_) => {
+            Input::VersionChanged(version) => {
                 let watch = self.watch(owner);
+                watch.generation = version.as_ref().map(|it| it.generation);
                 watch.failures.clear();
                 watch.fresh.clear();
             }

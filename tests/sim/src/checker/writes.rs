@@ -44,6 +44,7 @@ impl Checker {
             self.broke("I2", format!("{key:?}: a write gives the job to another partition"));
         }
         self.condition(write);
+        self.generation(write);
         self.ids_taken(write);
         self.settle(write);
         self.incarnation(write, time);
@@ -64,6 +65,16 @@ impl Checker {
             let found = (model.live, model.next);
             let expected = format!("{:?} applied where (live, next) is {found:?}", write.expect);
             self.broke("I4", format!("{:?}: a write that expects {expected}", write.key));
+        }
+    }
+
+    /// Nothing is executed under an older decision than what came before it.
+    fn generation(&mut self, write: &JobWrite) {
+        let (now, model) = (write.job.version_generation(), self.model(&write.key));
+        let before = std::mem::replace(&mut model.generation, now);
+        if now < before {
+            let key = &write.key;
+            self.broke("I8", format!("{key:?}: generation {now} commits after {before}"));
         }
     }
 
@@ -113,7 +124,7 @@ impl Checker {
             return self.broke("publishing", format!("{key:?}: messages out of order"));
         }
         let after = handler::changed(before.clone(), &write.state);
-        let version = write.job.version.as_deref().unwrap_or("no version");
+        let version = write.job.version.as_deref().map_or("no version", |it| &it.version);
         let Some((events, ended)) =
             fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {

@@ -103,7 +103,11 @@ impl Store {
         if record.job.partition != partition || (theirs && write.expect != Expect::Absent) {
             return Some(Refusal::Partition(next));
         }
-        (write.expect != Expect::Next(next)).then_some(Refusal::Next(Some(next)))
+        if write.expect != Expect::Next(next) {
+            return Some(Refusal::Next(Some(next)));
+        }
+        let is_older = write.job.version_generation() < record.job.version_generation();
+        is_older.then_some(Refusal::Version)
     }
 
     fn write(

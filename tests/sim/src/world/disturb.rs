@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ordain_core::{Input, Key};
+use ordain_core::{Decided, Input, Key};
 
 /// How long an orderly end may take.
 const GRACE_MS: u64 = 30_000;
 
-use super::{DOUBLE_MS, FIRST_VERSION, What, World};
+use super::{DOUBLE_MS, FIRST_VERSION, What, World, decided};
 
 impl World {
     /// Decides when what will happen.
@@ -73,6 +73,7 @@ impl World {
             What::Drain(partition) => self.drain_owner(partition),
             What::Kill(owner) => self.kill(owner),
             What::NewVersion => self.new_version(),
+            What::Swap(id, decided, is_here) => self.swap(id, decided, is_here),
             What::Corrupt => self.corrupt(),
             _ => {}
         }
@@ -183,23 +184,38 @@ impl World {
         }
     }
 
-    /// Up, and sometimes back again.
+    /// Up, and sometimes back again. Owners hear of it at different times, and some have not what was
+    /// decided on for a while.
     fn new_version(&mut self) {
-        self.versions += 1;
-        self.version = if self.versions.is_multiple_of(3) {
-            Arc::from(FIRST_VERSION)
-        } else {
-            Arc::from(format!("sim@1.{}.0", self.versions))
-        };
+        let generation = self.decided.generation + 1;
+        let name = format!("sim@1.{generation}.0");
+        let name = if generation.is_multiple_of(3) { FIRST_VERSION } else { &name };
+        self.before = std::mem::replace(&mut self.decided, decided(generation, name));
         self.checker.version_changed();
         let owners: Vec<u64> = self.owners.keys().copied().collect();
         for id in owners {
-            if let Some(owner) = self.owners.get_mut(&id) {
-                owner.version = self.version.clone();
+            let heard = self.rng.pick(&[0, 20, 3_000]);
+            let heard = self.rng.below(heard + 1);
+            let lacks = self.rng.permille(300);
+            self.plan_at(heard, What::Swap(id, Arc::clone(&self.decided), !lacks));
+            if lacks {
+                let here = heard + self.rng.below(3_000);
+                self.plan_at(here, What::Swap(id, Arc::clone(&self.decided), true));
             }
-            let wait = self.rng.below(20);
-            self.plan_at(wait, What::Tell(id, Input::VersionChanged(self.version.clone())));
         }
+    }
+
+    /// The workers of an owner change at once, and its sequencer soon after. What it hears of an earlier
+    /// decision is no news.
+    fn swap(&mut self, id: u64, decided: Arc<Decided>, is_here: bool) {
+        let Some(owner) = self.owners.get_mut(&id) else { return };
+        if decided.generation < owner.decided.generation {
+            return;
+        }
+        let version = is_here.then(|| Arc::clone(&decided));
+        owner.decided = decided;
+        owner.version.clone_from(&version);
+        self.step(id, Some(Input::VersionChanged(version)));
     }
 
     fn corrupt(&mut self) {

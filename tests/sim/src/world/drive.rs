@@ -29,7 +29,7 @@ impl World {
                 self.store_commits(owner, claim, &batch, reply);
             }
             What::Serve(owner, effect) if self.waits(owner, &effect) => {
-                self.plan_at(1, What::Serve(owner, effect));
+                self.serve_later(owner, effect);
             }
             What::Serve(owner, effect) => self.serve(owner, &effect),
             What::Publish { owner, shard, number, posts } => {
@@ -39,18 +39,24 @@ impl World {
         }
     }
 
+    /// Asks again whether something may be done: soon, unless it waits for a version.
+    fn serve_later(&mut self, owner: u64, effect: Effect) {
+        let has = self.owners.get(&owner).is_none_or(|it| it.version.is_some());
+        self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
+    }
+
     /// Whether something has to wait, since it would bring more into a full memory.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
-        let Some(Owner { sequencer, .. }) = self.owners.get(&id) else { return false };
+        let Some(Owner { sequencer, version, .. }) = self.owners.get(&id) else { return false };
         match effect {
-            Effect::Run(_) => !sequencer.may_run(),
+            Effect::Run(_) => !sequencer.may_run() || version.is_none(),
             Effect::Load { .. } | Effect::ReadSpill { .. } => !sequencer.may_read(),
             _ => false,
         }
     }
 
     /// One round of an owner's driver.
-    fn step(&mut self, id: u64, input: Option<Input>) {
+    pub(super) fn step(&mut self, id: u64, input: Option<Input>) {
         let Some(mut owner) = self.owners.remove(&id) else { return };
         let now = owner.clock + self.now;
         for input in input.into_iter().chain(self.more_inputs(id)) {

@@ -1,8 +1,9 @@
 //! One owner of a partition: a sequencer and what its driver remembers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use ordain_core::{Input, Sequencer, Version};
+use ordain_core::{Decided, Input, Sequencer};
 
 use super::{What, World};
 use crate::source::Connection;
@@ -16,8 +17,10 @@ pub(super) struct Owner {
     pub(super) connection: Connection,
     /// What its clock shows at virtual time 0.
     pub(super) clock: u64,
-    /// The version that its workers have.
-    pub(super) version: Version,
+    /// The newest decision that it has heard of.
+    pub(super) decided: Arc<Decided>,
+    /// What its workers execute; `None`: they have not what was decided on.
+    pub(super) version: Option<Arc<Decided>>,
     /// When the last publication of a shard will be over: they are in order.
     pub(super) published_at: BTreeMap<u32, u64>,
     /// Effects after which it is to die, if it is.
@@ -52,7 +55,14 @@ impl World {
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        settings.version = Some(self.version.clone());
+        // It may have heard of the last decision only, or not have what was decided on.
+        let (mut lacks, mut lags) = (false, false);
+        if self.plan.disturb.versions > 0 {
+            (lacks, lags) = (self.rng.permille(200), self.rng.permille(300));
+        }
+        let decided = Arc::clone(if lags { &self.before } else { &self.decided });
+        let version = (!lacks).then(|| Arc::clone(&decided));
+        settings.version.clone_from(&version);
         settings.seed = self.rng.next();
         let clock = self.rng.below(1_000_000);
         #[allow(unused_mut, reason = "a fault is injected where there are faults")]
@@ -69,7 +79,8 @@ impl World {
             sequencer,
             connection: self.sources[partition as usize].connect(open_at),
             clock,
-            version: self.version.clone(),
+            decided: Arc::clone(&decided),
+            version: version.clone(),
             published_at,
             dies_after: None,
             drains_until: None,
@@ -77,11 +88,19 @@ impl World {
             rested_at: 0,
             wakes_at: None,
         };
-        self.checker.born(id, &commits);
+        self.checker.born(id, &commits, version.map(|it| it.generation));
         self.owners.insert(id, owner);
         self.partitions_of.insert(id, partition);
         self.current[partition as usize] = Some(id);
         self.plan_at(0, What::Wake(id));
+        if lags {
+            // From the last one but one to the last one.
+            self.checker.version_changed();
+        }
+        if lacks || lags {
+            let wait = self.rng.below(3_000);
+            self.plan_at(wait, What::Swap(id, Arc::clone(&self.decided), true));
+        }
     }
 
     /// What an earlier owner committed is published, or left for later where the sink stands; until

@@ -13,10 +13,10 @@ impl World {
         match effect {
             Effect::Run(turn) => {
                 self.progress = self.now;
-                if owner.sequencer.may_run() {
-                    self.execute(id, &owner.version, &turn);
-                } else {
-                    self.plan_at(1, What::Serve(id, Effect::Run(turn)));
+                match &owner.version {
+                    Some(version) if owner.sequencer.may_run() => self.execute(id, version, &turn),
+                    Some(_) => self.plan_at(1, What::Serve(id, Effect::Run(turn))),
+                    None => self.plan_at(100, What::Serve(id, Effect::Run(turn))),
                 }
             }
             Effect::Commit(batch) => {

@@ -61,8 +61,8 @@ impl World {
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         if let Effect::Run(turn) = effect {
-            let version = self.owners.get(&owner).map(|owner| owner.version.clone());
-            version.inspect(|version| self.execute(owner, version, turn));
+            let version = self.owners.get(&owner).and_then(|owner| owner.version.clone());
+            let _ = version.inspect(|version| self.execute(owner, version, turn));
             return;
         }
         let mut wait = self.latency();

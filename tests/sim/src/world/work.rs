@@ -1,6 +1,8 @@
 //! The workers: execute turns with the simulated handler, and sometimes stop early.
 
-use ordain_core::{Change, Failure, FailureKind, Input, Message, Turn, TurnDone, Verdict, Version};
+use std::sync::Arc;
+
+use ordain_core::{Change, Decided, Failure, FailureKind, Input, Message, Turn, TurnDone, Verdict};
 
 use super::{FIRST_VERSION, What, World};
 use crate::handler::{self, Nature};
@@ -12,10 +14,10 @@ const HOUR: u64 = 3_600_000;
 
 impl World {
     /// Executes a turn: what comes of it is told after a while.
-    pub(super) fn execute(&mut self, owner: u64, version: &Version, turn: &Turn) {
+    pub(super) fn execute(&mut self, owner: u64, version: &Arc<Decided>, turn: &Turn) {
         let mut done = TurnDone {
             token: turn.token,
-            version: version.clone(),
+            version: Arc::clone(version),
             verdicts: Vec::new(),
             state: Change::Keep,
             failure: None,
@@ -25,7 +27,7 @@ impl World {
             let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
             *tries += 1;
             let nature = handler::nature(&self.plan, event);
-            if let Some(kind) = nature.failure(*tries - 1, **version != *FIRST_VERSION) {
+            if let Some(kind) = nature.failure(*tries - 1, *version.version != *FIRST_VERSION) {
                 done.failure = Some(self.failure(kind));
                 break;
             }
@@ -36,7 +38,8 @@ impl World {
                 }
                 continue;
             }
-            let effect = handler::handle(&self.plan, version, *sequence, event, state.as_deref());
+            let effect =
+                handler::handle(&self.plan, &version.version, *sequence, event, state.as_deref());
             state = handler::changed(state, &effect.state);
             done.state = handler::then(done.state, &effect.state);
             let ends = event.end() || effect.complete;

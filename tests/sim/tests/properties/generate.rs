@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Applied, Backoff, Cause, Change, CommitReply, DeadLetter, Event, EventParts, Exhausted,
-    Failure, FailureKind, GapSettings, Holes, Input, Job, Key, LetterContent, LetterId, Loaded,
-    Message, MessageParts, Ordering, Overflow, Present, Refusal, RetrySettings, Settings, Spilled,
-    Status, TakenId, Token, Trouble, TurnDone, Verdict, Version,
+    Applied, Backoff, Cause, Change, CommitReply, DeadLetter, Decided, Event, EventParts,
+    Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key, LetterContent, LetterId,
+    Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal, RetrySettings, Settings,
+    Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -59,8 +59,13 @@ fn token() -> impl Strategy<Value = Token> {
     (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| Token { lane, serial })
 }
 
-fn version() -> impl Strategy<Value = Version> {
-    prop_oneof![Just("h@1.0.0"), Just("h@2.0.0")].prop_map(Version::from)
+fn version() -> impl Strategy<Value = Arc<Decided>> {
+    (1..4u64).prop_map(decided)
+}
+
+fn decided(generation: u64) -> Arc<Decided> {
+    let version = format!("h@{}.0.0", 1 + generation % 2).into();
+    Arc::new(Decided { generation, version, digest: [0; 32] })
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -105,6 +110,7 @@ fn job() -> impl Strategy<Value = Job> {
             status,
             attempts,
             rounds,
+            version: (next % 4 > 0).then(|| decided(next % 4)),
             spilled: if count == 0 { Spilled::default() } else { spilled },
             trouble,
             digests: digests.into_iter().collect(),
@@ -152,6 +158,7 @@ fn reply() -> impl Strategy<Value = CommitReply> {
     let refusal = prop_oneof![
         proptest::option::of(sequence()).prop_map(Refusal::Next),
         sequence().prop_map(Refusal::Partition),
+        Just(Refusal::Version),
         text().prop_map(Refusal::Corrupt),
     ];
     let present = (0..3usize, sequence(), any::<bool>())
@@ -192,7 +199,7 @@ fn input() -> impl Strategy<Value = Input> {
         }),
         3 => (0..3u32, 0..9u64)
             .prop_map(|(shard, through)| Input::Published { shard, through }),
-        1 => version().prop_map(Input::VersionChanged),
+        1 => proptest::option::of(version()).prop_map(Input::VersionChanged),
         1 => Just(Input::Drain),
     ]
 }
@@ -268,7 +275,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             due_poll: 5_000,
             complete_ttl: 1_000,
             key_ttl: Some(10_000),
-            version: Some(Version::from("h@1.0.0")),
+            version: Some(decided(2)),
             seed: 1,
         }
     })

@@ -146,7 +146,8 @@ impl Sequencer {
             self.lanes[index].rare.make().checks.extend(in_write.checks);
         }
         match refusal {
-            Refusal::Next(_) => self.load_again(index),
+            // Loaded again, it waits for the decision that its job was executed under.
+            Refusal::Next(_) | Refusal::Version => self.load_again(index),
             Refusal::Partition(next) => self.yield_lane(index, next),
             Refusal::Corrupt(error) => self.break_lane(index, error),
         }

@@ -77,7 +77,17 @@ impl All<'_, '_> {
             (labels, Value::of(times))
         });
         let help = "Seconds that a handler took for an event: the average of its turn";
-        self.samples("handler_seconds", help, MetricType::Histogram, samples)
+        self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
+        let refused = self.snapshot.refused.iter().map(|(handler, files)| {
+            (vec![("handler", handler.clone())], Value::Gauge(*files as u64))
+        });
+        let help = "Files of handlers that cannot be used, as `ordain plugins list` tells";
+        self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
+        let generations = self.snapshot.generations.iter().map(|(stream, generation)| {
+            (vec![("stream", stream.clone())], Value::Gauge(*generation))
+        });
+        let help = "Number of the decision under which the events of a stream are executed";
+        self.samples("version_generation", help, MetricType::Gauge, generations)
     }
 
     fn commits(&mut self) -> Written {
@@ -105,14 +115,15 @@ impl All<'_, '_> {
         self.gauges("ready_keys", "Keys in memory with an event that can run", |_, stats| {
             vec![(Vec::new(), stats.lanes_in(LaneState::Ready))]
         })?;
-        let help = "Keys in memory that stand still: an event is missing, a try failed, parked, or \
-                    unreadable";
+        let help = "Keys in memory that stand still: an event is missing, a try failed, parked, \
+                    unreadable, or the handler version is missing";
         self.gauges("blocked_keys", help, |_, stats| {
             [
                 ("gap", LaneState::Waiting),
                 ("retry", LaneState::Retrying),
                 ("parked", LaneState::Parked),
                 ("corrupt", LaneState::Broken),
+                ("version", LaneState::Version),
             ]
             .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
             .to_vec()

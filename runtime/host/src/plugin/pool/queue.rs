@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Turn;
 
-use super::super::load::Handler;
+use super::super::load::Active;
 use super::super::stream::StreamContext;
 use super::{Done, Results};
 
@@ -20,21 +20,25 @@ const UNREAD_BYTES: usize = 4 << 20;
 /// One source of turns.
 pub(super) struct Attachment {
     pub(super) stream: Arc<StreamContext>,
-    handler: Mutex<Arc<Handler>>,
+    /// `None`: what was decided on is not here.
+    active: Mutex<Option<Arc<Active>>>,
     done: Done,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
     /// Nothing more of it is started for now.
     paused: AtomicBool,
+    /// Nothing is active.
+    waits: AtomicBool,
     /// Bytes of results that nobody has taken yet.
     unread: AtomicUsize,
 }
 
 impl Attachment {
-    pub(super) fn new(stream: StreamContext, handler: Arc<Handler>, done: Done) -> Self {
+    pub(super) fn new(stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Self {
         Self {
             stream: Arc::new(stream),
-            handler: Mutex::new(handler),
+            waits: AtomicBool::new(active.is_none()),
+            active: Mutex::new(active),
             done,
             waiting: Mutex::default(),
             detached: AtomicBool::new(false),
@@ -47,12 +51,13 @@ impl Attachment {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn handler(&self) -> Arc<Handler> {
-        Arc::clone(&self.handler.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn active(&self) -> Option<Arc<Active>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn replace(&self, handler: Arc<Handler>) {
-        *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = handler;
+    pub(super) fn replace(&self, active: Option<Arc<Active>>) {
+        self.waits.store(active.is_none(), Ordering::Relaxed);
+        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = active;
     }
 
     pub(super) fn detach(&self) {
@@ -65,7 +70,9 @@ impl Attachment {
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
+        self.paused.load(Ordering::Relaxed)
+            || self.waits.load(Ordering::Relaxed)
+            || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
     }
 
     /// Notes results that are handed back.

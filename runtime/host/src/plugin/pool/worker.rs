@@ -95,10 +95,13 @@ impl Worker {
     /// Starts every turn of a bunch, and hands back the results of those that end.
     fn execute(&mut self, bunch: Bunch) {
         let Bunch { attachment, mut turns } = bunch;
-        let handler = attachment.handler();
+        let Some(active) = attachment.active() else {
+            return self.queues.give_back(&attachment, turns);
+        };
+        let handler = Arc::clone(&active.handler);
         let setting = Arc::new(Setting {
             engine: Arc::clone(&self.engine),
-            handler: Arc::clone(&handler),
+            active,
             stream: Arc::clone(&attachment.stream),
         });
         let mut ended = Vec::with_capacity(turns.len());
@@ -164,7 +167,7 @@ impl Worker {
     }
 
     fn start(&mut self, setting: &Arc<Setting>, turn: Turn) -> Running {
-        let instance = if turn.fresh { None } else { self.instances.take(&setting.handler) };
+        let instance = if turn.fresh { None } else { self.instances.take(&setting.active.handler) };
         Box::pin(turn::run(Arc::clone(setting), turn, instance))
     }
 

@@ -26,6 +26,8 @@ pub mod refused {
     pub const PARTITION: u8 = 2;
     /// The job cannot be read. The reason follows.
     pub const CORRUPT: u8 = 3;
+    /// The job was executed under a newer decision.
+    pub const VERSION: u8 = 4;
 }
 
 /// What a store holds for one (partition, shard).
@@ -160,6 +162,7 @@ fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
             out.push(refused::PARTITION);
             out.extend_from_slice(&next.to_le_bytes());
         }
+        Refusal::Version => out.push(refused::VERSION),
         Refusal::Corrupt(words) => {
             out.push(refused::CORRUPT);
             put_count(words.len(), out);
@@ -173,6 +176,7 @@ fn read_refusal(reader: &mut Reader<'_>) -> Result<Refusal, Undecodable> {
         refused::ABSENT => Ok(Refusal::Next(None)),
         refused::NEXT => Ok(Refusal::Next(Some(reader.u64("refusal")?))),
         refused::PARTITION => Ok(Refusal::Partition(reader.u64("refusal")?)),
+        refused::VERSION => Ok(Refusal::Version),
         refused::CORRUPT => {
             let length = reader.u32("refusal")? as usize;
             let words = reader.take(length, "refusal")?;

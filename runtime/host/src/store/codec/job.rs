@@ -6,12 +6,14 @@
 //! the next load cannot read, except that scripts look at no more than format and length. Theirs
 //! follow a load, which has checked the rest.
 
-use ordain_core::{Cause, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble};
+use std::sync::Arc;
+
+use ordain_core::{Cause, Decided, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
 /// Opens a record.
-pub const JOB_FORMAT: u8 = 2;
+pub const JOB_FORMAT: u8 = 3;
 
 /// Where [`Job::partition`] lies in a record, four bytes.
 pub const PARTITION_AT: usize = 2;
@@ -23,9 +25,11 @@ pub const NEXT_AT: usize = 10;
 pub const INCARNATION_AT: usize = 18;
 /// Where the time of the trouble lies, eight bytes.
 pub const SINCE_AT: usize = 26;
+/// Where [`Job::version_generation`] lies, eight bytes.
+pub const GENERATION_AT: usize = 34;
 /// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
 /// last of [`Job::spilled`], [`Job::ids_from`].
-pub const NUMBERS_AT: usize = 34;
+pub const NUMBERS_AT: usize = 42;
 
 /// In the order in which their numbers are stored.
 const STATUS: [Status; 5] =
@@ -48,11 +52,14 @@ pub struct JobView<'a> {
     pub spilled: Spilled,
     /// [`Job::ids_from`].
     pub ids_from: u64,
+    /// [`Job::version_generation`].
+    pub version_generation: u64,
     since: u64,
     attempts: u32,
     rounds: u32,
     generation: u32,
-    version: Option<&'a str>,
+    /// Its name and the digest of its file.
+    version: Option<(&'a str, [u8; 32])>,
     trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
     holes: Reader<'a>,
@@ -69,12 +76,14 @@ impl<'a> JobView<'a> {
         let next = reader.u64("next")?;
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
+        let version_generation = reader.u64("generation of the version")?;
         let view = Self {
             status,
             partition,
             takeovers,
             next,
             incarnation,
+            version_generation,
             since,
             attempts: reader.varint32("attempts")?,
             rounds: reader.varint32("rounds")?,
@@ -85,7 +94,11 @@ impl<'a> JobView<'a> {
                 last: reader.varint("last spilled")?,
             },
             ids_from: reader.varint("ids")?,
-            version: reader.option("version")?,
+            version: if version_generation == 0 {
+                None
+            } else {
+                Some((reader.text("version")?, reader.array("digest of the version")?))
+            },
             trouble: read_trouble(&mut reader)?,
             digests: read_digests(&mut reader)?,
             holes: reader,
@@ -116,7 +129,10 @@ impl<'a> JobView<'a> {
             rounds: self.rounds,
             generation: self.generation,
             spilled: self.spilled,
-            version: self.version.map(Into::into),
+            version: self.version.map(|(version, digest)| {
+                let generation = self.version_generation;
+                Arc::new(Decided { generation, version: version.into(), digest })
+            }),
             trouble: self.trouble.map(|(cause, error, version)| {
                 let (error, version) = (error.to_owned(), version.map(Into::into));
                 Box::new(Trouble { cause, error, since: self.since, version })
@@ -139,7 +155,8 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
     fixed[INCARNATION_AT..SINCE_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
     let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
-    fixed[SINCE_AT..].copy_from_slice(&since.to_le_bytes());
+    fixed[SINCE_AT..GENERATION_AT].copy_from_slice(&since.to_le_bytes());
+    fixed[GENERATION_AT..].copy_from_slice(&job.version_generation().to_le_bytes());
     out.extend_from_slice(&fixed);
     for number in [job.attempts, job.rounds, job.generation] {
         put_varint(u64::from(number), out);
@@ -147,7 +164,10 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
         put_varint(number, out);
     }
-    put_option(job.version.as_deref(), out);
+    if let Some(version) = job.version.as_ref().filter(|it| it.generation > 0) {
+        put_bytes(version.version.as_bytes(), out);
+        out.extend_from_slice(&version.digest);
+    }
     match &job.trouble {
         None => out.push(0),
         Some(trouble) => {

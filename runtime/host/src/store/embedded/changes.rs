@@ -338,7 +338,10 @@ fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<
         (Expect::Next(_), Some(job)) if job.takeovers != takeovers => {
             Some(Refusal::Partition(job.next))
         }
-        (Expect::Next(next), Some(job)) if job.next == next => None,
+        (Expect::Next(next), Some(job)) if job.next == next => {
+            let is_older = write.job.version_generation() < job.version_generation;
+            is_older.then_some(Refusal::Version)
+        }
         (_, Some(job)) => Some(Refusal::Next(Some(job.next))),
     }
 }

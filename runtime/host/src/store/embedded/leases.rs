@@ -1,21 +1,40 @@
 //! The one process that has the folder is the one instance: it is heard of as long as it runs, and
-//! nothing of it is left when it ends. In tests there may be several in the process.
+//! nothing of it is left when it ends, except what was decided on: marks have that. In tests there may
+//! be several in the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use ordain_core::Decided;
 
 use super::Embedded;
 use super::writer::Request;
 use crate::store::leases::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
-use crate::store::{Partition, StoreError};
+use crate::store::{Mark, Partition, Store as _, StoreError, versions};
+
+/// With what the names of such marks begin.
+pub(super) const DECIDED: &str = "decided/";
 
 #[derive(Debug, Default)]
-pub(super) struct Registry(Mutex<Table>);
+pub(super) struct Registry {
+    table: Mutex<Table>,
+    /// Whoever decides.
+    deciding: tokio::sync::Mutex<()>,
+}
 
 impl Registry {
+    /// With what was decided on, by streams.
+    pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
+        let decided = decided.filter_map(|(stream, text)| {
+            let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
+            Some((stream.into(), decided.into()))
+        });
+        let table = Mutex::new(Table { versions: decided.collect(), ..Table::default() });
+        Self { table, ..Self::default() }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,6 +97,30 @@ impl Leases for Embedded {
         }
         table.generation = rand::random();
         Ok(())
+    }
+
+    async fn decide(
+        &self,
+        stream: &str,
+        before: u64,
+        decided: &Decided,
+    ) -> Result<bool, StoreError> {
+        let _deciding = self.registry.deciding.lock().await;
+        let found = self.registry.table().versions.get(stream).cloned();
+        if found.as_deref() == Some(decided) {
+            return Ok(true);
+        }
+        if found.map_or(0, |it| it.generation) != before {
+            return Ok(false);
+        }
+        let mark =
+            Mark { name: format!("{DECIDED}{stream}"), value: versions::encode(decided).into() };
+        // It is durable before any commit that rests on it.
+        self.put_marks(&[mark]).await?;
+        let mut table = self.registry.table();
+        table.versions.insert(stream.into(), decided.clone().into());
+        table.generation = rand::random();
+        Ok(true)
     }
 
     async fn table(&self) -> Result<Table, StoreError> {

@@ -376,6 +376,18 @@ pub(super) fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreEr
     Ok(value.map(detach))
 }
 
+/// The marks whose names begin so, by the rest of their names.
+pub(super) fn marks(shared: &Shared, begin: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    let mut found = Vec::new();
+    let place = keys::mark(begin);
+    for guard in shared.tables.meta.prefix(&place) {
+        let (name, value) = guard.into_inner().map_err(|error| read_error(&error))?;
+        let name = String::from_utf8_lossy(&name[place.len()..]).into_owned();
+        found.push((name, value.to_vec()));
+    }
+    Ok(found)
+}
+
 /// The sequence at the end of a place that [`keys::event`] made.
 fn sequence_of(place: &[u8]) -> u64 {
     place.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))

@@ -1,14 +1,16 @@
-//! Instances and leases. All of it lies in shard 0.
+//! Instances, leases, and which versions execute events. All of it lies in shard 0.
 //!
 //! `instances` has the times until which each is heard of, `about` what they are (by id), how they do
-//! (by `r` and id), how long their leases last (by `l` and id) and the generation of it all, `leases` epoch, holder and time by partition.
+//! (by `r` and id), how long their leases last (by `l` and id) and the generation of it
+//! all, `leases` epoch, holder and time by partition, `versions` what was decided on by stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ordain_core::Decided;
 use rand::RngExt as _;
-use redis::Value;
+use redis::{Value, cmd};
 
 use super::Redis;
 use super::claim::{LAST_EPOCH, newest_epoch};
@@ -17,7 +19,7 @@ use super::value::{array, bytes, number, parts, strange, text};
 use crate::store::leases::{
     Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table,
 };
-use crate::store::{Partition, StoreError};
+use crate::store::{Partition, StoreError, versions};
 
 /// In the place of a holder.
 const NOBODY: &str = "-";
@@ -81,16 +83,40 @@ impl Leases for Redis {
         self.run(script, call).await.map(drop)
     }
 
+    async fn decide(
+        &self,
+        stream: &str,
+        before: u64,
+        decided: &Decided,
+    ) -> Result<bool, StoreError> {
+        let script = &self.scripts.decide;
+        let keys = [Kind::Versions, Kind::About].map(|kind| self.names.common(kind));
+        let mut get = cmd("HGET");
+        get.arg(&keys[0]).arg(stream);
+        let (row, found) = (versions::encode(decided), bytes(self.ask(&get).await?));
+        let found = found.unwrap_or_default();
+        // What cannot be read is no decision, and the new one takes its place.
+        let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
+        if last.map_or(0, |it| it.generation) != before && found != row {
+            return Ok(false);
+        }
+        let mut call = self.call_of(script, &keys);
+        call.arg(stream).arg(&found[..]).arg(row).arg(nonce());
+        let answer = self.run(script, call).await?;
+        number(&answer).map(|it| it == 1).ok_or_else(|| strange(script.name))
+    }
+
     async fn table(&self) -> Result<Table, StoreError> {
         let script = &self.scripts.table;
         let answer = self.run(script, self.call_of(script, &self.table_keys())).await?;
-        let [generation, members, leases] = parts(answer, script.name)?;
+        let [generation, members, leases, versions] = parts(answer, script.name)?;
         let generation = number(&generation).ok_or_else(|| strange(script.name))?;
         let members = array(members, script.name)?.into_iter().map(|it| member(it, script.name));
         let mut table = Table {
             generation,
             members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
             leases: BTreeMap::new(),
+            versions: BTreeMap::new(),
         };
         let mut rows = array(leases, script.name)?.into_iter();
         while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
@@ -98,13 +124,19 @@ impl Leases for Redis {
             // Whoever asks for a partition whose lease cannot be read is told so.
             table.leases.extend(read_lease(&of, &row));
         }
+        let mut rows = array(versions, script.name)?.into_iter();
+        while let (Some(stream), Some(row)) = (rows.next(), rows.next()) {
+            let decided = text(row).and_then(|it| versions::decode(&it));
+            table.versions.extend(text(stream).zip(decided).map(|(of, it)| (of.into(), it.into())));
+        }
         Ok(table)
     }
 }
 
 impl Redis {
-    fn table_keys(&self) -> [String; 3] {
-        [Kind::Instances, Kind::About, Kind::Leases].map(|kind| self.names.common(kind))
+    fn table_keys(&self) -> [String; 4] {
+        [Kind::Instances, Kind::About, Kind::Leases, Kind::Versions]
+            .map(|kind| self.names.common(kind))
     }
 }
 

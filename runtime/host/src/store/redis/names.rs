@@ -25,6 +25,8 @@ pub(super) enum Kind {
     About,
     /// Who has which partition.
     Leases,
+    /// Which handler version executes the events of a stream.
+    Versions,
     /// Jobs with their states, spilled events, letters, messages to publish, fences.
     Data,
     /// When which key is to be looked at.
@@ -42,13 +44,14 @@ pub(super) enum Kind {
 }
 
 /// Its name, and its type in Redis.
-const KINDS: [(Kind, &str, &str); 13] = [
+const KINDS: [(Kind, &str, &str); 14] = [
     (Kind::Store, "store", "hash"),
     (Kind::Partitions, "partitions", "set"),
     (Kind::Marks, "marks", "hash"),
     (Kind::Instances, "instances", "zset"),
     (Kind::About, "about", "hash"),
     (Kind::Leases, "leases", "hash"),
+    (Kind::Versions, "versions", "hash"),
     (Kind::Data, "data", "hash"),
     (Kind::Due, "due", "zset"),
     (Kind::Expiry, "expiry", "zset"),

@@ -10,9 +10,9 @@ use ordain_core::{Change, Job, JobWrite};
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
-    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, INCARNATION_AT, JOB_FORMAT, JobView,
-    LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT,
-    Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, Undecodable, encode_job, refused,
+    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GENERATION_AT, INCARNATION_AT, JOB_FORMAT,
+    JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, OUTBOX_LETTERS, OUTBOX_TIME,
+    PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, Undecodable, encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -59,6 +59,7 @@ pub(super) fn layout() -> String {
         ("REFUSED_ABSENT", usize::from(refused::ABSENT)),
         ("REFUSED_PARTITION", usize::from(refused::PARTITION)),
         ("REFUSED_CORRUPT", usize::from(refused::CORRUPT)),
+        ("REFUSED_VERSION", usize::from(refused::VERSION)),
         ("OUTBOX_TIME", usize::from(OUTBOX_TIME)),
         ("OUTBOX_LETTERS", usize::from(OUTBOX_LETTERS)),
         ("LETTER_TIME", LETTER_TIME_AT + 1),
@@ -79,9 +80,10 @@ pub(super) fn layout() -> String {
         ("NEXT", job + NEXT_AT),
         ("INCARNATION", job + INCARNATION_AT),
         ("SINCE", job + SINCE_AT),
+        ("GENERATION", job + GENERATION_AT),
         ("NUMBERS", job + NUMBERS_AT),
-        // Seven numbers and three empty parts.
-        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 3),
+        // Seven numbers and two empty parts.
+        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 2),
         ("BLOCK", BLOCK as usize),
         ("ID", TAKEN_ID_SIZE),
         ("IDS_LIMIT", IDS_LIMIT),

@@ -89,6 +89,7 @@ scripts! {
     lease "lease.lua" "flags=allow-oom"
     release "release.lua" "flags=allow-oom"
     forget "forget.lua" "flags=allow-oom"
+    decide "decide.lua" "flags=allow-oom"
     table "table.lua" "flags=no-writes"
     claim "claim.lua" "flags=allow-oom"
     commit "commit.lua" ""

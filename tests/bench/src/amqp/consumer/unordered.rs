@@ -14,8 +14,8 @@ use ordain::broker::{self, Broker, ConsumerOptions, Decoder, LastWindow};
 use ordain::config::{Loaded, Source as SourceConfig, Stream};
 use ordain::driver;
 use ordain::instance::Tenure;
-use ordain::plugin::{Pool, Results, StreamContext, Turns};
-use ordain::run::{Handlers, handlers, open_store};
+use ordain::plugin::{Active, Pool, Results, StreamContext, Turns};
+use ordain::run::{engine, folder, open_store};
 use ordain::source::{Acknowledged, Deliveries, Source};
 use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
@@ -33,7 +33,7 @@ const INBOX: usize = ordain::driver::INBOX;
 
 /// Runs all partitions until the end.
 pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Signal) -> Result<()> {
-    let Handlers { engine, active } = handlers(loaded)?;
+    let (engine, folder) = (engine(loaded)?, folder(loaded)?);
     let store = open_store(loaded, None).await?;
     let (broker, topology) = broker_of(loaded)?;
     let broker = Arc::new(broker);
@@ -45,10 +45,12 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
         // The store is new.
         let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(INBOX);
-        let handler = Arc::clone(&active[&*stream.handler]);
-        let version = handler.version().clone();
+        let file = folder.active(&stream.handler).context("a handler")?;
+        let active = Active::first(engine.load(file)?);
+        let version = Arc::clone(&active.decided);
         let done = Box::new(move |results| drop(send.blocking_send(results)));
-        let turns = pool.attach(StreamContext::new(name.shared(), [""; 0]), handler, done);
+        let context = StreamContext::new(name.shared(), [""; 0]);
+        let turns = pool.attach(context, Some(active), done);
         let event_size = loaded.config.runtime.event_size.bytes();
         let options =
             consumer(stream, partition.clone(), Arc::clone(&broker), topology.clone(), event_size);

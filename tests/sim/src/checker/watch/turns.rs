@@ -22,6 +22,14 @@ impl Checker {
         }
         let guess = first == settings.first && self.keys.get(&turn.key).is_some_and(|k| k.live);
         let watch = self.watch(owner);
+        let (has, needs) = (watch.generation, watch.loaded.get(&turn.key).copied());
+        // What follows a guess is one as well.
+        let ahead = watch.ahead.get(&turn.key).copied();
+        let guessed = guess || ahead == Some((settings.first, first));
+        if has.is_none_or(|has| !guessed && needs.is_some_and(|needs| has < needs)) {
+            self.broke("I8", format!("{place}: runs with {has:?}, of generation {needs:?}"));
+        }
+        let watch = self.watch(owner);
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
         let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
         let (key, events) = (turn.key.clone(), turn.events.clone());

@@ -78,14 +78,20 @@ local function read_extra(flags)
   return extra
 end
 
+-- Whether a write was executed under an older decision on the version than the job.
+local function is_older(old, new)
+  return sub(old, GENERATION, GENERATION + 7) ~= sub(new, GENERATION, GENERATION + 7)
+    and unpack8('<I8', old, GENERATION) > unpack8('<I8', new, GENERATION)
+end
+
 -- Why a write is refused, as the fence keeps it; nil if it is not.
-local function refusal(at, old, flags)
+local function refusal(at, old, flags, new)
   if not old then
     return not has(flags, ABSENT) and char(REFUSED_ABSENT) or nil
   end
   local is, expected = sub(old, PARTITION, NEXT + 7), sub(ops, at + 3, at + OP_SIZE)
   if is == expected and not has(flags, ABSENT) then
-    return nil
+    return is_older(old, new) and char(REFUSED_VERSION) or nil
   end
   -- A job that is not expected at all has no number of take-overs that would be the right one.
   local owner = (has(flags, ABSENT) and TAKEOVERS or NEXT) - PARTITION
@@ -133,7 +139,7 @@ for i = 1, count do
     if old and has_expired(old, wall) then
       expired[i], olds[i], old = old, false, false
     end
-    why = refusal(at, old, flags)
+    why = refusal(at, old, flags, ARGV[record_at + i])
     if not why and op == KEEP and old and state_at(old) > #old + 1 then
       why = corrupt('its record is cut off')
     end

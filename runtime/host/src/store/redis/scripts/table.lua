@@ -1,6 +1,7 @@
 -- All instances that are heard of, each with the ms that is so without another beat, what it is and
--- how it does; all leases; and the generation of both.
-local instances, about, leases = KEYS[1], KEYS[2], KEYS[3]
+-- how it does; all leases; all decisions on versions; and
+-- the generation of it all.
+local instances, about, leases, versions = unpack(KEYS)
 local now = time_now()
 local members = {}
 local heard = redis.call('ZRANGEBYSCORE', instances, '(' .. text(now), '+inf', 'WITHSCORES')
@@ -8,12 +9,16 @@ for i = 1, #heard, 2 do
   local found = redis.call('HMGET', about, heard[i], 'r' .. heard[i])
   members[#members + 1] = {heard[i], heard[i + 1] - now, found[1], found[2]}
 end
-local all, cursor = {}, '0'
-repeat
-  local scanned = redis.call('HSCAN', leases, cursor, 'COUNT', CHUNK)
-  cursor = scanned[1]
-  for i = 1, #scanned[2] do
-    all[#all + 1] = scanned[2][i]
-  end
-until cursor == '0'
-return {generation_of(redis.call('HGET', about, 'generation')), members, all}
+local function all_of(hash)
+  local all, cursor = {}, '0'
+  repeat
+    local scanned = redis.call('HSCAN', hash, cursor, 'COUNT', CHUNK)
+    cursor = scanned[1]
+    for i = 1, #scanned[2] do
+      all[#all + 1] = scanned[2][i]
+    end
+  until cursor == '0'
+  return all
+end
+local generation = generation_of(redis.call('HGET', about, 'generation'))
+return {generation, members, all_of(leases), all_of(versions)}

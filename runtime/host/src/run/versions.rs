@@ -1,0 +1,324 @@
+//! Versions while it runs: looks into the folder of handlers, loads what is new there beside what runs,
+//! says what is offered, and follows what the store has decided.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use notify::{RecursiveMode, Watcher as _};
+use ordain_core::Decided;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::decide::{Known, decide};
+use super::handlers::{Chosen, Handlers, Missing, found_in};
+use crate::config::Loaded;
+use crate::instance::{About, Membership, Offer};
+use crate::plugin::{Active, Change, Digest, Folder, Handler, HandlerFile, LoadError, Next, Stamp};
+use crate::store::{Store, Table};
+use crate::text::clean;
+use crate::told::Told;
+use crate::wait;
+
+/// Between two looks into the folder, where nobody says that something has changed there: not every
+/// file system does.
+const LOOK: Duration = Duration::from_secs(2);
+/// Before the store is asked again that did not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Between two warnings that the folder cannot be read.
+const TELL_EVERY: Duration = Duration::from_mins(1);
+
+/// What a load has come to.
+type Loading = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
+
+pub(super) struct Versions<'a> {
+    loaded: &'a Loaded,
+    store: &'a Arc<dyn Store>,
+    handlers: &'a Arc<Handlers>,
+    membership: Membership,
+    table: Arc<Table>,
+    /// By stream.
+    seen: BTreeMap<Arc<str>, Seen>,
+    told: Told,
+}
+
+/// What was seen of a stream.
+#[derive(Default)]
+struct Seen {
+    /// The highest generation.
+    newest: u64,
+    /// The decision that this instance has offered, or may go back from since it has just started.
+    had: Option<Arc<Decided>>,
+    has_begun: bool,
+}
+
+impl<'a> Versions<'a> {
+    pub(super) fn new(
+        loaded: &'a Loaded,
+        store: &'a Arc<dyn Store>,
+        handlers: &'a Arc<Handlers>,
+        mut membership: Membership,
+    ) -> Self {
+        let table = membership.table();
+        let (seen, told) = (BTreeMap::new(), Told::every(TELL_EVERY));
+        Self { loaded, store, handlers, membership, table, seen, told }
+    }
+
+    /// Follows the folder and the store as long as it is polled.
+    pub(super) async fn run(mut self) {
+        let (changed, mut changes) = mpsc::channel(1);
+        let _watcher = self.watch(changed);
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut loading: Option<(HandlerFile, Stamp, Loading)> = None;
+        loop {
+            let again = self.decide_all().await;
+            let next = self.handlers.with_catalog(|catalog| catalog.next(Instant::now()));
+            let at = match next {
+                Next::Load(file, stamp) if loading.is_none() => {
+                    let load = self.load(&file);
+                    loading = Some((file, stamp, load));
+                    None
+                }
+                Next::At(at) => Some(at),
+                Next::Load(..) | Next::Nothing => None,
+            };
+            let handlers = Arc::clone(self.handlers);
+            tokio::select! {
+                () = self.membership.changed() => self.table = self.membership.table(),
+                Some(()) = changes.recv() => self.look(),
+                _ = look.tick() => self.look(),
+                () = wait::until(at), if loading.is_none() => {}
+                () = wait::until(again) => {}
+                () = handlers.needed.notified() => self.look_for_newer().await,
+                loaded = loaded(&mut loading) => {
+                    if let Some((file, stamp, _)) = loading.take() {
+                        self.loaded(&file, stamp, loaded);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has somebody say when something changes in the folder. Where nobody can, there is `LOOK`.
+    fn watch(&self, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+        let dir = &self.loaded.config.plugins.dir;
+        // One that is waiting is enough.
+        let tell = move |_| {
+            let _ = changed.try_send(());
+        };
+        let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
+            watcher.watch(dir, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        watcher
+            .inspect_err(|error| tracing::debug!(%error, "the folder of handlers is polled"))
+            .ok()
+    }
+
+    /// Looks into the folder.
+    fn look(&mut self) {
+        let dir = &self.loaded.config.plugins.dir;
+        let folder = match Folder::scan(dir) {
+            Ok(folder) => folder,
+            Err(error) => {
+                if self.told.is_due() {
+                    tracing::warn!(
+                        dir = %clean(&dir.display().to_string()), %error,
+                        "the folder of handlers cannot be read: what runs goes on"
+                    );
+                }
+                return;
+            }
+        };
+        let (new, gone) = self.handlers.with_catalog(|catalog| {
+            let known = &catalog.folder().refused;
+            let new: Vec<_> =
+                folder.refused.iter().filter(|it| !known.contains(it)).cloned().collect();
+            (new, catalog.look(folder, Instant::now()))
+        });
+        for refused in new {
+            let path = refused.path.display().to_string();
+            tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
+        }
+        for offered in gone {
+            tracing::warn!(
+                handler = &*offered.found.version,
+                "the last file of a handler was removed: what runs goes on, and a start would find nothing"
+            );
+        }
+    }
+
+    /// Loads a file on a thread of its own, beside what runs.
+    fn load(&self, file: &HandlerFile) -> Loading {
+        tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
+        let (tell, done) = oneshot::channel();
+        let (engine, file) = (Arc::clone(&self.handlers.engine), file.clone());
+        let load = move || {
+            // Whoever asked may be gone.
+            let _ = tell.send(engine.load_politely(&file));
+        };
+        // Where there is no thread the answer never comes, and the file is looked into again.
+        let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
+        done
+    }
+
+    fn loaded(
+        &self,
+        file: &HandlerFile,
+        stamp: Stamp,
+        loaded: Option<Result<Arc<Handler>, LoadError>>,
+    ) {
+        let Some(loaded) = loaded else { return };
+        let found = loaded.as_ref().map(found_in).map_err(|error| error.reason.clone());
+        let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found));
+        match (change, loaded) {
+            (Change::Offered, Ok(handler)) => {
+                self.handlers.keep(handler);
+                self.membership.offer(self.handlers.offers());
+            }
+            (Change::Refused(reason), _) => tracing::error!(
+                path = %clean(&file.path.display().to_string()),
+                reason = %clean(&reason),
+                "a handler cannot be used: what runs goes on"
+            ),
+            _ => {}
+        }
+    }
+
+    /// A job was executed under a decision that is not known here: it is to come, unless the store went
+    /// back in time and has lost it.
+    async fn look_for_newer(&mut self) {
+        let Ok(table) = self.store.table().await else { return };
+        for (stream, _) in self.handlers.streams() {
+            let needs = self.handlers.needs(stream);
+            if table.versions.get(stream).is_none_or(|it| it.generation < needs) {
+                let seen = self.seen.entry(Arc::clone(stream)).or_default();
+                seen.newest = seen.newest.max(needs);
+            }
+        }
+        self.table = Arc::new(table);
+    }
+
+    /// Asks the store for what is to be decided, and follows what is. Answers when it is to be asked
+    /// again, if it did not answer.
+    async fn decide_all(&mut self) -> Option<Instant> {
+        let handlers = Arc::clone(self.handlers);
+        let offers = handlers.offers();
+        let others = About::all_but(&self.table, self.membership.id());
+        let mut again = None;
+        for (stream, name) in handlers.streams() {
+            let Some(mine) = offers.get(&**stream) else { continue };
+            let of_others: Vec<Offer> =
+                others.iter().filter_map(|it| it.offers.get(&**stream)).cloned().collect();
+            let decided = self.table.versions.get(stream).cloned();
+            let seen = self.seen.entry(Arc::clone(stream)).or_default();
+            let begins = !std::mem::replace(&mut seen.has_begun, true);
+            if begins || decided.as_ref().is_some_and(|it| is(mine, it)) {
+                seen.had.clone_from(&decided);
+            }
+            seen.newest = seen.newest.max(decided.as_ref().map_or(0, |it| it.generation));
+            let known = Known {
+                decided: decided.as_deref(),
+                mine,
+                others: &of_others,
+                may_go_back: seen.had == decided,
+                newest: seen.newest,
+            };
+            if let Some(new) = decide(&known) {
+                let before = decided.as_ref().map_or(0, |it| it.generation);
+                match self.store.decide(stream, before, &new).await {
+                    // The next table has it, or what somebody else has decided.
+                    Ok(_) => self.membership.beat_soon(),
+                    Err(error) => {
+                        tracing::warn!(%error, "the store cannot be told which version is to execute events");
+                        again = Some(Instant::now() + AGAIN);
+                    }
+                }
+            }
+            if decided.as_ref().is_some_and(|it| it.generation == seen.newest) {
+                self.follow(stream, name, decided);
+            }
+        }
+        again
+    }
+
+    /// Lets what was decided on execute the events of a stream, or says why it cannot.
+    fn follow(&self, stream: &Arc<str>, name: &str, decided: Option<Arc<Decided>>) {
+        let Some(decided) = decided else { return };
+        let chosen: Chosen = match self.handlers.compiled(&decided.version, &decided.digest) {
+            Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(&decided) })),
+            None => Err(Missing {
+                reason: self.why_missing(name, &decided),
+                decided: Some(Arc::clone(&decided)),
+            }),
+        };
+        let missing = chosen.as_ref().err().map(|it| it.reason.clone());
+        if !self.handlers.choose(stream, chosen) {
+            return;
+        }
+        let (version, generation) = (&*decided.version, decided.generation);
+        match missing {
+            None => tracing::info!(
+                stream = &**stream,
+                version,
+                generation,
+                "events are executed by this version from now on"
+            ),
+            Some(reason) => tracing::warn!(
+                stream = &**stream, version, generation, reason = %clean(&reason),
+                "the keys of the stream wait, since this version is to execute their events and is not here"
+            ),
+        }
+    }
+
+    /// Why what was decided on is not here.
+    fn why_missing(&self, name: &str, decided: &Decided) -> String {
+        let dir = self.loaded.config.plugins.dir.display();
+        let of_another = || {
+            let first = decided.version.split(['@', '+']).next().unwrap_or_default();
+            (first != name).then(|| {
+                format!("another instance runs the stream with the handler {first}, and this one with {name}")
+            })
+        };
+        self.handlers.with_catalog(|catalog| {
+            let files = catalog.folder().handlers.get(name).into_iter().flatten();
+            for file in files {
+                let path = file.path.display();
+                match catalog.found(&file.path) {
+                    Some(Ok(found)) if found.version == decided.version => {
+                        return format!(
+                            "{path} has another content (SHA-256 {:.12}…) than what was decided on \
+                             ({:.12}…): copy that one, or give this one a higher version",
+                            found.digest,
+                            Digest(decided.digest)
+                        );
+                    }
+                    Some(Err(reason)) if *decided.version == *file.to_string() => {
+                        return format!("{path} {reason}");
+                    }
+                    _ => {}
+                }
+            }
+            of_another().unwrap_or_else(|| {
+                format!(
+                    "there is no file of it in {dir}: copy it from where another instance has it"
+                )
+            })
+        })
+    }
+}
+
+fn is(offer: &Offer, decided: &Decided) -> bool {
+    *offer.version == *decided.version && offer.digest == decided.digest
+}
+
+/// What a load has come to; `None` where its thread could not start or panicked.
+async fn loaded(
+    loading: &mut Option<(HandlerFile, Stamp, Loading)>,
+) -> Option<Result<Arc<Handler>, LoadError>> {
+    match loading {
+        Some((.., done)) => done.await.ok(),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,15 @@
+-- Decides which version executes the events of a stream, if nobody else has since somebody looked.
+-- Answers whether it is so now: a question may come twice.
+local versions, about = KEYS[1], KEYS[2]
+local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+must_be_hash(about)
+local found = redis.call('HGET', versions, stream) or ''
+if found == row then
+  return 1
+end
+if found ~= before then
+  return 0
+end
+redis.call('HSET', versions, stream, row)
+redis.call('HSET', about, 'generation', nonce)
+return 1

@@ -1,0 +1,73 @@
+//! What is decided about versions of handlers, and what that keeps from being committed.
+
+use std::sync::Arc;
+
+use ordain::store::{Beat, InstanceId, Store};
+use ordain_core::{Decided, Expect, Job, Refusal};
+
+use super::{Fixture, Owner, fresh};
+
+fn decided(generation: u64, version: &str) -> Decided {
+    Decided { generation, version: version.into(), digest: [generation as u8; 32] }
+}
+
+async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Decided) -> bool {
+    store.decide(stream, before, decided).await.expect("an answer")
+}
+
+/// Whoever has not heard of the last decision decides nothing.
+pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let (first, second) = (decided(1, "orders@1.0.0"), decided(2, "orders@2.0.0"));
+    assert!(!decide(store, "s", 1, &second).await, "there was none of generation 1");
+    assert!(decide(store, "s", 0, &first).await);
+    assert!(decide(store, "s", 0, &first).await, "its answer was lost");
+    assert!(!decide(store, "s", 0, &decided(1, "orders@1.5.0")).await);
+    assert!(decide(store, "s", 1, &second).await);
+    assert!(!decide(store, "s", 1, &decided(3, "orders@3.0.0")).await);
+    // Of another stream.
+    assert!(decide(store, "a:b 1", 0, &decided(9, "orders@9.0.0")).await);
+    let versions = store.table().await.expect("a table").versions;
+    assert_eq!(versions.len(), 2);
+    assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &decided(9, "orders@9.0.0")));
+}
+
+/// Others are told, and so is whoever comes after all have gone.
+pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
+    let id = InstanceId::random();
+    let lease = std::time::Duration::from_mins(1);
+    let beat = |seen| Beat { id, about: "one", report: None, lease, seen };
+    let store = fixture.store();
+    let table = store.beat(beat(0)).await.expect("a beat").table.expect("it is new");
+    let first = decided(1, "orders@1.0.0");
+    assert!(decide(store, "s", 0, &first).await);
+    let told = store.beat(beat(table.generation)).await.expect("a beat").table.expect("a change");
+    assert_eq!(*told.versions["s"], first);
+    store.flush().await.expect("flushed");
+    store.forget(id).await.expect("forgotten");
+    fixture.reopen().await;
+    let found = fixture.store().table().await.expect("a table").versions;
+    assert_eq!(*found["s"], first);
+    assert!(!decide(fixture.store(), "s", 0, &decided(2, "orders@2.0.0")).await);
+    assert!(decide(fixture.store(), "s", 1, &decided(2, "orders@2.0.0")).await);
+}
+
+/// A key that was executed under a decision goes on under that or a newer one.
+pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let job = |next, generation: u64| Job {
+        version: (generation > 0).then(|| Arc::new(decided(generation, "orders@1.0.0"))),
+        ..Job::new(next, 0)
+    };
+    owner.write(store, fresh("a", Expect::Absent, job(2, 300))).await;
+    for generation in [0, 1, 299] {
+        let older = fresh("a", Expect::Next(2), job(3, generation));
+        let applied = owner.commit(store, vec![older]).await;
+        assert_eq!(applied.refused, [(0, Refusal::Version)], "{generation}");
+    }
+    owner.write(store, fresh("a", Expect::Next(2), job(3, 300))).await;
+    owner.write(store, fresh("a", Expect::Next(3), job(4, 65_536))).await;
+    let loaded = owner.load(store, "a").await.expect("a job").job;
+    assert_eq!((loaded.next, loaded.version), (4, job(4, 65_536).version));
+}

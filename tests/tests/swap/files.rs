@@ -1,0 +1,145 @@
+//! Files in the plugins folder that cannot be used: each leaves what runs running, and is named with its
+//! reason in the log, in the list of handlers and in a metric.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::wait_until;
+use ordain_tests::guests::{guest, importing};
+use ordain_tests::host::Home;
+use ordain_tests::log::{in_turn, text};
+use ordain_tests::service::Service;
+use serde_json::Value;
+
+use super::support::{handlers, metric, remove, stream, tally, until_runs};
+
+const CONFIG: &str = r#"
+[plugins]
+timeout = "200ms"
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+fn home() -> Result<Home> {
+    let home = Home::new(&[], CONFIG)?;
+    home.write("plugins/tally@1.0.0.wasm", tally("1")?)?;
+    home.write("events.ndjson", text(&in_turn(3, 3)))?;
+    Ok(home)
+}
+
+/// The row of a file, once it has this state.
+fn until_listed(service: &mut Service, file: &str, state: &str) -> Result<Value> {
+    let mut found = Value::Null;
+    let what = format!("{file} is {state}");
+    wait_until(&what, || {
+        let rows = handlers(service)?;
+        let row = rows.iter().find(|it| it["path"].as_str().is_some_and(|it| it.ends_with(file)));
+        found = row.cloned().unwrap_or_default();
+        Ok(found["state"] == state)
+    })
+    .with_context(|| found.to_string())?;
+    Ok(found)
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
+    let home = home()?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    let good = tally("9")?;
+    let cases: [(&str, Vec<u8>, &str); 10] = [
+        ("empty", Vec::new(), "is empty"),
+        ("text", b"not a component".to_vec(), "is no WebAssembly"),
+        ("module", b"\0asm\x01\0\0\0".to_vec(), "is a core module"),
+        ("cut", good[..good.len() / 2].to_vec(), "damaged, truncated"),
+        ("world", guest("wrong-name")?, "without a function `handle`"),
+        ("type", guest("wrong-type")?, "another type of `handle`"),
+        ("import", importing("wasi:http/types@0.2.0"), "imports `wasi:http/types@0.2.0`"),
+        ("memory", guest("large")?, "`plugins.memory`"),
+        ("endless", guest("endless-start")?, "`plugins.timeout`"),
+        ("trap", guest("trap-start")?, "does not start"),
+    ];
+    for (number, (name, bytes, reason)) in cases.iter().enumerate() {
+        let file = format!("tally@9.{number}.0.wasm");
+        home.write(&format!("plugins/{file}"), bytes)?;
+        let row = until_listed(&mut service, &file, "broken")?;
+        ensure!(row["reason"].as_str().is_some_and(|it| it.contains(reason)), "{name}: {row}");
+        service.until_says(reason)?;
+        let seen = stream(&mut service)?;
+        ensure!(seen["handler"] == "tally@1.0.0" && seen["generation"] == 1, "{name}: {seen}");
+    }
+    let refused = metric(&mut service, r#"ordain_handler_files_refused{handler="tally"}"#)?;
+    ensure!(refused == Some(cases.len() as f64), "{refused:?}");
+
+    // Names that say nothing.
+    home.write("plugins/tally@nine.wasm", &good)?;
+    service.until_says("`nine` after the @ is no version")?;
+    let refused = metric(&mut service, r#"ordain_handler_files_refused{handler=""}"#)?;
+    ensure!(refused == Some(1.0), "{refused:?}");
+
+    // The same version with another content, and with its own again.
+    home.write("plugins/tally@1.0.0.wasm", tally("other")?)?;
+    let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
+    ensure!(row["reason"].as_str().is_some_and(|it| it.contains("has another content")), "{row}");
+    home.write("plugins/tally@1.0.0.wasm", tally("1")?)?;
+    until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
+    ensure!(stream(&mut service)?["generation"] == 1);
+
+    // Mended.
+    home.write("plugins/tally@9.0.0.wasm", &good)?;
+    until_runs(&mut service, "tally@9.0.0")?;
+    service.end()
+}
+
+/// A start does without a version that cannot be used as well, and `check` tells of it.
+#[test]
+fn a_start_takes_the_highest_that_can_be_used() -> Result<()> {
+    let home = home()?;
+    home.write("plugins/tally@2.0.0.wasm", "nonsense")?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    service.until_says("a lower version is")?;
+    service.end()?;
+    remove(&home, "1.0.0")?;
+    let output = home.output(&["run", "--once"])?;
+    ensure!(output.status.code() == Some(78), "{output:?}");
+    ensure!(String::from_utf8_lossy(&output.stderr).contains("is no WebAssembly"), "{output:?}");
+    Ok(())
+}
+
+/// A version that was used, and has another content at the next start: it is another decision.
+#[test]
+fn another_content_at_a_start() -> Result<()> {
+    let home = home()?;
+    home.run_once()?;
+    let digest = |home: &Home| -> Result<(Value, Value)> {
+        let rows = home.rows(&["keys", "list", "cases", "--json"])?;
+        Ok((rows[0]["version_digest"].clone(), rows[0]["version_generation"].clone()))
+    };
+    let before = digest(&home)?;
+    ensure!(before.1 == 1, "{before:?}");
+    fs::write(home.path("plugins/tally@1.0.0.wasm"), tally("other")?)?;
+    home.append("events.ndjson", text(&in_turn(3, 6)[9..]))?;
+    home.run_once()?;
+    let after = digest(&home)?;
+    ensure!(after.1 == 2 && after.0 != before.0, "{before:?} {after:?}");
+    Ok(())
+}
+
+/// The compiler's process and its cache: where the folder cannot be written to, it has one of its own.
+#[test]
+fn a_folder_that_cannot_be_written_to() -> Result<()> {
+    let home = home()?;
+    // As root nothing is forbidden: a file stands where the folder would be.
+    home.write("plugins/.cache", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    service.until_says("compiled handlers are not kept")?;
+    home.write("plugins/tally@2.0.0.wasm", tally("2")?)?;
+    until_runs(&mut service, "tally@2.0.0")?;
+    service.end()
+}

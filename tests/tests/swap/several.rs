@@ -1,0 +1,151 @@
+//! Several processes over one store: it decides, and whoever has not what was decided on waits.
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+
+use super::support::{copy, metric, remove, stream, until_runs};
+
+/// Two hosts with folders of their own, over one store and one broker.
+struct Pair {
+    _redis: Redis,
+    rig: Rig,
+    homes: [Home; 2],
+    services: [Service; 2],
+}
+
+impl Pair {
+    fn start() -> Result<Self> {
+        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::start()?);
+        let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+        let rig = Rig::on(rabbit, &store, "", "partitions = 4")?;
+        let text = config(&rig.rabbit.url(), &store, "", "partitions = 4");
+        let home = || -> Result<Home> {
+            let home = Home::new(&[], &text)?;
+            copy(&home, "1.0.0")?;
+            Ok(home)
+        };
+        let homes = [home()?, home()?];
+        let mut first = Service::start(&homes[0], &["run"])?;
+        rig.until_declared()?;
+        until_runs(&mut first, "tally@1.0.0")?;
+        let mut second = Service::start(&homes[1], &["run"])?;
+        until_runs(&mut second, "tally@1.0.0")?;
+        let mut pair = Self { _redis: redis, rig, homes, services: [first, second] };
+        pair.until_shared()?;
+        Ok(pair)
+    }
+
+    /// Waits until each has two partitions.
+    fn until_shared(&mut self) -> Result<()> {
+        wait_until("each has its share", || {
+            let rows = self.rig.home.rows(&["instances", "--json"])?;
+            let has = |row: &serde_json::Value| row["partitions"].as_array().map(Vec::len);
+            Ok(rows.len() == 2 && rows.iter().all(|it| has(it) == Some(2)))
+        })
+    }
+}
+
+#[test]
+fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
+    let mut pair = Pair::start()?;
+    let lines = in_turn(20, 30);
+    let mut out = Vec::new();
+    pair.rig.publish(&lines[..200])?;
+    pair.rig.take(&mut out, 200)?;
+
+    copy(&pair.homes[0], "2.0.0")?;
+    let [first, second] = &mut pair.services;
+    until_runs(first, "tally@2.0.0")?;
+    second.until_says("is to execute their events and is not here")?;
+    let seen = stream(second)?;
+    ensure!(seen["handler"] == "tally@2.0.0", "{seen}");
+    let missing = seen["missing"].as_str().context("a reason")?;
+    ensure!(missing.contains("there is no file of it"), "{missing}");
+    pair.rig.publish(&lines[200..400])?;
+    // About half of the keys: they are counted, and nothing else of them happens.
+    wait_until("keys that wait", || {
+        let waiting = metric_sum(second, "version")?;
+        Ok(waiting > 0.0)
+    })?;
+    let waiting = metric_sum(second, "version")? as usize;
+    pair.rig.take(&mut out, 200 + (20 - waiting) * 10)?;
+    ensure!(metric(first, "ordain_version_generation{")? == Some(2.0));
+
+    copy(&pair.homes[1], "2.0.0")?;
+    until_runs(second, "tally@2.0.0")?;
+    pair.rig.take(&mut out, 400)?;
+    pair.rig.publish(&lines[400..])?;
+    pair.rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    pair.rig.until_empty()?;
+    let rows = pair.rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(rows.iter().all(|it| it["version"] == "tally@2.0.0" && it["version_generation"] == 2));
+
+    // Back goes it only when nobody has it any more.
+    remove(&pair.homes[0], "2.0.0")?;
+    let [first, second] = &mut pair.services;
+    until_offers(&pair.rig, first, "tally@1.0.0")?;
+    ensure!(stream(first)?["handler"] == "tally@2.0.0", "another one still has it");
+    remove(&pair.homes[1], "2.0.0")?;
+    until_runs(first, "tally@1.0.0")?;
+    until_runs(second, "tally@1.0.0")?;
+    let more = in_turn(20, 40);
+    pair.rig.publish(&more[lines.len()..])?;
+    pair.rig.take(&mut out, more.len())?;
+    tally::check(&by_key(&more)?, &out.join("\n"))
+}
+
+/// One that has died is no reason to go back: who is left waits for it, or is started anew.
+#[test]
+fn nobody_goes_back_because_one_has_died() -> Result<()> {
+    let mut pair = Pair::start()?;
+    copy(&pair.homes[0], "2.0.0")?;
+    let [first, second] = &mut pair.services;
+    until_runs(first, "tally@2.0.0")?;
+    second.until_says("is to execute their events and is not here")?;
+    first.signal("KILL")?;
+    wait_until("it is forgotten", || Ok(pair.rig.home.rows(&["instances", "--json"])?.len() == 1))?;
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    ensure!(stream(second)?["handler"] == "tally@2.0.0");
+    // It comes back with what it has, and goes on.
+    let mut first = Service::start(&pair.homes[0], &["run"])?;
+    until_runs(&mut first, "tally@2.0.0")?;
+    first.end()?;
+    let [_, second] = &mut pair.services;
+    ensure!(stream(second)?["missing"].is_string());
+    // Whoever starts without it goes back.
+    second.signal("TERM")?;
+    second.wait()?;
+    let mut second = Service::start(&pair.homes[1], &["run"])?;
+    until_runs(&mut second, "tally@1.0.0")?;
+    ensure!(stream(&mut second)?["generation"] == 3);
+    let lines = in_turn(10, 10);
+    pair.rig.publish(&lines)?;
+    pair.rig.check(&lines)
+}
+
+/// Keys that wait for a cause, of all partitions.
+fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
+    let answer = http::get(http::admin(service)?, "/metrics")?;
+    let label = format!("cause=\"{cause}\"");
+    let lines = answer.body.lines().filter(|line| line.starts_with("ordain_blocked_keys{"));
+    let values =
+        lines.filter(|line| line.contains(&label)).filter_map(|line| line.rsplit_once(' '));
+    Ok(values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
+}
+
+/// Waits until a process says that it has this version.
+fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
+    let name = format!("/{}", service.id());
+    wait_until(&format!("{version} is offered"), || {
+        let rows = rig.home.rows(&["instances", "--json"])?;
+        let row = rows.iter().find(|it| it["name"].as_str().is_some_and(|it| it.ends_with(&name)));
+        Ok(row.is_some_and(|it| it["offers"]["cases"] == version))
+    })
+}

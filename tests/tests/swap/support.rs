@@ -1,0 +1,73 @@
+//! Files of handlers, and what a host says of them.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use ordain_servers::wait_until;
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::plugins::plugin;
+use ordain_tests::service::Service;
+use serde_json::Value;
+
+/// The handler `tally` with a note in it, that makes another file of it.
+pub(super) fn tally(note: &str) -> Result<Vec<u8>> {
+    let mut component = fs::read(plugin("tally")?)?;
+    let name = b"note";
+    // A custom section: its size, the length of its name, its name and its content.
+    component.extend([0, u8::try_from(1 + name.len() + note.len())?, name.len() as u8]);
+    component.extend(name);
+    component.extend(note.as_bytes());
+    Ok(component)
+}
+
+/// Puts a version of `tally` into the folder of a host, as a copy that takes a moment.
+pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
+    let component = tally(version)?;
+    let path = home.path(&format!("plugins/{}.wasm", file(version)));
+    let (half, rest) = component.split_at(component.len() / 2);
+    fs::write(&path, half)?;
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    home.append(&format!("plugins/{}.wasm", file(version)), rest)
+}
+
+/// Removes a version.
+pub(super) fn remove(home: &Home, version: &str) -> Result<()> {
+    Ok(fs::remove_file(home.path(&format!("plugins/{}.wasm", file(version))))?)
+}
+
+fn file(version: &str) -> String {
+    if version.is_empty() { "tally".to_owned() } else { format!("tally@{version}") }
+}
+
+/// The stream `cases` as a host shows it.
+pub(super) fn stream(service: &mut Service) -> Result<Value> {
+    let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
+    // There are none before the store is open.
+    Ok(streams["streams"].get(0).cloned().unwrap_or_default())
+}
+
+/// Waits until a version executes the events.
+pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
+    let mut seen = Value::Null;
+    let what = format!("{version} runs");
+    let runs = wait_until(&what, || {
+        seen = stream(service)?;
+        Ok(seen["handler"] == version && seen["missing"].is_null())
+    });
+    runs.with_context(|| format!("{seen}: {}", service.stderr()))
+}
+
+/// A metric's value.
+pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<f64>> {
+    let answer = http::get(http::admin(service)?, "/metrics")?;
+    let line = answer.body.lines().find(|line| line.starts_with(name));
+    Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
+}
+
+/// The rows of `plugins list` of a process.
+pub(super) fn handlers(service: &mut Service) -> Result<Vec<Value>> {
+    let mut plugins = http::get(http::admin(service)?, "/v1/plugins")?.json()?;
+    let rows = plugins["handlers"].as_array_mut().context("handlers")?;
+    Ok(std::mem::take(rows))
+}

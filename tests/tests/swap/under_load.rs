@@ -1,0 +1,116 @@
+//! Versions that come and go while events flow: each event is executed once, in order, by one of them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::log::{by_key, disturb, in_turn};
+use ordain_tests::rig::Rig;
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::Value;
+
+use super::support::{copy, handlers, metric, remove, stream, until_runs};
+
+/// The version that each key was executed by last.
+fn versions(rig: &Rig, service: &mut Service) -> Result<Vec<Value>> {
+    let url = format!("http://{}", ordain_tests::http::admin(service)?);
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json", "--admin", &url])?;
+    Ok(rows.into_iter().map(|mut row| row["version"].take()).collect())
+}
+
+#[test]
+fn it_goes_up_and_back() -> Result<()> {
+    let rig = Rig::with("", "", "partitions = 4")?;
+    std::fs::rename(
+        rig.home.path("plugins/tally.wasm"),
+        rig.home.path("plugins/tally@1.0.0.wasm"),
+    )?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    let lines = in_turn(40, 40);
+    let mut parts = lines.chunks(400);
+    let mut out = Vec::new();
+    let mut part = |rig: &Rig, out: &mut Vec<String>| -> Result<()> {
+        let part = parts.next().context("a part")?;
+        rig.publish(&disturb(part, 50, 20, 3))?;
+        rig.take(out, out.len() + part.len())
+    };
+    part(&rig, &mut out)?;
+    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@1.0.0"));
+    let first = stream(&mut service)?;
+    ensure!(first["generation"] == 1, "{first}");
+
+    // Up, while events come.
+    copy(&rig.home, "2.0.0")?;
+    part(&rig, &mut out)?;
+    until_runs(&mut service, "tally@2.0.0")?;
+    part(&rig, &mut out)?;
+    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@2.0.0"));
+    ensure!(stream(&mut service)?["generation"] == 2);
+    ensure!(metric(&mut service, "ordain_version_generation{")? == Some(2.0));
+
+    // And back.
+    remove(&rig.home, "2.0.0")?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    part(&rig, &mut out)?;
+    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@1.0.0"));
+    ensure!(stream(&mut service)?["generation"] == 3);
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    let names: Vec<_> = handlers(&mut service)?.iter().map(|it| it["handler"].clone()).collect();
+    ensure!(names.iter().filter(|it| *it == "tally@1.0.0").count() == 1, "{names:?}");
+    service.end()
+}
+
+#[test]
+fn the_last_one_stays_when_its_file_goes() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.until_says("events are executed by this version")?;
+    remove(&rig.home, "")?;
+    service.until_says("the last file of a handler was removed")?;
+    let lines = in_turn(5, 5);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    let rows = handlers(&mut service)?;
+    let gone = rows.iter().find(|it| it["state"] == "gone").context("a row")?;
+    ensure!(gone["running"][0] == "cases", "{gone}");
+    // Another one takes over.
+    copy(&rig.home, "1.0.0")?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    service.end()
+}
+
+/// Many times, under load, with duplicates and in another order.
+#[test]
+fn many_swaps_lose_and_repeat_nothing() -> Result<()> {
+    let rig = Rig::with("", "", "partitions = 4")?;
+    copy(&rig.home, "1.0.0")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(200, 50);
+    let mut out = Vec::new();
+    std::thread::scope(|scope| -> Result<()> {
+        let rig = &rig;
+        let publishing = scope.spawn(move || -> Result<()> {
+            for part in disturb(&in_turn(200, 50), 300, 20, 11).chunks(250) {
+                rig.publish(part)?;
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            Ok(())
+        });
+        for _ in 0..4 {
+            copy(&rig.home, "2.0.0")?;
+            until_runs(&mut service, "tally@2.0.0")?;
+            remove(&rig.home, "2.0.0")?;
+            until_runs(&mut service, "tally@1.0.0")?;
+        }
+        publishing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    rig.until_empty()?;
+    ensure!(stream(&mut service)?["generation"].as_u64() >= Some(9));
+    service.end()
+}
