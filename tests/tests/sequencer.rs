@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ordain::config::{Loaded, Share};
 use ordain_core::{
-    Applied, Batch, Cause, Change, CommitReply, Decided, Effect, Event, EventParts, Input,
+    Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input,
     Loaded as Job, Sequencer, TurnDone, Verdict,
 };
 
@@ -226,5 +226,5 @@ fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
 }
 
 fn version() -> Arc<Decided> {
-    Arc::new(Decided { generation: 1, version: "tally@1.0.0".into(), digest: [0; 32] })
+    Decided::first("tally@1.0.0", Digest([0; 32]))
 }

@@ -10,9 +10,9 @@ use ordain::store::codec::{
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
-    Applied, Cause, DeadLetter, Decided, Emitted, Event, EventParts, Holes, Job, LetterContent,
-    LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId,
-    Trouble,
+    Applied, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts, Holes, Job,
+    LetterContent, LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled,
+    Status, TakenId, Trouble,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -54,7 +54,7 @@ prop_compose! {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
             spilled: Spilled { count, first: first.min(last), last: first.max(last) },
             version: version.map(|(version, generation, digest)| {
-                Arc::new(Decided { generation, version: version.into(), digest })
+                Arc::new(Decided { generation, version: version.into(), digest: Digest(digest) })
             }),
             trouble,
             digests: digests.into_iter().collect(),

@@ -1,5 +1,7 @@
 //! Versions of a stream's handler, and which of them executes its events.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Which handler executed an event: `name@semver`, or without a semver `name+digest`.
@@ -16,6 +18,54 @@ pub struct Decided {
     pub generation: u64,
     /// The version.
     pub version: Version,
-    /// SHA-256 of its file.
-    pub digest: [u8; 32],
+    /// Of its file.
+    pub digest: Digest,
+}
+
+impl Decided {
+    /// The first one of a stream.
+    pub fn first(version: impl Into<Version>, digest: Digest) -> Arc<Self> {
+        Arc::new(Self { generation: 1, version: version.into(), digest })
+    }
+}
+
+/// SHA-256 of a handler's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+/// In hexadecimal digits; a precision says how many of them.
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut digits = String::new();
+        self.0.iter().for_each(|byte| digits += &format!("{byte:02x}"));
+        f.pad(&digits)
+    }
+}
+
+/// A text that is no digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoDigest;
+
+impl fmt::Display for NoDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no SHA-256: those have 64 hexadecimal digits")
+    }
+}
+
+/// All of its digits.
+impl FromStr for Digest {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let mut digest = [0; 32];
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if pairs.len() != digest.len() || !rest.is_empty() {
+            return Err(NoDigest);
+        }
+        for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
+            let digit = |of: u8| char::from(of).to_digit(16).ok_or(NoDigest);
+            *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
+        }
+        Ok(Self(digest))
+    }
 }

@@ -26,7 +26,7 @@ pub use compile::{COMMAND, Manner, compile};
 pub use engine::{Engine, EngineError};
 pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
-pub use load::{Active, Digest, Handler, LoadError};
+pub use load::{Active, Handler, LoadError};
 pub use pool::{Done, Pool, Results, Turns};
 pub use settings::{InstancePolicy, Limits, Settings};
 pub use stream::StreamContext;

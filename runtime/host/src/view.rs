@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::config::Stream;
-use crate::plugin::{Digest, Found};
+use crate::plugin::Found;
 use crate::run::Chosen;
 use crate::store::{KeyRow, StoredLetter};
 
@@ -67,8 +67,7 @@ impl From<Chosen> for Executing {
             Err(missing) => (missing.decided, Some(missing.reason)),
         };
         let generation = decided.as_ref().map(|it| it.generation);
-        let found =
-            decided.map(|it| Found { version: it.version.clone(), digest: Digest(it.digest) });
+        let found = decided.map(|it| Found { version: it.version.clone(), digest: it.digest });
         Self { found, generation, missing }
     }
 }
@@ -132,7 +131,7 @@ fn job(job: &Job) -> Value {
         },
         "skipped": job.holes.0,
         "version": job.version.as_ref().map(|it| &*it.version),
-        "version_digest": job.version.as_ref().map(|it| Digest(it.digest).to_string()),
+        "version_digest": job.version.as_ref().map(|it| it.digest.to_string()),
         "version_generation": job.version.as_ref().map(|it| it.generation),
         "trouble": trouble,
     })

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ordain_core::{
-    Applied, Change, CommitReply, Effect, Event, EventParts, Input, Job, Key, Loaded, Sequencer,
-    Turn, TurnDone, Verdict, Version,
+    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job, Key,
+    Loaded, Sequencer, Turn, TurnDone, Verdict,
 };
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -183,7 +183,7 @@ struct Loop {
     /// The next sequence of each key.
     next: Vec<u64>,
     answers: Vec<Input>,
-    version: Version,
+    version: Arc<Decided>,
     state: bytes::Bytes,
 }
 
@@ -196,7 +196,7 @@ impl Loop {
             deliveries: 0,
             next: vec![1; keys as usize],
             answers: Vec::new(),
-            version: "bench@1.0.0".into(),
+            version: decided(),
             state: bytes::Bytes::from_static(&STATE),
         })
     }
@@ -282,4 +282,8 @@ impl Loop {
 
 fn number(key: &Key) -> usize {
     key["key-".len()..].parse().expect("keys are made here")
+}
+
+fn decided() -> Arc<Decided> {
+    Decided::first("bench@1.0.0", Digest([0; 32]))
 }

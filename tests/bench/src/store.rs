@@ -12,8 +12,8 @@ use ordain::store::embedded::{self, Embedded};
 use ordain::store::redis::{Address, Options, Redis};
 use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
-    Batch, Change, CommitReply, Emitted, Expect, Job, JobWrite, Key, Message, MessageParts,
-    shard_of,
+    Batch, Change, CommitReply, Decided, Digest, Emitted, Expect, Job, JobWrite, Key, Message,
+    MessageParts, shard_of,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -211,7 +211,7 @@ fn write(key: &Key, next: u64) -> JobWrite {
     let mut job = Job::new(next + 1, 0);
     job.incarnation = 1;
     job.digests = (0..DIGESTS).collect();
-    job.version = Some("orders@1.0.0".into());
+    job.version = Some(Decided::first("orders@1.0.0", Digest([0; 32])));
     JobWrite {
         key: Arc::clone(key),
         expect: if next == 1 { Expect::Absent } else { Expect::Next(next) },

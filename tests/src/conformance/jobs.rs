@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
-    Cause, Change, CommitReply, Decided, Expect, Holes, Job, Refusal, Spilled, Status, Trouble,
+    Cause, Change, CommitReply, Decided, Digest, Expect, Holes, Job, Refusal, Spilled, Status,
+    Trouble,
 };
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
@@ -87,7 +88,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         version: Some(Arc::new(Decided {
             generation: u64::MAX,
             version: "orders@1.2.3-rc.1".into(),
-            digest: [0xa5; 32],
+            digest: Digest([0xa5; 32]),
         })),
         trouble: Some(Box::new(Trouble {
             cause: Cause::Corrupt,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ordain::store::{Beat, InstanceId, Store};
-use ordain_core::{Decided, Expect, Job, Refusal};
+use ordain_core::{Decided, Digest, Expect, Job, Refusal};
 
 use super::{Fixture, Owner, fresh};
 
 fn decided(generation: u64, version: &str) -> Decided {
-    Decided { generation, version: version.into(), digest: [generation as u8; 32] }
+    Decided { generation, version: version.into(), digest: Digest([generation as u8; 32]) }
 }
 
 async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Decided) -> bool {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ordain::config::{self, Share};
 use ordain_core::{
-    Applied, Batch, Change, CommitReply, Effect, Event, EventParts, Expect, Input, Job, JobWrite,
-    Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
+    Applied, Batch, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Expect, Input,
+    Job, JobWrite, Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
 };
 
 /// The key "a" and its shard. Commits of other shards are applied, and no more is known of them.
@@ -49,8 +49,14 @@ pub(crate) fn settings(keep_bytes: usize) -> Settings {
     let loaded =
         config::Loaded::parse(Path::new("ordain.toml"), text, &|_| None).expect("a configuration");
     let stream = loaded.config.streams.values().next().expect("a stream");
-    let share =
-        Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version: None, seed: 1 };
+    let share = Share {
+        partition: 0,
+        of_stream: 1,
+        of_process: 1,
+        workers: 1,
+        version: Some(version()),
+        seed: 1,
+    };
     let settings = loaded.config.settings(stream, &share);
     assert!(settings.keep_bytes > 1 << 20, "a shared store may go back");
     Settings { keep_bytes, ..settings }
@@ -136,7 +142,7 @@ impl Rig {
             let answer = match effect {
                 Effect::Run(turn) => Input::TurnDone(TurnDone {
                     token: turn.token,
-                    version: "h@1.0.0".into(),
+                    version: version(),
                     verdicts: vec![Verdict::Effect { messages: Vec::new(), complete: false }],
                     state: Change::Put(vec![0; 100].into()),
                     failure: None,
@@ -294,4 +300,8 @@ impl Rig {
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.sent.iter().map(|batch| batch.number).collect()
     }
+}
+
+fn version() -> Arc<Decided> {
+    Decided::first("h@1.0.0", Digest([0; 32]))
 }

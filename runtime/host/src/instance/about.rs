@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 
+use ordain_core::Digest;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::broker::Reach;
 use crate::config::Loaded;
-use crate::plugin::Digest;
-use crate::store::{InstanceId, Table, parse_digest};
+use crate::store::{InstanceId, Table};
 
 /// Partitions that a stream may have: no configuration allows others.
 const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
@@ -53,7 +53,7 @@ pub struct Offer {
     pub version: String,
     /// SHA-256 of its file, in hexadecimal digits.
     #[serde(serialize_with = "write_digest", deserialize_with = "read_digest")]
-    pub digest: [u8; 32],
+    pub digest: Digest,
 }
 
 /// A process of a machine, told apart from all others that there ever were.
@@ -115,13 +115,12 @@ fn shown(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(NAME).collect()
 }
 
-fn write_digest<S: Serializer>(digest: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&Digest(*digest))
+fn write_digest<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(digest)
 }
 
-fn read_digest<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
-    let text = String::deserialize(from)?;
-    parse_digest(&text).ok_or_else(|| D::Error::custom("no digest"))
+fn read_digest<'de, D: Deserializer<'de>>(from: D) -> Result<Digest, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
 /// What another version says in another way has the default.
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn offers_are_read_as_they_were_written() {
-        let offer = Offer { version: "orders@2.0.0".into(), digest: [0xa5; 32] };
+        let offer = Offer { version: "orders@2.0.0".into(), digest: Digest([0xa5; 32]) };
         let offers = BTreeMap::from([("orders".to_owned(), offer)]);
         let about = About { offers, ..About::default() };
         let text = about.encode();

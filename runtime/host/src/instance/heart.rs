@@ -70,7 +70,7 @@ impl Membership {
     pub async fn changed(&mut self) {
         if self.table.changed().await.is_err() {
             // The heart has stopped.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

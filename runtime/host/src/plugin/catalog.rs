@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ordain_core::Version;
+use ordain_core::{Digest, Version};
 
 use super::folder::{Folder, HandlerFile, Stamp};
-use super::load::Digest;
 
 /// A file is looked into when it has not changed for so long: nobody says when it is copied whole, and
 /// this is longer than a copy pauses.
@@ -255,13 +254,10 @@ mod tests {
                         let content = self.files[file.path.to_str().expect("a name")];
                         let mut digest = [0; 32];
                         digest[..content.len()].copy_from_slice(content.as_bytes());
-                        let found = match content {
-                            "bad" => Err("bad".to_owned()),
-                            _ => {
-                                let digest = Digest(digest);
-                                Ok(Found { version: file.version(digest), digest })
-                            }
-                        };
+                        let digest = Digest(digest);
+                        let found = Found { version: file.version(digest), digest };
+                        let found =
+                            if content == "bad" { Err("bad".to_owned()) } else { Ok(found) };
                         match self.catalog.loaded(&file, stamp, found) {
                             Change::None => {}
                             Change::Offered => said.push(format!("{file} offered")),

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ordain_core::Version;
-
-use super::load::Digest;
+use ordain_core::{Digest, Version};
 
 const EXTENSION: &str = ".wasm";
 

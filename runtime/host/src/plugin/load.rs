@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ordain_core::{Decided, Version};
+use ordain_core::{Decided, Digest, Version};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
@@ -67,21 +67,8 @@ pub struct Active {
 impl Active {
     /// What nobody else has decided on: the first of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
-        let (version, digest) = (handler.version().clone(), handler.digest().0);
-        Arc::new(Self { handler, decided: Arc::new(Decided { generation: 1, version, digest }) })
-    }
-}
-
-/// SHA-256 of a handler's file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest(pub [u8; 32]);
-
-/// In hexadecimal digits; a precision says how many of them.
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut digits = String::new();
-        self.0.iter().for_each(|byte| digits += &format!("{byte:02x}"));
-        f.pad(&digits)
+        let decided = Decided::first(handler.version().clone(), handler.digest());
+        Arc::new(Self { handler, decided })
     }
 }
 

@@ -69,10 +69,12 @@ fn rank(version: &str) -> Option<semver::Version> {
 
 #[cfg(test)]
 mod tests {
+    use ordain_core::Digest;
+
     use super::*;
 
     fn offer(version: &str) -> Offer {
-        Offer { version: version.to_owned(), digest: [version.len() as u8; 32] }
+        Offer { version: version.to_owned(), digest: Digest([version.len() as u8; 32]) }
     }
 
     fn decided(generation: u64, version: &str) -> Decided {

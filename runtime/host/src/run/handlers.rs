@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::Decided;
+use ordain_core::{Decided, Digest};
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Instance, Loaded};
@@ -29,14 +29,14 @@ const FORMER: usize = 16;
 pub struct Handlers {
     /// What runs them.
     pub engine: Arc<Engine>,
-    shelf: Mutex<Shelf>,
+    stock: Mutex<Stock>,
     streams: BTreeMap<Arc<str>, Running>,
     /// Somebody needs a newer decision than is known.
     pub(super) needed: Notify,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct Stock {
     catalog: Catalog,
     /// Those that are offered, or execute events.
     compiled: Vec<Arc<Handler>>,
@@ -98,13 +98,13 @@ impl VersionFeed {
 }
 
 impl Handlers {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of the folder.
     pub(super) fn with_catalog<T>(&self, look: impl FnOnce(&mut Catalog) -> T) -> T {
-        look(&mut self.shelf().catalog)
+        look(&mut self.stock().catalog)
     }
 
     /// For a driver.
@@ -151,14 +151,14 @@ impl Handlers {
 
     /// What is in the folder.
     pub fn folder(&self) -> Folder {
-        self.shelf().catalog.folder().clone()
+        self.stock().catalog.folder().clone()
     }
 
     /// What was found in a file, if somebody has looked, and whether that is offered.
     pub fn look(&self, file: &HandlerFile) -> (Option<Result<Found, String>>, bool) {
-        let shelf = self.shelf();
-        let found = shelf.catalog.found(&file.path).cloned();
-        let offered = shelf.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
+        let stock = self.stock();
+        let found = stock.catalog.found(&file.path).cloned();
+        let offered = stock.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
         let is_offered =
             offered.is_some_and(|it| found.as_ref().is_some_and(|f| f.as_ref() == Ok(&it.found)));
         (found, is_offered)
@@ -166,13 +166,13 @@ impl Handlers {
 
     /// What is offered of a handler.
     pub fn offered(&self, name: &str) -> Option<Found> {
-        self.shelf().catalog.offered(name).map(|it| it.found.clone())
+        self.stock().catalog.offered(name).map(|it| it.found.clone())
     }
 
     /// How many files cannot be used, by the handler that their names give.
     pub fn refused(&self) -> BTreeMap<String, usize> {
-        let shelf = self.shelf();
-        let refused = shelf.catalog.refused();
+        let stock = self.stock();
+        let refused = stock.catalog.refused();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
@@ -184,11 +184,11 @@ impl Handlers {
 
     /// A file of a handler that some stream names, and that cannot be used.
     pub fn broken(&self) -> Option<LoadError> {
-        let shelf = self.shelf();
-        let handlers = &shelf.catalog.folder().handlers;
+        let stock = self.stock();
+        let handlers = &stock.catalog.folder().handlers;
         let of_used = self.streams.values().filter_map(|it| handlers.get(&it.handler)).flatten();
         let mut broken = of_used.filter_map(|file| {
-            let reason = shelf.catalog.found(&file.path)?.as_ref().err()?;
+            let reason = stock.catalog.found(&file.path)?.as_ref().err()?;
             Some(LoadError { path: file.path.clone(), reason: reason.clone() })
         });
         broken.next()
@@ -204,22 +204,22 @@ impl Handlers {
     }
 
     /// The compiled handler of a version, if it is here.
-    pub(super) fn compiled(&self, version: &str, digest: &[u8; 32]) -> Option<Arc<Handler>> {
-        let is_it = |it: &&Arc<Handler>| **it.version() == *version && it.digest().0 == *digest;
-        self.shelf().compiled.iter().find(is_it).cloned()
+    pub(super) fn compiled(&self, version: &str, digest: Digest) -> Option<Arc<Handler>> {
+        let is_it = |it: &&Arc<Handler>| **it.version() == *version && it.digest() == digest;
+        self.stock().compiled.iter().find(is_it).cloned()
     }
 
     /// Keeps a handler that is offered now.
     pub(super) fn keep(&self, handler: Arc<Handler>) {
-        self.shelf().compiled.push(handler);
+        self.stock().compiled.push(handler);
         self.let_go();
     }
 
     /// Lets go of what is neither offered nor executes events.
     fn let_go(&self) {
         let active: Vec<u64> = self.active().map(|it| it.handler.id()).collect();
-        let mut shelf = self.shelf();
-        let Shelf { catalog, compiled, former } = &mut *shelf;
+        let mut stock = self.stock();
+        let Stock { catalog, compiled, former } = &mut *stock;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|it| {
             let offered = catalog.offered(&it.file().name);
             active.contains(&it.id())
@@ -240,10 +240,10 @@ impl Handlers {
 
     /// What is offered for each stream.
     pub(super) fn offers(&self) -> BTreeMap<String, Offer> {
-        let shelf = self.shelf();
+        let stock = self.stock();
         let offers = self.streams.iter().filter_map(|(stream, running)| {
-            let Found { version, digest } = &shelf.catalog.offered(&running.handler)?.found;
-            Some((stream.to_string(), Offer { version: version.to_string(), digest: digest.0 }))
+            let Found { version, digest } = &stock.catalog.offered(&running.handler)?.found;
+            Some((stream.to_string(), Offer { version: version.to_string(), digest: *digest }))
         });
         offers.collect()
     }
@@ -251,9 +251,9 @@ impl Handlers {
     /// How long each version took for events, by handler and version: those that are here, and those
     /// that were.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
-        let shelf = self.shelf();
-        let mut times = shelf.former.clone();
-        for handler in &shelf.compiled {
+        let stock = self.stock();
+        let mut times = stock.former.clone();
+        for handler in &stock.compiled {
             let (name, version) = (&handler.file().name, handler.version().to_string());
             match times.iter_mut().find(|it| (&it.0, &it.1) == (name, &version)) {
                 Some((.., sum)) => sum.merge(&handler.times()),
@@ -291,15 +291,15 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
     }
     let engine = engine(loaded)?;
     let names = loaded.config.streams.values().map(|it| it.handler.to_string());
-    let mut shelf = Shelf { catalog: Catalog::new(names), ..Shelf::default() };
-    shelf.catalog.look(folder, Instant::now());
+    let mut stock = Stock { catalog: Catalog::new(names), ..Stock::default() };
+    stock.catalog.look(folder, Instant::now());
     let mut streams = BTreeMap::new();
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
-        shelf.load_first(&engine, &handler)?;
-        if shelf.catalog.offered(&handler).is_none() {
+        stock.load_first(&engine, &handler)?;
+        if stock.catalog.offered(&handler).is_none() {
             let known: Vec<&str> =
-                shelf.catalog.folder().handlers.keys().map(String::as_str).collect();
+                stock.catalog.folder().handlers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
             return Err(RunError::Config(loaded.error(
                 &format!("streams.{name}.handler"),
@@ -314,10 +314,10 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
         let running = Running { handler, chosen, needs: watch::Sender::new(0) };
         streams.insert(name.shared(), running);
     }
-    Ok(Handlers { engine, shelf: Mutex::new(shelf), streams, needed: Notify::new() })
+    Ok(Handlers { engine, stock: Mutex::new(stock), streams, needed: Notify::new() })
 }
 
-impl Shelf {
+impl Stock {
     /// Loads the highest version of a handler that can be. Where none can be, the error is the highest
     /// one's.
     fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {

@@ -14,7 +14,7 @@ use super::decide::{Known, decide};
 use super::handlers::{Chosen, Handlers, Missing, found_in};
 use crate::config::Loaded;
 use crate::instance::{About, Membership, Offer};
-use crate::plugin::{Active, Change, Digest, Folder, Handler, HandlerFile, LoadError, Next, Stamp};
+use crate::plugin::{Active, Change, Folder, Handler, HandlerFile, LoadError, Next, Stamp};
 use crate::store::{Store, Table};
 use crate::text::clean;
 use crate::told::Told;
@@ -66,8 +66,8 @@ impl<'a> Versions<'a> {
 
     /// Follows the folder and the store as long as it is polled.
     pub(super) async fn run(mut self) {
-        let (changed, mut changes) = mpsc::channel(1);
-        let _watcher = self.watch(changed);
+        let (tell, mut changes) = mpsc::channel(1);
+        let _watcher = self.watch(tell);
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, Stamp, Loading)> = None;
@@ -101,13 +101,13 @@ impl<'a> Versions<'a> {
     }
 
     /// Has somebody say when something changes in the folder. Where nobody can, there is `LOOK`.
-    fn watch(&self, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+    fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // One that is waiting is enough.
-        let tell = move |_| {
-            let _ = changed.try_send(());
+        let changed = move |_| {
+            let _ = tell.try_send(());
         };
-        let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
+        let watcher = notify::recommended_watcher(changed).and_then(|mut watcher| {
             watcher.watch(dir, RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
@@ -246,7 +246,7 @@ impl<'a> Versions<'a> {
     /// Lets what was decided on execute the events of a stream, or says why it cannot.
     fn follow(&self, stream: &Arc<str>, name: &str, decided: Option<Arc<Decided>>) {
         let Some(decided) = decided else { return };
-        let chosen: Chosen = match self.handlers.compiled(&decided.version, &decided.digest) {
+        let chosen: Chosen = match self.handlers.compiled(&decided.version, decided.digest) {
             Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(&decided) })),
             None => Err(Missing {
                 reason: self.why_missing(name, &decided),
@@ -290,8 +290,7 @@ impl<'a> Versions<'a> {
                         return format!(
                             "{path} has another content (SHA-256 {:.12}…) than what was decided on \
                              ({:.12}…): copy that one, or give this one a higher version",
-                            found.digest,
-                            Digest(decided.digest)
+                            found.digest, decided.digest
                         );
                     }
                     Some(Err(reason)) if *decided.version == *file.to_string() => {

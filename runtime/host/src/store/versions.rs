@@ -6,8 +6,8 @@ use ordain_core::Decided;
 
 /// As it is kept.
 pub(super) fn encode(decided: &Decided) -> String {
-    let digest: String = decided.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{} {digest} {}", decided.generation, decided.version)
+    let Decided { generation, version, digest } = decided;
+    format!("{generation} {digest} {version}")
 }
 
 /// What is kept. What cannot be read is no decision: the next one mends it.
@@ -15,32 +15,22 @@ pub(super) fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
     let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
     let generation = generation.parse().ok().filter(|it| (1..LAST).contains(it))?;
-    Some(Decided { generation, digest: parse_digest(digest)?, version: version.into() })
+    Some(Decided { generation, digest: digest.parse().ok()?, version: version.into() })
 }
 
 /// Where generations end: scripts count without holes up to there.
 const LAST: u64 = 1 << 52;
 
-/// A digest as people read it.
-pub fn parse_digest(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != digest.len() || !rest.is_empty() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
-}
-
 #[cfg(test)]
 mod tests {
+    use ordain_core::Digest;
+
     use super::*;
 
     #[test]
     fn a_decision_comes_back_and_nothing_else_is_one() {
-        let decided = Decided { generation: 7, digest: [0xa5; 32], version: "orders@1.2.3".into() };
+        let decided =
+            Decided { generation: 7, digest: Digest([0xa5; 32]), version: "orders@1.2.3".into() };
         let text = encode(&decided);
         assert_eq!(decode(&text), Some(decided));
         for strange in [

@@ -8,7 +8,9 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Cause, Decided, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble};
+use ordain_core::{
+    Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
@@ -131,6 +133,7 @@ impl<'a> JobView<'a> {
             spilled: self.spilled,
             version: self.version.map(|(version, digest)| {
                 let generation = self.version_generation;
+                let digest = Digest(digest);
                 Arc::new(Decided { generation, version: version.into(), digest })
             }),
             trouble: self.trouble.map(|(cause, error, version)| {
@@ -166,7 +169,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     }
     if let Some(version) = job.version.as_ref().filter(|it| it.generation > 0) {
         put_bytes(version.version.as_bytes(), out);
-        out.extend_from_slice(&version.digest);
+        out.extend_from_slice(&version.digest.0);
     }
     match &job.trouble {
         None => out.push(0),

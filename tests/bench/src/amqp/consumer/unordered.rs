@@ -19,8 +19,8 @@ use ordain::run::{engine, folder, open_store};
 use ordain::source::{Acknowledged, Deliveries, Source};
 use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
-    Batch, Change, CommitReply, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn, TurnDone,
-    Verdict, shard_of,
+    Batch, Change, CommitReply, Decided, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn,
+    TurnDone, Verdict, shard_of,
 };
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -200,7 +200,7 @@ struct Shards {
     /// Events of a commit.
     batch: usize,
     digests: usize,
-    version: ordain_core::Version,
+    version: Arc<Decided>,
     serial: u64,
     executing: HashMap<u64, Under>,
     all: Vec<Shard>,
@@ -222,7 +222,7 @@ impl Shards {
         claimed: &Claimed,
         loaded: &Loaded,
         stream: &Stream,
-        version: ordain_core::Version,
+        version: Arc<Decided>,
     ) -> Self {
         Self {
             store: Arc::clone(store),
@@ -308,12 +308,7 @@ impl Shards {
 
 impl Shard {
     /// One write for each key of what is to be committed.
-    fn writes(
-        &mut self,
-        digests: usize,
-        version: &ordain_core::Version,
-        partition: u32,
-    ) -> Vec<JobWrite> {
+    fn writes(&mut self, digests: usize, version: &Arc<Decided>, partition: u32) -> Vec<JobWrite> {
         let mut places: HashMap<Key, usize> = HashMap::new();
         let mut writes: Vec<JobWrite> = Vec::with_capacity(self.committing.len());
         for under in &mut self.committing {
