@@ -23,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
-use crate::plugin::{COMMAND, compile};
+use crate::plugin::{COMMAND, CompileLimits, compile};
 use crate::run::{RunError, known_streams, open_store};
 use crate::store::{Store, StoreError};
 use crate::text::say;
@@ -72,6 +72,12 @@ enum Command {
 struct CompileArgs {
     /// The folder of the cache.
     cache: PathBuf,
+    /// Processor time that it may take.
+    #[arg(long)]
+    seconds: u64,
+    /// Memory that it may take, in bytes.
+    #[arg(long)]
+    memory: u64,
     /// Leave the processor to others.
     #[arg(long)]
     polite: bool,
@@ -169,7 +175,10 @@ impl Cli {
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),
             Command::Instances(args) => args.run(),
-            Command::Compile(args) => Ok(compile(&args.cache, args.polite)),
+            Command::Compile(CompileArgs { cache, seconds, memory, polite }) => {
+                let timeout = Duration::from_secs(seconds);
+                Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
+            }
         };
         let (error, code) = match result {
             Ok(code) => return code,

@@ -28,5 +28,5 @@ pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
 pub use load::{Active, Handler, LoadError};
 pub use pool::{Done, Pool, Results, Turns};
-pub use settings::{InstancePolicy, Limits, Settings};
+pub use settings::{CompileLimits, InstancePolicy, Limits, Settings};
 pub use stream::StreamContext;

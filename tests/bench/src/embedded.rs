@@ -14,7 +14,7 @@ use ordain::cloudevents::{Decoder, encode};
 use ordain::config::{Loaded, Share};
 use ordain::plugin::{Caller, Engine, Folder, Settings, StreamContext};
 use ordain::store::OutboxMessage;
-use ordain_core::{Change, Emitted, Key, Ordering, Token, Turn, Verdict};
+use ordain_core::{Change, Decided, Digest, Emitted, Key, Ordering, Token, Turn, Verdict};
 use serde_json::Value;
 
 use crate::process::{Usage, measure};
@@ -46,7 +46,7 @@ pub(crate) fn default_settings() -> Result<ordain_core::Settings> {
         of_stream: 1,
         of_process: 1,
         workers: loaded.config.workers(),
-        version: None,
+        version: Some(Decided::first("bench@1.0.0", Digest([0; 32]))),
         seed: 1,
     };
     Ok(loaded.config.settings(stream, &share))

@@ -202,6 +202,12 @@ section! {
         /// Log of one event. An event that writes more fails, and what it wrote until then is kept.
         log: Size [0 to "1MiB"] = "16KiB",
             because "some hundred lines: enough to understand one event";
+        /// Processor time for compiling a handler. What takes more is not used.
+        compile_timeout: Millis ["1s" to "1h"] = "5m",
+            because "the largest that was measured takes a hundredth of it";
+        /// Memory for compiling a handler. What takes more is not used.
+        compile_memory: Size ["256MiB" to "64GiB"] = "4GiB",
+            because "one of 3 MB takes a fortieth of it, and a file made to fill memory stops there";
     }
 }
 

@@ -5,15 +5,11 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
-use rustix::process::{Resource, Rlimit, nice, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
 
-use super::engine::Engine;
-use super::settings::Settings;
-
-/// What that process may take. The hungriest component measured (Python, 19 MB) takes a fortieth of the
-/// time and a tenth of the memory.
-const CPU_SECONDS: u64 = 300;
-const MEMORY: u64 = 4 << 30;
+use super::engine::compiler;
+use super::load::compiled;
+use super::settings::CompileLimits;
 
 /// How much a process that compiles beside running handlers leaves to them: it gets about a tenth of
 /// what one of them gets where both want the same core.
@@ -38,9 +34,14 @@ pub(super) fn be_polite() {
 }
 
 /// Compiles into a cache, or says why that cannot be.
-pub(super) fn compile_beside(bytes: &[u8], cache: &Path, manner: Manner) -> Result<(), String> {
+pub(super) fn compile_beside(
+    bytes: &[u8],
+    cache: &Path,
+    limits: CompileLimits,
+    manner: Manner,
+) -> Result<(), String> {
     let failed = |error: io::Error| format!("cannot be compiled: no process for that: {error}");
-    let mut child = start(cache, manner).map_err(failed)?;
+    let mut child = start(cache, limits, manner).map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
         // One that ends before it has read all says why.
         let _ = input.write_all(bytes);
@@ -50,40 +51,50 @@ pub(super) fn compile_beside(bytes: &[u8], cache: &Path, manner: Manner) -> Resu
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    Err(if said.is_empty() { why(output.status) } else { said })
+    Err(if said.is_empty() { why(output.status, limits) } else { said })
 }
 
-fn start(cache: &Path, manner: Manner) -> io::Result<Child> {
+fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Child> {
     // Also where its file was replaced by a newer one.
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(this);
     command.arg(COMMAND).arg(cache);
+    // What the allocator only sets aside does not count as memory that it takes.
+    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+    command.args(["--seconds", &limits.timeout.as_secs().max(1).to_string()]);
+    command.args(["--memory", &limits.memory.to_string()]);
     if manner == Manner::Polite {
         command.arg("--polite").env("RAYON_NUM_THREADS", "1");
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-fn why(status: ExitStatus) -> String {
+fn why(status: ExitStatus, limits: CompileLimits) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-        return format!(
-            "cannot be compiled: the compiler was ended by signal {signal}. It may use {} GiB of memory and \
-             {CPU_SECONDS} s of processor time, and a component that needs more is not taken",
-            MEMORY >> 30
-        );
+        let CompileLimits { timeout, memory } = limits;
+        return match Signal::from_named_raw(signal) {
+            Some(Signal::XCPU | Signal::KILL) => format!(
+                "cannot be compiled within {timeout:?}, which `plugins.compile_timeout` allows"
+            ),
+            Some(Signal::ABORT) => format!(
+                "cannot be compiled with {} MiB of memory, which `plugins.compile_memory` allows",
+                memory >> 20
+            ),
+            _ => format!("makes the compiler crash (signal {signal})"),
+        };
     }
     format!("cannot be compiled: the compiler ended with {status}")
 }
 
 /// What that process does: compiles what comes in on standard input. Says on standard output why it
 /// could not.
-pub fn compile(cache: &Path, polite: bool) -> ExitCode {
+pub fn compile(cache: &Path, limits: CompileLimits, polite: bool) -> ExitCode {
     if polite {
         be_polite();
     }
-    match try_compile(cache) {
+    match try_compile(cache, limits) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             // Nobody else reads it.
@@ -93,17 +104,17 @@ pub fn compile(cache: &Path, polite: bool) -> ExitCode {
     }
 }
 
-fn try_compile(cache: &Path) -> Result<(), String> {
-    let settings = Settings { workers: 1, cache: Some(cache.to_owned()), ..Settings::default() };
-    let engine = Engine::new(settings).map_err(|error| error.to_string())?;
+fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), String> {
+    let engine = compiler(cache).map_err(|error| format!("cannot be compiled: {error:#}"))?;
     let mut bytes = Vec::new();
     io::stdin().read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
-    for (resource, most) in [(Resource::Data, MEMORY), (Resource::Cpu, CPU_SECONDS)] {
-        // Where it is not allowed, it is less or as little already.
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).ok();
+    let seconds = limits.timeout.as_secs();
+    for (resource, most) in [(Resource::Data, limits.memory), (Resource::Cpu, seconds)] {
+        // Where it is not allowed, there is less already.
+        let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most + 1) });
     }
     // If the host dies, nobody waits for this any more.
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    engine.compile(&bytes).map(drop)
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    compiled(&engine, &bytes).map(drop)
 }

@@ -62,6 +62,11 @@ const KEEP_RESIDENT: usize = 16 << 20;
 const KEEP_RESIDENT_BLIND: usize = 256 << 10;
 const KEEP_TABLE_RESIDENT: usize = 64 << 10;
 
+/// An engine that only compiles, into a cache. What it compiles is what others find there.
+pub(super) fn compiler(cache: &Path) -> wasmtime::Result<wasmtime::Engine> {
+    wasmtime::Engine::new(&config(Some(cache)))
+}
+
 /// Compiles handlers and makes instances of them.
 pub struct Engine {
     wasm: wasmtime::Engine,
@@ -130,13 +135,7 @@ impl Engine {
 }
 
 fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
-    let mut config = Config::new();
-    config
-        .epoch_interruption(true)
-        .max_wasm_stack(GUEST_STACK)
-        .async_stack_size(GUEST_STACK + HOST_STACK)
-        .memory_init_cow(true)
-        .cache(cache.and_then(open_cache));
+    let config = config(cache);
     let mut pooled = config.clone();
     pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
@@ -144,6 +143,18 @@ fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime:
         tracing::warn!("no pool of instances, handlers will start more slowly: {error:#}");
         wasmtime::Engine::new(&config)
     })
+}
+
+/// Everything that compiled code depends on.
+fn config(cache: Option<&Path>) -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .max_wasm_stack(GUEST_STACK)
+        .async_stack_size(GUEST_STACK + HOST_STACK)
+        .memory_init_cow(true)
+        .cache(cache.and_then(open_cache));
+    config
 }
 
 fn pool(workers: usize) -> PoolingAllocationConfig {

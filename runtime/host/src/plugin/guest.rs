@@ -18,6 +18,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 pub use log::{LogLine, LogTarget, Origin, log_to_tracing};
 
+use super::failure::LimitBroken;
 use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire;
@@ -100,8 +101,8 @@ impl Guest {
         self.log.enter(name);
     }
 
-    /// Ends the event's output. True if it was more than the limit.
-    pub(super) fn leave(&self) -> bool {
+    /// Ends the event's output. Fails if it was more than the limit.
+    pub(super) fn leave(&self) -> Result<(), LimitBroken> {
         self.log.leave()
     }
 
@@ -146,8 +147,7 @@ fn log_message(
     message: &WasmStr,
 ) -> wasmtime::Result<()> {
     let text = message.to_str(store)?;
-    store.data().log.message(level, &text);
-    Ok(())
+    Ok(store.data().log.message(level, &text)?)
 }
 
 impl Guest {

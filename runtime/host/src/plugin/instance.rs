@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::failure::{self, TimedOut, failure};
 use super::guest::{EventName, Guest, TurnName};
 use super::load::Handler;
-use super::settings::{Limits, Size};
+use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire::{EventArg, Handle, HeaderArg, Reply};
 
@@ -87,14 +87,10 @@ impl Instance {
         let reply = unless_stuck(&self.woken, &self.waker, pin!(call)).await;
         match reply.unwrap_or_else(|| Err(TimedOut::waiting(limits.timeout).into())) {
             Err(error) => Err(failed(&self.store, &error, limits)),
-            Ok(_) if self.store.data().leave() => Err(failure(
-                FailureKind::Limit,
-                format!(
-                    "the handler wrote more to the log than {}, which `plugins.log` allows an event",
-                    Size(limits.log)
-                ),
-            )),
-            Ok((reply,)) => Ok(reply),
+            Ok((reply,)) => match self.store.data().leave() {
+                Ok(()) => Ok(reply),
+                Err(broken) => Err(failure(FailureKind::Limit, broken.to_string())),
+            },
         }
     }
 }
@@ -121,7 +117,8 @@ fn event_arg<'a>(
 
 fn failed(store: &Store<Guest>, error: &wasmtime::Error, limits: &Limits) -> Failure {
     let guest = store.data();
-    guest.leave();
+    // What failed says why.
+    let _ = guest.leave();
     failure::classify(error, &guest.last_words(), limits)
 }
 

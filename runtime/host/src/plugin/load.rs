@@ -152,7 +152,7 @@ impl Engine {
             let bytes = read(&file.path)?;
             check_header(&bytes)?;
             if let Some(cache) = self.cache() {
-                compile_beside(&bytes, cache, manner)?;
+                compile_beside(&bytes, cache, self.settings().compile, manner)?;
             }
             self.make(file, &bytes)
         };
@@ -165,16 +165,10 @@ impl Engine {
         self.load_beside(file, Manner::Polite)
     }
 
-    /// Compiles a component, if it has not been.
-    pub(super) fn compile(&self, bytes: &[u8]) -> Result<Component, String> {
-        Component::from_binary(self.wasm(), bytes)
-            .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
-    }
-
     fn make(&self, file: &HandlerFile, bytes: &[u8]) -> Result<Arc<Handler>, String> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         check_header(bytes)?;
-        let component = self.compile(bytes)?;
+        let component = compiled(self.wasm(), bytes)?;
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
@@ -200,6 +194,12 @@ impl Engine {
             .map_err(|failure| format!("does not start: {}", failure.message))?;
         Ok(handler)
     }
+}
+
+/// Compiles a component, unless it is in the engine's cache.
+pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
+    Component::from_binary(engine, bytes)
+        .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

@@ -20,8 +20,19 @@ pub struct Settings {
     /// Folder in which compiled handlers are kept; `None` compiles at every start. What is in it
     /// is run as it is: whoever can write there can run code in this process.
     pub cache: Option<PathBuf>,
+    /// What compiling a handler may take, where a process of its own does that.
+    pub compile: CompileLimits,
     /// What a handler may use and return.
     pub limits: Limits,
+}
+
+/// What compiling one handler may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileLimits {
+    /// Processor time, in whole seconds.
+    pub timeout: Duration,
+    /// Memory, in bytes.
+    pub memory: u64,
 }
 
 /// Whether an instance serves one event or many.
@@ -61,6 +72,7 @@ impl Default for Settings {
             // enough that even an instance that takes a millisecond to make costs nothing.
             instance_events: 10_000,
             cache: None,
+            compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },
             limits: Limits::default(),
         }
     }

@@ -12,8 +12,8 @@ use crate::config::{Instance, Loaded};
 use crate::histogram::Histogram;
 use crate::instance::Offer;
 use crate::plugin::{
-    Active, Catalog, Engine, Folder, Found, Handler, HandlerFile, InstancePolicy, Limits,
-    LoadError, Manner, Settings,
+    Active, Catalog, CompileLimits, Engine, Folder, Found, Handler, HandlerFile, InstancePolicy,
+    Limits, LoadError, Manner, Settings,
 };
 use crate::text::clean;
 
@@ -388,6 +388,10 @@ fn settings(loaded: &Loaded) -> Settings {
         },
         instance_events: plugins.instance_events,
         cache: Some(plugins.dir.join(".cache")),
+        compile: CompileLimits {
+            timeout: plugins.compile_timeout.duration(),
+            memory: plugins.compile_memory.bytes() as u64,
+        },
         limits: Limits {
             memory: plugins.memory.bytes(),
             timeout: plugins.timeout.duration(),

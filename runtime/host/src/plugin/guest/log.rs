@@ -4,6 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::failure::LimitBroken;
+use super::super::settings::Size;
 use super::super::wire::Level;
 use super::EventName;
 use crate::text::clean;
@@ -105,8 +107,8 @@ impl EventLog {
         state.last_words.clear();
     }
 
-    /// Ends begun lines. True if the event wrote more than the limit.
-    pub(super) fn leave(&self) -> bool {
+    /// Ends begun lines. Fails if the event wrote more than the limit.
+    pub(super) fn leave(&self) -> Result<(), LimitBroken> {
         let mut state = self.state();
         for origin in [Origin::Stdout, Origin::Stderr] {
             let line = std::mem::take(&mut state.begun[origin as usize]);
@@ -114,15 +116,16 @@ impl EventLog {
                 tell(&state, origin, default_level(origin), &line);
             }
         }
-        state.exceeded
+        if state.exceeded { Err(self.broken()) } else { Ok(()) }
     }
 
     pub(super) fn last_words(&self) -> String {
         String::from_utf8_lossy(&self.state().last_words).into_owned()
     }
 
-    /// A message of the logging interface; it may have several lines.
-    pub(super) fn message(&self, level: Level, text: &str) {
+    /// A message of the logging interface; it may have several lines. What goes beyond the limit ends the
+    /// event: a guest that writes without end gets no more time for it.
+    pub(super) fn message(&self, level: Level, text: &str) -> Result<(), LimitBroken> {
         let mut state = self.state();
         let level = match level {
             Level::Trace => tracing::Level::TRACE,
@@ -131,17 +134,23 @@ impl EventLog {
             Level::Warn => tracing::Level::WARN,
             Level::Error => tracing::Level::ERROR,
         };
-        if state.exceeded {
-            return;
-        }
         for line in text.trim_end_matches('\n').split('\n') {
             let taken = state.take(self.limit, line.as_bytes());
             tell(&state, Origin::Log, level, taken);
             state.end_line(self.limit);
             if state.exceeded {
-                return;
+                return Err(self.broken());
             }
         }
+        Ok(())
+    }
+
+    /// That an event wrote more than the limit.
+    pub(super) fn broken(&self) -> LimitBroken {
+        LimitBroken(format!(
+            "the handler wrote more to the log than {}, which `plugins.log` allows an event",
+            Size(self.limit)
+        ))
     }
 
     /// Bytes of standard output or error.

@@ -1,0 +1,294 @@
+//! Handlers that mean harm: each is contained and named, and costs other keys nothing. What each met is a
+//! table in docs/sandbox.md, which this makes and compares.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ordain_tests::guests::{Pairs, guest};
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, in_turn, line, text};
+use ordain_tests::plugins::{plugin, root};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[plugins]
+timeout = "150ms"
+memory = "16MiB"
+state_size = "64KiB"
+messages = 10
+messages_size = "256KiB"
+compile_memory = "512MiB"
+
+[streams.hostile]
+handler = "faulty"
+source = { kind = "file", path = "hostile.ndjson" }
+retry = { attempts = 2, backoff = "1ms..5ms" }
+
+[streams.memories]
+handler = "memories"
+source = { kind = "file", path = "memories.ndjson" }
+
+[streams.cases]
+handler = "tally"
+source = { kind = "file", path = "events.ndjson" }
+
+[sinks.faulty]
+kind = "file"
+path = "hostile-out.ndjson"
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// A row of the table.
+type Row = (String, String);
+
+/// What a handler does with an event, by its command.
+fn commands() -> Vec<(&'static str, Value)> {
+    vec![
+        ("loops for ever", json!({ "do": "loop" })),
+        ("sleeps for an hour", json!({ "do": "sleep", "ms": 3_600_000 })),
+        ("calls itself for ever", json!({ "do": "recurse" })),
+        ("takes 100 MiB of memory", json!({ "do": "allocate", "mib": 100 })),
+        ("emits 11 messages", json!({ "do": "emit", "messages": 11 })),
+        ("emits 300 KB", json!({ "do": "emit", "messages": 3, "bytes": 100_000 })),
+        ("puts a state of 10 MB", json!({ "do": "put", "bytes": 10_000_000 })),
+        ("logs a million lines", json!({ "do": "log", "lines": 1_000_000, "bytes": 10 })),
+        ("ends the program", json!({ "do": "exit" })),
+        ("executes `unreachable`", json!({ "do": "trap" })),
+    ]
+}
+
+/// Memories and tables that grow: what, and by how much.
+const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
+    ("takes 5 MiB in each of three memories, and 5 more", [(0, 160), (1, 80), (2, 80)]),
+    ("lets a table grow by 60,000 entries, and three memories", [(3, 60_000), (0, 160), (1, 90)]),
+];
+
+fn home() -> Result<Home> {
+    let home = Home::new(&["tally", "faulty"], CONFIG)?;
+    home.write("plugins/memories@1.0.0.wasm", guest("memories")?)?;
+    let innocent = in_turn(40, 25);
+    home.write("events.ndjson", text(&innocent))?;
+    let mut lines: Vec<String> = commands().iter().map(|(key, it)| line(key, 1, it)).collect();
+    lines.push(line("files", 1, &json!({ "do": "probe", "path": "/etc/passwd" })));
+    lines.push(line("sockets", 1, &json!({ "do": "probe", "address": "127.0.0.1:22" })));
+    for key in ["clock one", "clock two"] {
+        lines.push(line(key, 1, &json!({ "do": "senses" })));
+    }
+    for sequence in 1..=20 {
+        let fine = |key| line(&format!("fine{key}"), sequence, &json!({ "do": "emit" }));
+        lines.extend((0..20).map(fine));
+    }
+    home.write("hostile.ndjson", text(&lines))?;
+    let mut lines = Vec::new();
+    for (key, growths) in GROWTHS {
+        let pairs = growths.iter().fold(Pairs::new(), |pairs, (what, by)| pairs.pair(*what, *by));
+        let mut event: Value = serde_json::from_str(&line(key, 1, &Value::Null))?;
+        let event = event.as_object_mut().context("an object")?;
+        event.remove("data");
+        event.insert("data_base64".into(), STANDARD.encode(pairs.bytes()).into());
+        lines.push(serde_json::to_string(event)?);
+    }
+    home.write("memories.ndjson", text(&lines))?;
+    Ok(home)
+}
+
+/// Why a key is parked, in one line.
+fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
+    let rows = home.rows(&["keys", "show", stream, key, "--json"])?;
+    let (status, trouble) = (&rows[0]["status"], &rows[0]["trouble"]);
+    ensure!(status == "parked", "{key}: {}", rows[0]);
+    let error = trouble["error"].as_str().context("an error")?;
+    let first = error.lines().next().unwrap_or_default();
+    let first = rounded(first.split(", called by").next().unwrap_or_default());
+    let cause = trouble["cause"].as_str().context("a cause")?;
+    Ok((key.to_owned(), format!("its key is parked (`{cause}`): {first}")))
+}
+
+/// Without large numbers, which are others with each version of a language.
+fn rounded(text: &str) -> String {
+    let is_large = |word: &str| word.len() > 6 && word.bytes().all(|it| it.is_ascii_digit());
+    let round = |word| if is_large(word) { "…" } else { word };
+    text.split(' ').map(round).collect::<Vec<_>>().join(" ")
+}
+
+/// The data of the message of a key.
+fn message(home: &Home, key: &str) -> Result<Value> {
+    let id = format!("\"id\":\"hostile/{}/", key.replace(' ', "%20"));
+    let text = home.read("hostile-out.ndjson");
+    let line = text.lines().find(|line| line.contains(&id)).context("a message")?;
+    Ok(serde_json::from_str::<Value>(line)?["data"].take())
+}
+
+/// What came of events.
+fn executed(home: &Home) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (key, _) in commands() {
+        rows.push(parked(home, "hostile", key)?);
+    }
+    for (key, _) in GROWTHS {
+        rows.push(parked(home, "memories", key)?);
+    }
+    let files = message(home, "files")?;
+    ensure!(files["arguments"] == json!([]) && files["environment"] == json!([]), "{files}");
+    for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {
+        rows.push((what.to_owned(), format!("an error: {}", files[field].as_str().context("it")?)));
+    }
+    rows.push(("looks for arguments and variables".to_owned(), "there are none".to_owned()));
+    let sockets = message(home, "sockets")?;
+    let error = sockets["connect"].as_str().context("it")?;
+    rows.push(("opens a socket".to_owned(), format!("an error: {error}")));
+    let senses = [message(home, "clock one")?, message(home, "clock two")?];
+    // These events have no time, so the clock shows their arrival; what passes on the other one is not real.
+    ensure!(senses.iter().all(|it| it["monotonic_ns"].as_u64().is_some_and(|it| it < 1_000_000)));
+    ensure!(senses[0]["random"] != senses[1]["random"], "{senses:?}");
+    Ok(rows)
+}
+
+#[test]
+fn what_hostile_handlers_meet() -> Result<()> {
+    let home = home()?;
+    let report = home.run_once()?;
+    let innocent = in_turn(40, 25);
+    tally::check(&by_key(&innocent)?, &home.read("out.ndjson"))?;
+    let fine = home.read("hostile-out.ndjson").matches("\"id\":\"hostile/fine").count();
+    ensure!(fine == 400, "{fine} of 400 events of other keys: {report}");
+    let mut rows = executed(&home)?;
+
+    // The same once more: random numbers are those of the event.
+    let again = self::home()?;
+    again.run_once()?;
+    let random =
+        |home: &Home| -> Result<Value> { Ok(message(home, "clock one")?["random"].take()) };
+    ensure!(random(&home)? == random(&again)?);
+    rows.push((
+        "asks for the time and for random numbers".to_owned(),
+        "the time of the event, or of its arrival; numbers that are the same each time".to_owned(),
+    ));
+    rows.extend(loaded()?);
+    rows.push(fresh()?);
+
+    let mut table = "| what it does | what it meets |\n|---|---|\n".to_owned();
+    for (what, met) in rows {
+        table += &format!("| {what} | {} |\n", met.trim_end().replace('|', "\\|"));
+    }
+    println!("{table}");
+    let page = fs::read_to_string(root().join("docs/sandbox.md"))?;
+    ensure!(page.contains(&table), "docs/sandbox.md has another table than this:\n{table}");
+    Ok(())
+}
+
+/// What a guest leaves in its memory is gone where each event has an instance of its own.
+fn fresh() -> Result<Row> {
+    let config = CONFIG.replace("[plugins]", "[plugins]\ninstance = \"fresh\"");
+    let home = Home::new(&["tally", "faulty"], &config)?;
+    home.write("plugins/memories@1.0.0.wasm", guest("memories")?)?;
+    home.write("events.ndjson", "")?;
+    home.write("memories.ndjson", "")?;
+    let lines: Vec<String> =
+        (0..50).map(|key| line(&format!("k{key}"), 1, &json!({ "do": "calls" }))).collect();
+    home.write("hostile.ndjson", text(&lines))?;
+    home.run_once()?;
+    for key in 0..50 {
+        let calls = message(&home, &format!("k{key}"))?;
+        ensure!(calls["calls"] == 1, "{calls}");
+    }
+    Ok((
+        "leaves something in its memory for the next key".to_owned(),
+        "nothing of it is left, with `plugins.instance = \"fresh\"`; else the handler must not"
+            .to_owned(),
+    ))
+}
+
+/// Files that are put beside what runs.
+fn loaded() -> Result<Vec<Row>> {
+    let home = home()?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = http::ready(&mut service)?;
+    let mut rows = Vec::new();
+    let tiny = |functions| module(functions, &[]);
+    // Constants that are dropped, 100 MB of them.
+    let large = module(100, &[0x41, 0, 0x1a].repeat(1_000_000 / 3));
+    for (number, (what, bytes)) in [
+        ("never ends its start", guest("endless-start")?),
+        ("begins with more memory than it may have", guest("large")?),
+        ("has 10,000 tiny functions", with_module(&tiny(10_000))?),
+        ("has 900,000 tiny functions", with_module(&tiny(900_000))?),
+        ("has 100 MB", with_module(&large)?),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = format!("unused@{number}.0.0.wasm");
+        home.write(&format!("plugins/{file}"), bytes)?;
+        let mut row = Value::Null;
+        wait_until(what, || {
+            let plugins = http::get(address, "/v1/plugins")?.json()?;
+            let found = plugins["handlers"].as_array().into_iter().flatten();
+            let mut found =
+                found.filter(|it| it["path"].as_str().is_some_and(|it| it.ends_with(&file)));
+            row = found.next().cloned().unwrap_or_default();
+            Ok(!row.is_null() && row["state"] != "loading")
+        })?;
+        let met = match row["reason"].as_str() {
+            Some(reason) => format!("is not taken: {}", reason.lines().next().unwrap_or_default()),
+            None => "is taken".to_owned(),
+        };
+        rows.push((what.to_owned(), met));
+        // What runs goes on.
+        let more = in_turn(40, 26 + number as u64);
+        home.append("events.ndjson", text(&more[more.len() - 40..]))?;
+        let expected = more.len();
+        service.until("events of others", || home.lines("out.ndjson") == expected)?;
+    }
+    service.end()?;
+    Ok(rows)
+}
+
+/// The handler `tally` with one more module in it, which nothing uses and the compiler has to compile.
+fn with_module(module: &[u8]) -> Result<Vec<u8>> {
+    let mut component = fs::read(plugin("tally")?)?;
+    section(1, module, &mut component);
+    Ok(component)
+}
+
+/// A module of so many functions with this body.
+fn module(functions: u32, body: &[u8]) -> Vec<u8> {
+    let mut module = b"\0asm\x01\0\0\0".to_vec();
+    section(1, b"\x01\x60\0\0", &mut module);
+    let (mut types, mut code) = (Vec::new(), Vec::new());
+    number(functions, &mut types);
+    types.resize(types.len() + functions as usize, 0);
+    section(3, &types, &mut module);
+    number(functions, &mut code);
+    for _ in 0..functions {
+        number(body.len() as u32 + 2, &mut code);
+        code.push(0);
+        code.extend_from_slice(body);
+        code.push(0x0b);
+    }
+    section(10, &code, &mut module);
+    module
+}
+
+fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
+    out.push(id);
+    number(content.len() as u32, out);
+    out.extend_from_slice(content);
+}
+
+/// In as many bytes as it needs, seven bits each.
+fn number(mut value: u32, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
