@@ -23,12 +23,13 @@ pub(crate) struct BenchArgs {
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 5] = [
+const BENCHES: [(&str, &str); 6] = [
     ("amqp", "from RabbitMQ through a handler, on Redis, beside consumers written by hand"),
     ("core", "the sequencer alone, and the crossing into a handler"),
     ("embedded", "from file to file through a handler, on the embedded store"),
     ("instances", "what several hosts cost that share partitions, and how long a hand-over takes"),
     ("store", "commits into each store, beside plain writes of the same bytes"),
+    ("swap", "how much longer events wait while versions of their handler are swapped"),
 ];
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {

@@ -5,6 +5,7 @@
 //! to the last, as the broker tells it: no start of anything counts. Then it meets a steady load of
 //! half of what it can do, and how old an event is when it is done is what counts.
 
+pub(crate) mod admin;
 pub(crate) mod case;
 mod consumer;
 pub(crate) mod latency;

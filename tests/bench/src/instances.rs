@@ -5,8 +5,8 @@
 //! event. Events come at a steady rate, each makes a message, and the age of each message when it
 //! arrives is what is measured. A hand-over takes as long as the oldest of them was old.
 
-mod fleet;
-mod watch;
+pub(crate) mod fleet;
+pub(crate) mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ async fn measure(
     (name, hosts, loss): Side,
 ) -> Result<Row> {
     let rate = *rate;
-    let case = fleet::case(common, rabbit).await?;
+    let case = fleet::case(&common.plugins, rabbit).await?;
     let mut fleet = Fleet::start(common, &case, hosts).await?;
     let seconds = COLD + if loss.is_some() { AFTER } else { WARM };
     let load = Load::new(Keys::Many, (rate * seconds) as usize, "emit");

@@ -14,6 +14,7 @@ mod process;
 mod report;
 mod sides;
 mod store;
+mod swap;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +47,8 @@ enum Command {
     Amqp(amqp::AmqpArgs),
     /// What several hosts cost that share partitions, and how long a hand-over takes.
     Instances(instances::InstancesArgs),
+    /// How much longer events wait while versions of their handler are swapped.
+    Swap(swap::SwapArgs),
     /// One side by itself, in this process.
     #[command(hide = true)]
     Side {
@@ -96,6 +99,7 @@ fn run(command: Command) -> Result<()> {
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),
+        Command::Swap(args) => (swap::bench(&args)?, args.common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
         Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),

@@ -47,12 +47,12 @@ fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Processor time in a line of `/proc/PID/stat`: utime and stime are its fields 14 and 15, and the
-/// one behind the name is the third.
+/// Processor time in a line of `/proc/PID/stat`, with that of its children that have ended: utime,
+/// stime, cutime and cstime are its fields 14 to 17, and the one behind the name is the third.
 fn cpu_of(stat: &str) -> Option<f64> {
     let fields = stat.rsplit_once(") ")?.1.split(' ');
-    let mut ticks = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
+    let ticks: Vec<f64> = fields.skip(11).take(4).filter_map(|field| field.parse().ok()).collect();
+    (ticks.len() == 4).then(|| ticks.iter().sum::<f64>() / TICKS_PER_SECOND)
 }
 
 /// The most memory that a process had, in MiB; nothing of one that has ended.

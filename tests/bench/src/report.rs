@@ -39,13 +39,15 @@ pub(crate) struct Row {
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p999_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
     pub(crate) peak_mib: Option<f64>,
 }
 
 type Column = (&'static str, fn(&Row) -> Option<f64>);
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     ("events/s", |row| Some(row.events_per_s)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
@@ -55,6 +57,7 @@ const COLUMNS: [Column; 11] = [
     ("Redis", |row| row.redis_cpu_s_per_million),
     ("p50 ms", |row| row.p50_ms),
     ("p99 ms", |row| row.p99_ms),
+    ("p99.9 ms", |row| row.p999_ms),
     ("longest ms", |row| row.longest_ms),
     ("peak MiB", |row| row.peak_mib),
 ];
@@ -78,6 +81,7 @@ impl Row {
             redis_cpu_s_per_million: of(|row| row.redis_cpu_s_per_million),
             p50_ms: of(|row| row.p50_ms),
             p99_ms: of(|row| row.p99_ms),
+            p999_ms: of(|row| row.p999_ms),
             longest_ms: of(|row| row.longest_ms),
             peak_mib: of(|row| row.peak_mib),
         }

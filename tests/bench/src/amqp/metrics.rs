@@ -1,18 +1,13 @@
 //! What the host tells of itself: a histogram of its `/metrics`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-
+use super::admin;
 use super::latency::Latency;
+use anyhow::Result;
 
 /// From the event's own time to its commit.
 const NAME: &str = "ordain_publish_to_commit_seconds";
-/// For an answer of a host that is busy.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// Events by the upper bound of their bucket, in ns so that bounds can be compared; cumulative.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,17 +16,7 @@ pub(super) struct Histogram(BTreeMap<u64, u64>);
 impl Histogram {
     /// Asks a host that listens on this port of 127.0.0.1.
     pub(super) async fn scrape(port: u16) -> Result<Self> {
-        let asked = async {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-            stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            anyhow::Ok(answer)
-        };
-        let answer = tokio::time::timeout(ANSWER, asked).await.context("no answer")??;
-        let (head, body) = answer.split_once("\r\n\r\n").context("an answer of HTTP")?;
-        ensure!(head.split(' ').nth(1) == Some("200"), "/metrics: {head}");
-        Ok(Self::parse(body))
+        Ok(Self::parse(&admin::get(port, "/metrics").await?))
     }
 
     /// Adds up all streams in a text of Prometheus.

@@ -77,6 +77,14 @@ impl Running {
         Self::spawn(command, case, path("out"), path("log"))
     }
 
+    /// Starts the only host of a case, where it says.
+    pub(crate) fn on(ordain: &std::path::Path, case: &Case) -> Result<Self> {
+        let mut command = Command::new(ordain.canonicalize()?);
+        command.args(["run"]);
+        let (out, log) = (case.home.path().join("out"), case.home.path().join("log"));
+        Self::spawn(command, case, out, log)
+    }
+
     fn spawn(mut command: Command, case: &Case, out: PathBuf, log: PathBuf) -> Result<Self> {
         command.current_dir(case.home.path()).stdin(Stdio::null());
         command.stdout(File::create(&out)?).stderr(File::create(&log)?);

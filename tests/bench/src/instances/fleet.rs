@@ -1,6 +1,6 @@
 //! Hosts that share the partitions of a case.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,9 @@ const SHARE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A case of as many partitions as can be shared here.
-pub(super) async fn case(common: &Common, rabbit: &Rabbit) -> Result<Case> {
+pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
     let options = CaseOptions {
-        plugins: common.plugins.canonicalize()?,
+        plugins: plugins.canonicalize()?,
         partitions: PARTITIONS,
         prefetch: None,
         fsync: "everysec".to_owned(),
@@ -33,7 +33,7 @@ pub(super) async fn case(common: &Common, rabbit: &Rabbit) -> Result<Case> {
     Case::new(&options, rabbit).await
 }
 
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     ordain: PathBuf,
     hosts: Vec<Running>,
     started: usize,
@@ -41,7 +41,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// Starts so many, and waits until they share the partitions evenly.
-    pub(super) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
+    pub(crate) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
         let mut fleet = Self { ordain: common.ordain.clone(), hosts: Vec::new(), started: 0 };
         for _ in 0..hosts {
             fleet.add(case)?;
@@ -81,7 +81,7 @@ impl Fleet {
     }
 
     /// Ends each in turn, and starts another in its place.
-    pub(super) async fn restart(&mut self, case: &Case) -> Result<()> {
+    pub(crate) async fn restart(&mut self, case: &Case) -> Result<()> {
         for _ in 0..self.hosts.len() {
             let oldest = self.hosts.remove(0);
             spawn_blocking(|| oldest.finish()).await??;
@@ -92,19 +92,19 @@ impl Fleet {
     }
 
     /// Processor time so far of all hosts that run, of RabbitMQ, and of Redis.
-    pub(super) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
+    pub(crate) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
         let hosts = self.hosts.iter().map(|host| cpu_seconds(host.id()));
         let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
         Ok([hosts.sum::<Result<f64>>()?, rabbit, case.redis.cpu()?])
     }
 
     /// The most memory that each had, together.
-    pub(super) fn peak(&self) -> Option<f64> {
+    pub(crate) fn peak(&self) -> Option<f64> {
         self.hosts.iter().map(|host| peak(host.id())).sum()
     }
 
     /// Sends the first one a signal.
-    pub(super) fn signal(&self, name: &str) -> Result<()> {
+    pub(crate) fn signal(&self, name: &str) -> Result<()> {
         let id = self.hosts[0].id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
         ensure!(status.success(), "`kill -s {name} {id}` failed");
@@ -112,7 +112,7 @@ impl Fleet {
     }
 
     /// Ends all that still run.
-    pub(super) fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         for mut host in self.hosts {
             if host.runs()? {
                 host.finish()?;

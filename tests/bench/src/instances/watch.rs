@@ -27,15 +27,17 @@ struct Seen {
     ages: Vec<f64>,
     /// All that came, once.
     ids: HashSet<String>,
+    /// How many came again.
+    again: usize,
 }
 
-pub(super) struct Watch {
+pub(crate) struct Watch {
     seen: Arc<Mutex<Seen>>,
     taking: JoinHandle<Result<()>>,
 }
 
 impl Watch {
-    pub(super) async fn start(rabbit: &Rabbit) -> Result<Self> {
+    pub(crate) async fn start(rabbit: &Rabbit) -> Result<Self> {
         let connection =
             Connection::connect(&rabbit.url(), ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
@@ -55,8 +57,9 @@ impl Watch {
                     anyhow::bail!("a message of another form came")
                 };
                 let mut seen = lock(&noted);
-                // One that comes again was there before.
-                if seen.ids.insert(id) && stamp >= seen.since {
+                if !seen.ids.insert(id) {
+                    seen.again += 1;
+                } else if stamp >= seen.since {
                     seen.ages.push(now_us().saturating_sub(stamp) as f64);
                 }
             }
@@ -66,12 +69,12 @@ impl Watch {
     }
 
     /// From now on it counts.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         lock(&self.seen).since = now_us();
     }
 
     /// Waits until so many have come.
-    pub(super) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
+    pub(crate) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
             let came = lock(&self.seen).ids.len();
@@ -87,8 +90,13 @@ impl Watch {
         }
     }
 
+    /// How many messages came more than once.
+    pub(crate) fn again(&self) -> usize {
+        lock(&self.seen).again
+    }
+
     /// How old they were, in us, ascending.
-    pub(super) fn end(self) -> Result<Vec<f64>> {
+    pub(crate) fn end(self) -> Result<Vec<f64>> {
         self.taking.abort();
         let mut ages = std::mem::take(&mut lock(&self.seen).ages);
         ages.sort_by(f64::total_cmp);

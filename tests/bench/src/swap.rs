@@ -1,0 +1,294 @@
+//! `swap`: how much longer events wait while versions of their handler are swapped under a steady load,
+//! and whether any is lost, repeated or failed.
+//!
+//! One version stays in the folder. Another one, new each time and slow to compile, is put beside it and
+//! removed again when it runs: two swaps. The age of each message when it arrives is what is measured,
+//! beside a run of the same load without swaps.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use ordain_servers::Rabbit;
+use serde_json::Value;
+
+use crate::Common;
+use crate::amqp::admin;
+use crate::amqp::case::Case;
+use crate::amqp::load::{Keys, Load};
+use crate::amqp::side::Running;
+use crate::instances::fleet;
+use crate::instances::watch::Watch;
+use crate::process::{cpu_seconds, peak};
+use crate::report::{Report, Row};
+use crate::sides::{Sides, medians};
+
+/// What does not count of a load.
+const COLD: f64 = 2.0;
+/// For each swap.
+const EACH: f64 = 2.0;
+/// Functions of the slow version that nothing calls: each is compiled.
+const FUNCTIONS: u32 = 100_000;
+/// For the start of the host, and for the last messages.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at what runs.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Args)]
+pub(crate) struct SwapArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    sides: Sides,
+    /// Events a second: four fifths of what the machine of docs/performance.md can do.
+    #[arg(long, default_value_t = 4_000.0)]
+    rate: f64,
+    /// Swaps in a run.
+    #[arg(long, default_value_t = 50)]
+    swaps: usize,
+}
+
+const SIDES: [(&str, bool); 2] = [("steady", false), ("swaps", true)];
+
+pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
+    let sides = args.sides.of(&SIDES, |side| side.0)?;
+    ensure!(args.rate >= 1.0 && args.swaps >= 2, "--rate must be 1 or more, and --swaps 2");
+    eprintln!("starting RabbitMQ");
+    let rabbit = Rabbit::start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let measure = |side| runtime.block_on(measure(args, &rabbit, side));
+    let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
+    let of = |name: &str| rows.iter().find(|row| row.side == name).cloned();
+    let extra = of("steady").zip(of("swaps")).and_then(|(steady, swaps)| {
+        let longest = swaps.longest_ms? - steady.longest_ms?;
+        Some((swaps.p999_ms? - steady.p999_ms?, longest))
+    });
+    let mut report = Report::new("swap", rows).note(format!(
+        "{} events/s of 10,000 keys on four partitions, a message for each, Redis with appendfsync \
+         everysec; in `swaps` the handler is swapped {} times, to and from a version of {FUNCTIONS} functions \
+         that is new each time. CPU is of the host, with its compilers. Ages are from publishing an event until \
+         its message is back. None was lost, repeated or failed, and the version of a key changed only with a \
+         decision: else this would have ended with an error.",
+        args.rate, args.swaps
+    ));
+    if let Some((p999, longest)) = extra {
+        report = report.note(format!("extra: p99.9 {p999:.2} ms, longest {longest:.2} ms"));
+    }
+    Ok(report)
+}
+
+async fn measure(
+    SwapArgs { common, rate, swaps, .. }: &SwapArgs,
+    rabbit: &Rabbit,
+    (name, is_swapped): (&str, bool),
+) -> Result<Row> {
+    let rate = *rate;
+    let plugins = Plugins::new(&common.plugins)?;
+    let case = fleet::case(plugins.dir.path(), rabbit).await?;
+    let host = Host::start(common, case).await?;
+    let seconds = COLD + *swaps as f64 * EACH;
+    let load = Load::new(Keys::Many, (rate * seconds) as usize, "emit");
+    let watch = Watch::start(rabbit).await?;
+    let (cold, warm) = load.split((rate * COLD) as usize);
+    host.case.pace(&load, cold, rate).await?;
+    let before = host.cpu()?;
+    watch.begin();
+    let swapping = async {
+        let started = Instant::now();
+        let mut seen = Versions::default();
+        for number in 0..swaps / 2 {
+            if is_swapped {
+                plugins.put(number)?;
+                host.until_runs(&format!("probe@2.{number}.0"), &mut seen).await?;
+                plugins.remove(number)?;
+                host.until_runs("probe@1.0.0", &mut seen).await?;
+            }
+            seen.look(&host).await?;
+            // Evenly over the load.
+            let due = started + Duration::from_secs_f64(2.0 * EACH * (number + 1) as f64);
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let took = started.elapsed().as_secs_f64();
+        ensure!(took < seconds, "{swaps} swaps took {took:.0} s, longer than the load");
+        Ok(seen)
+    };
+    let (reached, seen) = tokio::try_join!(host.case.pace(&load, warm, rate), swapping)?;
+    // What is published later than it is due has waited, and no age says so.
+    ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
+    watch.until(load.deliveries.len(), PATIENCE).await?;
+    let used = host.cpu()? - before;
+    let peak_mib = peak(host.running.id());
+    let decisions = seen.of_generations.len();
+    ensure!(decisions == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{decisions} decisions");
+    ensure!(watch.again() == 0, "{} messages came again", watch.again());
+    host.failed_nothing().await?;
+    let ages = watch.end()?;
+    ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
+    host.running.finish()?;
+    host.case.end().await?;
+    let ms = |part: f64| Some(ages[((ages.len() - 1) as f64 * part) as usize] / 1_000.0);
+    Ok(Row {
+        side: name.to_owned(),
+        events_per_s: reached,
+        consumer_cpu_s_per_million: Some(used / (warm.len() as f64 / 1e6)),
+        p50_ms: ms(0.50),
+        p99_ms: ms(0.99),
+        p999_ms: ms(0.999),
+        longest_ms: ms(1.0),
+        peak_mib,
+        ..Row::default()
+    })
+}
+
+/// The host and what it works on.
+struct Host {
+    case: Case,
+    running: Running,
+    port: u16,
+}
+
+impl Host {
+    async fn start(common: &Common, case: Case) -> Result<Self> {
+        let mut running = Running::on(&common.ordain, &case)?;
+        let started = Instant::now();
+        while !case.is_consumed().await? {
+            running.check()?;
+            ensure!(started.elapsed() < PATIENCE, "not all queues are consumed");
+            tokio::time::sleep(LOOK).await;
+        }
+        let port = case.admin;
+        Ok(Self { case, running, port })
+    }
+
+    /// Processor time of the host and of the compilers that it has waited for.
+    fn cpu(&self) -> Result<f64> {
+        cpu_seconds(self.running.id())
+    }
+
+    /// Waits until a version executes the events.
+    async fn until_runs(&self, version: &str, seen: &mut Versions) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let streams: Value =
+                serde_json::from_str(&admin::get(self.port, "/v1/streams").await?)?;
+            let stream = &streams["streams"][0];
+            let generation = stream["generation"].as_u64().unwrap_or(0);
+            seen.note(generation, stream["handler"].as_str().unwrap_or_default())?;
+            if stream["handler"] == version && stream["missing"].is_null() {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < PATIENCE, "{version} does not come: {stream}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn failed_nothing(&self) -> Result<()> {
+        let metrics = admin::get(self.port, "/metrics").await?;
+        for line in metrics.lines() {
+            let is_failure = ["ordain_handler_failures_total", "ordain_dead_letters_total"]
+                .iter()
+                .any(|name| line.starts_with(name));
+            ensure!(!is_failure || line.ends_with(" 0"), "{line}");
+        }
+        Ok(())
+    }
+}
+
+/// What was seen of versions.
+#[derive(Debug, Default)]
+struct Versions {
+    /// The version of each decision.
+    of_generations: BTreeMap<u64, String>,
+    /// The decision that some keys were executed under last.
+    of_keys: BTreeMap<String, u64>,
+}
+
+impl Versions {
+    fn note(&mut self, generation: u64, version: &str) -> Result<()> {
+        let known = self.of_generations.entry(generation).or_insert_with(|| version.to_owned());
+        ensure!(known == version, "decision {generation} is of {known} and of {version}");
+        Ok(())
+    }
+
+    /// Looks at some keys: their decisions only grow.
+    async fn look(&mut self, host: &Host) -> Result<()> {
+        let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
+        let keys: Value = serde_json::from_str(&keys)?;
+        for key in keys["keys"].as_array().context("keys")? {
+            let Some(generation) = key["version_generation"].as_u64() else { continue };
+            self.note(generation, key["version"].as_str().unwrap_or_default())?;
+            let name = key["key"].as_str().context("a key")?;
+            let last = self.of_keys.insert(name.to_owned(), generation).unwrap_or(0);
+            ensure!(
+                last <= generation,
+                "key {name} went from decision {last} back to {generation}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A folder of handlers.
+struct Plugins {
+    dir: tempfile::TempDir,
+    probe: Vec<u8>,
+}
+
+impl Plugins {
+    fn new(from: &Path) -> Result<Self> {
+        let (dir, probe) = (tempfile::tempdir()?, fs::read(from.join("probe.wasm"))?);
+        fs::write(dir.path().join("probe@1.0.0.wasm"), &probe)?;
+        Ok(Self { dir, probe })
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("probe@2.{number}.0.wasm"))
+    }
+
+    /// The slow version, as nobody has compiled it before.
+    fn put(&self, number: usize) -> Result<()> {
+        let mut component = self.probe.clone();
+        section(1, &functions(number as u32), &mut component);
+        Ok(fs::write(self.path(number), component)?)
+    }
+
+    fn remove(&self, number: usize) -> Result<()> {
+        Ok(fs::remove_file(self.path(number))?)
+    }
+}
+
+/// A module of many functions, the first of which returns a number.
+fn functions(first: u32) -> Vec<u8> {
+    let mut module = b"\0asm\x01\0\0\0".to_vec();
+    // One type: nothing to a number.
+    section(1, b"\x01\x60\0\x01\x7f", &mut module);
+    let (mut types, mut code) = (Vec::new(), Vec::new());
+    number(FUNCTIONS, &mut types);
+    types.resize(types.len() + FUNCTIONS as usize, 0);
+    section(3, &types, &mut module);
+    number(FUNCTIONS, &mut code);
+    for at in 0..FUNCTIONS {
+        // No locals, a constant, the end. One of 63 at most fits one byte.
+        code.extend([4, 0, 0x41, if at == 0 { first as u8 % 63 } else { 0 }, 0x0b]);
+    }
+    section(10, &code, &mut module);
+    module
+}
+
+fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
+    out.push(id);
+    number(content.len() as u32, out);
+    out.extend_from_slice(content);
+}
+
+/// In as many bytes as it needs, seven bits each.
+fn number(mut value: u32, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
