@@ -44,7 +44,7 @@ prop_compose! {
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
-        version in option::of((".{0,20}", 1..u64::MAX, any::<[u8; 32]>())),
+        version in option::of((".{0,20}", 1..Decided::END, any::<[u8; 32]>())),
         trouble in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),

@@ -14,7 +14,7 @@ pub type Version = Arc<str>;
 /// taken: so no key goes back to a version that was left, unless that was decided anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
-    /// From 1.
+    /// From 1, below [`Decided::END`].
     pub generation: u64,
     /// The version.
     pub version: Version,
@@ -23,6 +23,9 @@ pub struct Decided {
 }
 
 impl Decided {
+    /// Where generations end: what no stream reaches, and scripts count to without holes.
+    pub const END: u64 = 1 << 52;
+
     /// The first one of a stream.
     pub fn first(version: impl Into<Version>, digest: Digest) -> Arc<Self> {
         Arc::new(Self { generation: 1, version: version.into(), digest })

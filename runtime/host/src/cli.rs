@@ -78,9 +78,6 @@ struct CompileArgs {
     /// Memory that it may take, in bytes.
     #[arg(long)]
     memory: u64,
-    /// Leave the processor to others.
-    #[arg(long)]
-    polite: bool,
 }
 
 /// The configuration that a command works with.
@@ -175,9 +172,9 @@ impl Cli {
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),
             Command::Instances(args) => args.run(),
-            Command::Compile(CompileArgs { cache, seconds, memory, polite }) => {
+            Command::Compile(CompileArgs { cache, seconds, memory }) => {
                 let timeout = Duration::from_secs(seconds);
-                Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
+                Ok(compile(&cache, CompileLimits { timeout, memory }))
             }
         };
         let (error, code) = match result {

@@ -128,12 +128,18 @@ impl Driver {
             driver.input(left);
         }
         let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
+        // Up to here decisions are known.
+        let mut known = decided.as_ref().map_or(0, |it| it.generation);
         let mut notes = Vec::with_capacity(TAKE);
         let (mut stages, mut stage) = (driver.target.tenure.stages(), Stage::Held);
         loop {
             driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
-            version.needs(driver.sequencer.newest_generation());
+            let newest = driver.sequencer.newest_generation();
+            if newest > known {
+                version.needs(newest);
+                known = newest;
+            }
             let draining = stage == Stage::Leaving;
             if driver.is_over(once && parked.is_over(), draining) {
                 driver.begin_end()?;
@@ -163,6 +169,7 @@ impl Driver {
                 active = version.changed() => {
                     let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
                     driver.swap(active);
+                    known = known.max(decided.as_ref().map_or(0, |it| it.generation));
                     parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
                 }
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
@@ -186,15 +193,17 @@ impl Driver {
 
     /// Looks for keys that other versions than this one have parked.
     fn look_for_parked(&self, decided: Option<&Decided>) -> Parked {
-        let version = decided.map(|it| Arc::clone(&it.version));
-        Parked::start(&self.store, &self.partition, version)
+        Parked::start(&self.store, &self.partition, decided)
     }
 
     /// Lets another version execute what no worker has begun.
     fn swap(&mut self, active: Option<Arc<Active>>) {
         let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
-        self.turns.replace(active);
+        let undone = self.turns.replace(active);
         self.input(Input::VersionChanged(decided));
+        for turn in undone {
+            self.input(Input::TurnDone(turn));
+        }
     }
 
     /// Says that a full key holds up everything; where nobody could end that, it ends the run.

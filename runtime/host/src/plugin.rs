@@ -21,7 +21,7 @@ mod turn;
 mod wire;
 
 pub use caller::Caller;
-pub use catalog::{Catalog, Change, Found, Next, Offered};
+pub use catalog::{Catalog, Change, Found, Next, Offered, Refused};
 pub use compile::{COMMAND, Manner, compile};
 pub use engine::{Engine, EngineError};
 pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};

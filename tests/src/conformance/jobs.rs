@@ -86,7 +86,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         generation: 1,
         spilled: Spilled { count: 0, first: 3, last: u64::MAX },
         version: Some(Arc::new(Decided {
-            generation: u64::MAX,
+            generation: Decided::END - 1,
             version: "orders@1.2.3-rc.1".into(),
             digest: Digest([0xa5; 32]),
         })),

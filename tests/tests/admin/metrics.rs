@@ -14,13 +14,15 @@ use serde_json::{Value, json};
 use crate::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 16] = [
+const ALL: [(&str, &str); 18] = [
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("lanes", "gauge"),
     ("gap_rounds_total", "counter"),
     ("recovery_seconds", "histogram"),
     ("handler_seconds", "histogram"),
+    ("handler_files_refused", "gauge"),
+    ("version_generation", "gauge"),
     ("commit_seconds", "histogram"),
     ("commit_batch_events", "histogram"),
     ("publish_to_commit_seconds", "histogram"),

@@ -69,11 +69,12 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     ensure!(missing.contains("there is no file of it"), "{missing}");
     pair.rig.publish(&lines[200..400])?;
     // About half of the keys: they are counted, and nothing else of them happens.
-    wait_until("keys that wait", || {
-        let waiting = metric_sum(second, "version")?;
-        Ok(waiting > 0.0)
+    let mut waiting = 0;
+    wait_until("keys that wait, as many as before", || {
+        let before = std::mem::replace(&mut waiting, metric_sum(second, "version")? as usize);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        Ok(waiting > 0 && waiting == before)
     })?;
-    let waiting = metric_sum(second, "version")? as usize;
     pair.rig.take(&mut out, 200 + (20 - waiting) * 10)?;
     ensure!(metric(first, "ordain_version_generation{")? == Some(2.0));
 
@@ -128,6 +129,21 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     let lines = in_turn(10, 10);
     pair.rig.publish(&lines)?;
     pair.rig.check(&lines)
+}
+
+/// One whose version is missing while it has much to do can end, and hands everything over.
+#[test]
+fn who_waits_under_load_can_end() -> Result<()> {
+    let mut pair = Pair::start()?;
+    let lines = in_turn(200, 50);
+    pair.rig.publish(&lines)?;
+    copy(&pair.homes[0], "2.0.0")?;
+    let [first, second] = &mut pair.services;
+    second.until_says("is to execute their events and is not here")?;
+    second.end()?;
+    until_runs(first, "tally@2.0.0")?;
+    pair.rig.check(&lines)?;
+    pair.rig.until_empty()
 }
 
 /// Keys that wait for a cause, of all partitions.

@@ -82,6 +82,44 @@ fn the_last_one_stays_when_its_file_goes() -> Result<()> {
     service.end()
 }
 
+/// Nothing is looked into where nothing changes: a host without events takes hardly any processor time.
+#[test]
+fn a_host_at_rest_rests() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.until_says("events are executed by this version")?;
+    let used = |service: &Service| -> Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", service.id()))?;
+        let fields = stat.rsplit_once(") ").context("a line")?.1.split(' ');
+        // User and system time, in hundredths of a second.
+        Ok(fields.skip(11).take(2).filter_map(|it| it.parse::<f64>().ok()).sum())
+    };
+    let (before, pause) = (used(&service)?, Duration::from_secs(4));
+    std::thread::sleep(pause);
+    let used = (used(&service)? - before) / 100.0;
+    // A loop without a pause takes all of it.
+    ensure!(used < pause.as_secs_f64() / 4.0, "{used} s in {pause:?}");
+    service.end()
+}
+
+/// Two files of one content are two versions.
+#[test]
+fn a_copy_under_another_name() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.until_says("events are executed by this version")?;
+    let (first, second) = ("plugins/tally.wasm", "plugins/tally@1.0.0.wasm");
+    std::fs::copy(rig.home.path(first), rig.home.path(second))?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    for row in handlers(&mut service)? {
+        let runs = row["handler"] == "tally@1.0.0";
+        ensure!(row["running"].as_array().is_some_and(|it| it.is_empty() != runs), "{row}");
+    }
+    service.end()
+}
+
 /// Many times, under load, with duplicates and in another order.
 #[test]
 fn many_swaps_lose_and_repeat_nothing() -> Result<()> {

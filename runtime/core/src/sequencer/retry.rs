@@ -41,6 +41,14 @@ impl Sequencer {
     }
 
     fn exhausted(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
+        let active = self.settings.version.as_ref();
+        if self.settings.retry.on_new_version
+            && active.is_some_and(|active| active.version != version.version)
+        {
+            // Another version has come while this one ran: it has not tried.
+            self.calm(index);
+            return;
+        }
         match self.settings.retry.on_exhausted {
             Exhausted::Skip => self.skip_failed(index, failure, version),
             Exhausted::Park | Exhausted::Wait => self.park(index, trouble(failure, version)),

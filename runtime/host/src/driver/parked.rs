@@ -2,14 +2,14 @@
 //! under this one. Those in memory the sequencer finds by itself; the others are in the store.
 //!
 //! What becomes of a key is the sequencer's affair: it is only told to look. So the store is read
-//! again until it shows none, and only then this is noted: from then on no start reads it again
-//! before the version changes.
+//! again until it shows none, and only then this is noted, with the number of the decision: from then on
+//! no start reads it again before something else is decided.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ordain_core::{Job, Key, Status, Version};
+use ordain_core::{Decided, Job, Key, Status};
 use tokio::sync::mpsc;
 
 use crate::store::{KeyFilter, Mark, Partition, Store, insist_on};
@@ -34,12 +34,12 @@ impl Parked {
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
-        version: Option<Version>,
+        decided: Option<&Decided>,
     ) -> Self {
-        Self(version.map(|version| {
+        Self(decided.cloned().map(|decided| {
             let (pages, keys) = mpsc::channel(1);
             let (store, partition) = (Arc::clone(store), partition.clone());
-            tokio::spawn(Search { store, partition, version, pages }.run());
+            tokio::spawn(Search { store, partition, decided, pages }.run());
             keys
         }))
     }
@@ -63,17 +63,18 @@ impl Parked {
 struct Search {
     store: Arc<dyn Store>,
     partition: Partition,
-    version: Version,
+    decided: Decided,
     pages: mpsc::Sender<Vec<Key>>,
 }
 
 impl Search {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
-        let (stream, version) = (&**stream, &*self.version);
+        let Decided { generation, version, .. } = &self.decided;
+        let (stream, version, generation) = (&**stream, &**version, generation.to_string());
         let name = format!("version/{stream}/{number}");
         let mark = insist_on("read of a mark", || self.store.mark(&name)).await;
-        if mark.as_deref() == Some(version.as_bytes()) {
+        if mark.as_deref() == Some(generation.as_bytes()) {
             return;
         }
         tracing::debug!(stream, version, "looking for keys that another version has parked");
@@ -91,7 +92,11 @@ impl Search {
                         "keys that another version had parked try again"
                     );
                 }
-                let value = Bytes::copy_from_slice(version.as_bytes());
+                if self.pages.is_closed() {
+                    // Something else was decided meanwhile.
+                    return;
+                }
+                let value = Bytes::copy_from_slice(generation.as_bytes());
                 let mark = [Mark { name: name.clone(), value }];
                 return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
             }
@@ -142,6 +147,7 @@ impl Search {
     /// Whether another version's failure has parked this key of ours.
     fn is_meant(&self, job: &Job) -> bool {
         let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
-        job.partition == self.partition.number && version.is_some_and(|it| *it != self.version)
+        job.partition == self.partition.number
+            && version.is_some_and(|it| *it != self.decided.version)
     }
 }

@@ -11,10 +11,15 @@ use std::time::{Duration, Instant};
 use ordain_core::{Digest, Version};
 
 use super::folder::{Folder, HandlerFile, Stamp};
+use super::load::LoadError;
 
 /// A file is looked into when it has not changed for so long: nobody says when it is copied whole, and
 /// this is longer than a copy pauses.
 const SETTLED: Duration = Duration::from_millis(500);
+/// A file is gone when it has not been there for so long: one that is put into its place may come late.
+const GONE: Duration = Duration::from_secs(1);
+/// Before a file is looked into again that could not be used for a reason which may pass.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,6 +29,8 @@ pub struct Catalog {
     folder: Folder,
     files: BTreeMap<PathBuf, Known>,
     offered: BTreeMap<String, Offered>,
+    /// Since when the files of those are not there, by their handlers.
+    gone: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
@@ -32,7 +39,24 @@ struct Known {
     /// When it was first seen so.
     since: Instant,
     /// What was found in it.
-    found: Option<Result<Found, String>>,
+    found: Option<Result<Found, Refused>>,
+    /// When it is looked into again.
+    again: Option<Instant>,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong and what would be right.
+    pub reason: String,
+    /// It is the machine's fault, and may be over soon.
+    pub may_pass: bool,
+}
+
+impl From<&LoadError> for Refused {
+    fn from(error: &LoadError) -> Self {
+        Self { reason: error.reason.clone(), may_pass: error.may_pass }
+    }
 }
 
 /// What is in a handler's file.
@@ -86,11 +110,18 @@ impl Catalog {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
             if self.files.get(path).is_none_or(|known| known.stamp != *stamp) {
-                let known = Known { stamp: *stamp, since: now, found: None };
+                let known = Known { stamp: *stamp, since: now, found: None, again: None };
                 self.files.insert(path.clone(), known);
             }
         }
         let before = std::mem::replace(&mut self.folder, folder);
+        for (name, offered) in &self.offered {
+            if self.folder.stamps.contains_key(&offered.file.path) {
+                self.gone.remove(name);
+            } else {
+                self.gone.entry(name.clone()).or_insert(now);
+            }
+        }
         let had = |name: &str| before.handlers.contains_key(name);
         let has = |name: &str| self.folder.handlers.contains_key(name);
         let gone = self.offered.iter().filter(|(name, _)| had(name) && !has(name));
@@ -104,13 +135,14 @@ impl Catalog {
 
     /// The file to look into next: one that may be offered, then any that nobody has looked into.
     pub fn next(&self, now: Instant) -> Next {
-        let wanted = self.used.iter().filter_map(|name| self.candidate(name));
+        let wanted = self.used.iter().filter_map(|name| self.candidate(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
-        let unknown = unknown.filter(|file| self.found(&file.path).is_none());
-        let mut soonest = None;
+        let unknown = unknown.filter(|file| self.due(file).is_some());
+        let mut soonest =
+            self.gone.values().map(|since| *since + GONE).filter(|at| *at > now).min();
         for file in wanted.chain(unknown) {
             let Some(known) = self.files.get(&file.path) else { continue };
-            let at = known.since + SETTLED;
+            let at = self.due(file).unwrap_or(known.since + SETTLED);
             if at <= now {
                 return Next::Load(file.clone(), known.stamp);
             }
@@ -119,10 +151,31 @@ impl Catalog {
         soonest.map_or(Next::Nothing, Next::At)
     }
 
-    /// The file that is to be offered in the place of what is, if there is one.
-    pub fn candidate(&self, name: &str) -> Option<&HandlerFile> {
+    /// When a file is to be looked into that nobody has looked into, or that failed for a reason which
+    /// may pass.
+    fn due(&self, file: &HandlerFile) -> Option<Instant> {
+        let known = self.files.get(&file.path)?;
+        match &known.found {
+            None => Some(known.since + SETTLED),
+            Some(_) => known.again,
+        }
+    }
+
+    /// The file that is to be offered in the place of what is, if there is one. At a start, where
+    /// nothing is offered, also one that is still being copied.
+    pub fn candidate(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
+        let is_gone = self.gone.get(name).is_some_and(|since| *since + GONE <= now);
         for file in self.folder.handlers.get(name)?.iter().rev() {
+            let is_lower = offered.is_some_and(|it| file.semver < it.file.semver);
+            if is_lower && !is_gone {
+                return None;
+            }
+            let is_settled = self.files.get(&file.path).is_some_and(|it| it.since + SETTLED <= now);
+            if offered.is_some() && !is_settled {
+                // It may never settle, and others need not wait for it.
+                continue;
+            }
             let found = self.found(&file.path);
             let is_own = offered.is_some_and(|offered| offered.file.path == file.path);
             match found {
@@ -141,7 +194,8 @@ impl Catalog {
         &mut self,
         file: &HandlerFile,
         stamp: Stamp,
-        found: Result<Found, String>,
+        found: Result<Found, Refused>,
+        now: Instant,
     ) -> Change {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
             // It has changed meanwhile, and is looked into again.
@@ -155,25 +209,30 @@ impl Catalog {
             found.as_ref().is_ok_and(same)
         });
         let found = match other {
-            Some(other) => Err(format!(
-                "has another content than the version {} that runs (SHA-256 {:.12}…): give it a higher \
-                 version",
-                other.found.version, other.found.digest
-            )),
+            Some(other) => Err(Refused {
+                reason: format!(
+                    "has another content than the version {} that runs (SHA-256 {:.12}…): give it a \
+                     higher version",
+                    other.found.version, other.found.digest
+                ),
+                may_pass: false,
+            }),
             None => found,
         };
         let is_wanted = self.used.contains(&file.name)
-            && self.candidate(&file.name).is_some_and(|it| it.path == file.path);
+            && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
         let is_new = known.found.as_ref() != Some(&found);
         if let Some(known) = self.files.get_mut(&file.path) {
+            known.again = found.as_ref().is_err_and(|it| it.may_pass).then(|| now + AGAIN);
             known.found = Some(found.clone());
         }
         match found {
-            Err(reason) if is_new => Change::Refused(reason),
+            Err(refused) if is_new => Change::Refused(refused.reason),
             Ok(found)
                 if is_wanted && self.offered(&file.name).is_none_or(|it| it.found != found) =>
             {
                 let offered = Offered { file: file.clone(), found };
+                self.gone.remove(&file.name);
                 self.offered.insert(file.name.clone(), offered);
                 Change::Offered
             }
@@ -182,7 +241,7 @@ impl Catalog {
     }
 
     /// What was found in a file as it is now, if somebody has looked.
-    pub fn found(&self, path: &Path) -> Option<&Result<Found, String>> {
+    pub fn found(&self, path: &Path) -> Option<&Result<Found, Refused>> {
         self.files.get(path)?.found.as_ref()
     }
 
@@ -256,9 +315,13 @@ mod tests {
                         digest[..content.len()].copy_from_slice(content.as_bytes());
                         let digest = Digest(digest);
                         let found = Found { version: file.version(digest), digest };
-                        let found =
-                            if content == "bad" { Err("bad".to_owned()) } else { Ok(found) };
-                        match self.catalog.loaded(&file, stamp, found) {
+                        let refused =
+                            Refused { reason: content.to_owned(), may_pass: content == "away" };
+                        let found = match content {
+                            "bad" | "away" => Err(refused),
+                            _ => Ok(found),
+                        };
+                        match self.catalog.loaded(&file, stamp, found, self.now) {
                             Change::None => {}
                             Change::Offered => said.push(format!("{file} offered")),
                             Change::Refused(reason) => said.push(format!("{file}: {reason:.19}")),
@@ -307,6 +370,48 @@ mod tests {
     }
 
     #[test]
+    fn what_may_pass_is_looked_into_again() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
+        let (path, before) = (PathBuf::from("a@2.0.0.wasm"), dir.now);
+        dir.files.insert("a@2.0.0.wasm", "away");
+        let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
+        let mut folder = dir.catalog.folder().clone();
+        folder.handlers.get_mut("a").expect("it").push(file.clone());
+        let stamp = Stamp::of_test("away");
+        folder.stamps.insert(path, stamp);
+        dir.catalog.look(folder, before);
+        let away = Refused { reason: "away".to_owned(), may_pass: true };
+        let later = before + SETTLED;
+        assert_eq!(dir.catalog.next(later), Next::Load(file.clone(), stamp));
+        let change = dir.catalog.loaded(&file, stamp, Err(away.clone()), later);
+        assert_eq!(change, Change::Refused("away".to_owned()));
+        assert_eq!(dir.catalog.next(later), Next::At(later + AGAIN));
+        assert_eq!(dir.catalog.next(later + AGAIN), Next::Load(file.clone(), stamp));
+        // It is told once.
+        let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
+        assert_eq!(change, Change::None);
+        let found = Found { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
+        let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * AGAIN);
+        assert_eq!((change, &*dir.offered()), (Change::Offered, "a@2.0.0"));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_by_removing_it_is_not_gone() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
+        let whole = dir.catalog.folder().clone();
+        let mut without = whole.clone();
+        without.handlers.get_mut("a").expect("it").pop();
+        without.stamps.remove(Path::new("a@2.0.0.wasm"));
+        let now = dir.now;
+        dir.catalog.look(without.clone(), now);
+        assert_eq!(dir.catalog.next(now), Next::At(now + GONE));
+        dir.catalog.look(whole, now + GONE / 2);
+        dir.catalog.look(without, now + GONE);
+        assert_eq!(dir.catalog.next(now + GONE), Next::At(now + 2 * GONE));
+        assert!(matches!(dir.catalog.next(now + 2 * GONE), Next::Load(..)));
+    }
+
+    #[test]
     fn without_a_version_another_content_is_another_version() {
         let mut dir = Dir::new(&[("a.wasm", "one")]);
         let first = dir.offered();
@@ -336,7 +441,8 @@ mod tests {
         folder.stamps.insert(path, Stamp::of_test("three"));
         dir.catalog.look(folder, dir.now);
         let found = Found { version: "a@2.0.0".into(), digest: Digest([1; 32]) };
-        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found)), Change::None);
+        let now = dir.now;
+        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), Change::None);
         assert_eq!(dir.offered(), "a@1.0.0");
     }
 }

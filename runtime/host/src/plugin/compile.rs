@@ -4,16 +4,27 @@
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
 
-use super::engine::compiler;
-use super::load::compiled;
+use super::engine::{compiler, open_cache};
+use super::load::{Unloaded, compiled};
 use super::settings::CompileLimits;
+use crate::text::cut;
 
 /// How much a process that compiles beside running handlers leaves to them: it gets about a tenth of
 /// what one of them gets where both want the same core.
 const NICE: i32 = 10;
+
+/// How many times the processor time the whole may take: where others want the processor too.
+const PATIENCE: u32 = 10;
+/// Between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// Bytes of a reason that are read.
+const SAID: u64 = 16 << 10;
+/// The exit code for a reason that may pass.
+const PASSING: u8 = 75;
 
 /// The hidden command by which the host starts itself for this.
 pub const COMMAND: &str = "compile-handler";
@@ -27,7 +38,7 @@ pub enum Manner {
     Polite,
 }
 
-/// This thread leaves the processor to others from now on.
+/// This thread, and the processes that it starts, leave the processor to others from now on.
 pub(super) fn be_polite() {
     // Where that is not allowed it is only less polite.
     let _ = nice(NICE);
@@ -39,19 +50,48 @@ pub(super) fn compile_beside(
     cache: &Path,
     limits: CompileLimits,
     manner: Manner,
-) -> Result<(), String> {
-    let failed = |error: io::Error| format!("cannot be compiled: no process for that: {error}");
+) -> Result<(), Unloaded> {
+    let failed = |error: io::Error| {
+        Unloaded::for_now(format!("cannot be compiled: no process for that: {error}"))
+    };
     let mut child = start(cache, limits, manner).map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
         // One that ends before it has read all says why.
         let _ = input.write_all(bytes);
     }
-    let output = child.wait_with_output().map_err(failed)?;
-    if output.status.success() {
+    let status = ended(&mut child, limits.timeout * PATIENCE).map_err(failed)?;
+    if status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    Err(if said.is_empty() { why(output.status, limits) } else { said })
+    let mut said = String::new();
+    if let Some(output) = child.stdout.take() {
+        // It may have been ended within a letter.
+        let _ = output.take(SAID).read_to_string(&mut said);
+    }
+    if status.code() == Some(i32::from(PASSING)) {
+        return Err(Unloaded::for_now(said));
+    }
+    if !said.trim().is_empty() {
+        return Err(said.into());
+    }
+    Err(why(status, limits))
+}
+
+/// Waits for its end, for so long.
+fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= until {
+            // A disk that does not answer, or other processes that leave it no time.
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::other("it did not end, and was ended"));
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Child> {
@@ -60,61 +100,81 @@ fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Chil
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(this);
     command.arg(COMMAND).arg(cache);
-    // What the allocator only sets aside does not count as memory that it takes.
-    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     command.args(["--seconds", &limits.timeout.as_secs().max(1).to_string()]);
     command.args(["--memory", &limits.memory.to_string()]);
+    // It needs nothing of what the host was given.
+    command.env_clear();
+    // What the allocator only sets aside does not count as memory that it takes.
+    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     if manner == Manner::Polite {
-        command.arg("--polite").env("RAYON_NUM_THREADS", "1");
+        command.env("RAYON_NUM_THREADS", "1");
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-fn why(status: ExitStatus, limits: CompileLimits) -> String {
+fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> Unloaded {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-        let CompileLimits { timeout, memory } = limits;
         return match Signal::from_named_raw(signal) {
-            Some(Signal::XCPU | Signal::KILL) => format!(
-                "cannot be compiled within {timeout:?}, which `plugins.compile_timeout` allows"
-            ),
+            Some(Signal::XCPU) => format!(
+                "cannot be compiled in {timeout:?} of processor time, which `plugins.compile_timeout` allows"
+            )
+            .into(),
             Some(Signal::ABORT) => format!(
                 "cannot be compiled with {} MiB of memory, which `plugins.compile_memory` allows",
                 memory >> 20
+            )
+            .into(),
+            Some(Signal::KILL) => Unloaded::for_now(
+                "cannot be compiled: the compiler was killed, as systems do that have less memory than \
+                 `plugins.compile_memory` allows"
+                    .to_owned(),
             ),
-            _ => format!("makes the compiler crash (signal {signal})"),
+            _ => format!("makes the compiler crash (signal {signal})").into(),
         };
     }
-    format!("cannot be compiled: the compiler ended with {status}")
+    format!("cannot be compiled: the compiler ended with {status}").into()
 }
 
 /// What that process does: compiles what comes in on standard input. Says on standard output why it
 /// could not.
-pub fn compile(cache: &Path, limits: CompileLimits, polite: bool) -> ExitCode {
-    if polite {
-        be_polite();
-    }
-    match try_compile(cache, limits) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            // Nobody else reads it.
-            let _ = io::stdout().write_all(reason.as_bytes());
-            ExitCode::FAILURE
-        }
-    }
+pub fn compile(cache: &Path, limits: CompileLimits) -> ExitCode {
+    let Err(Unloaded { reason, may_pass }) = try_compile(cache, limits) else {
+        return ExitCode::SUCCESS;
+    };
+    // Nobody else reads it.
+    let _ = io::stdout().write_all(cut(reason, SAID as usize / 2).as_bytes());
+    if may_pass { PASSING.into() } else { ExitCode::FAILURE }
 }
 
-fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), String> {
-    let engine = compiler(cache).map_err(|error| format!("cannot be compiled: {error:#}"))?;
-    let mut bytes = Vec::new();
-    io::stdin().read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
-    let seconds = limits.timeout.as_secs();
-    for (resource, most) in [(Resource::Data, limits.memory), (Resource::Cpu, seconds)] {
-        // Where it is not allowed, there is less already.
-        let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most + 1) });
-    }
+fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
     // If the host dies, nobody waits for this any more.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    compiled(&engine, &bytes).map(drop)
+    let failed = |error: String| Unloaded::for_now(format!("cannot be compiled: {error}"));
+    let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
+    let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
+    let mut bytes = Vec::new();
+    io::stdin().read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
+    let (memory, seconds) = (limits.memory, limits.timeout.as_secs().max(1));
+    for (resource, most) in
+        [(Resource::Data, memory), (Resource::Cpu, seconds), (Resource::Core, 0)]
+    {
+        // One more at the end of the time, so that it is told by the signal for that.
+        let hard = if resource == Resource::Cpu { most + 1 } else { most };
+        let limit = Rlimit { current: Some(most), maximum: Some(hard) };
+        setrlimit(resource, limit).map_err(|error| failed(format!("no limit for it: {error}")))?;
+    }
+    drop(compiled(&engine, &bytes)?);
+    // What the cache has not kept, the host would compile itself, without limits.
+    let before = kept.cache_hits();
+    drop(compiled(&engine, &bytes)?);
+    if kept.cache_hits() == before {
+        let reason = format!(
+            "the result cannot be kept in {}: is the disk full? If not, empty that folder",
+            cache.display()
+        );
+        return Err(failed(reason));
+    }
+    Ok(())
 }

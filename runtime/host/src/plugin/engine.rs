@@ -63,7 +63,7 @@ const KEEP_RESIDENT_BLIND: usize = 256 << 10;
 const KEEP_TABLE_RESIDENT: usize = 64 << 10;
 
 /// An engine that only compiles, into a cache. What it compiles is what others find there.
-pub(super) fn compiler(cache: &Path) -> wasmtime::Result<wasmtime::Engine> {
+pub(super) fn compiler(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&config(Some(cache)))
 }
 
@@ -135,7 +135,7 @@ impl Engine {
 }
 
 fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
-    let config = config(cache);
+    let config = config(cache.and_then(open_cache));
     let mut pooled = config.clone();
     pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
@@ -146,14 +146,14 @@ fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime:
 }
 
 /// Everything that compiled code depends on.
-fn config(cache: Option<&Path>) -> Config {
+fn config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     config
         .epoch_interruption(true)
         .max_wasm_stack(GUEST_STACK)
         .async_stack_size(GUEST_STACK + HOST_STACK)
         .memory_init_cow(true)
-        .cache(cache.and_then(open_cache));
+        .cache(cache);
     config
 }
 
@@ -193,6 +193,7 @@ fn cache_dir(dir: &Path) -> Option<CacheDir> {
     let kept = std::path::absolute(dir).and_then(|dir| {
         std::fs::create_dir_all(&dir)?;
         tempfile::tempfile_in(&dir)?;
+        is_ours(&dir)?;
         Ok(dir)
     });
     let error = match kept {
@@ -206,9 +207,28 @@ fn cache_dir(dir: &Path) -> Option<CacheDir> {
     TempDir::with_prefix("ordain-").map(CacheDir::Own).ok()
 }
 
+/// What is in a cache is run as it is: nobody else may have made it, or write to it.
+#[cfg(unix)]
+fn is_ours(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = std::fs::metadata(dir)?;
+    let of_another = metadata.uid() != rustix::process::geteuid().as_raw();
+    if of_another || metadata.mode() & 0o022 != 0 {
+        let words =
+            "it is another user's, or others may write to it, and what is in it would be run";
+        return Err(std::io::Error::other(words));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn is_ours(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
 /// Compiled code is kept under a digest of the component, the engine's settings and its version.
 /// A cache that cannot be used costs time at the start and nothing else.
-fn open_cache(dir: &Path) -> Option<Cache> {
+pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);

@@ -28,8 +28,9 @@ pub struct Folder {
 pub struct Stamp {
     size: u64,
     modified: Option<SystemTime>,
-    /// Of another file that was moved into its place.
+    /// Of another file that was moved into its place, and of changed rights to it.
     inode: u64,
+    changed: (i64, i64),
 }
 
 impl Stamp {
@@ -37,10 +38,13 @@ impl Stamp {
         // What cannot be read is found out where it is loaded.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
         #[cfg(unix)]
-        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+        let (inode, changed) = {
+            use std::os::unix::fs::MetadataExt as _;
+            (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()))
+        };
         #[cfg(not(unix))]
-        let inode = 0;
-        Self { size: metadata.len(), modified: metadata.modified().ok(), inode }
+        let (inode, changed) = (0, (0, 0));
+        Self { size: metadata.len(), modified: metadata.modified().ok(), inode, changed }
     }
 
     #[cfg(test)]

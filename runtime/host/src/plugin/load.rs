@@ -20,6 +20,7 @@ use super::guest::{Guest, LOGGING};
 use super::instance::{Instance, block_on};
 use super::wire;
 use crate::histogram::{HANDLER_SECONDS, Histogram};
+use crate::text::cut;
 
 /// The interface by which the host calls a handler.
 const HANDLER: &str = "ordain:handler/handler@0.1.0";
@@ -80,7 +81,32 @@ pub struct LoadError {
     pub path: PathBuf,
     /// What is wrong and what would be right.
     pub reason: String,
+    /// It is the machine's fault, and may be over soon.
+    pub may_pass: bool,
 }
+
+/// Why a handler cannot be loaded.
+pub(super) struct Unloaded {
+    pub(super) reason: String,
+    pub(super) may_pass: bool,
+}
+
+impl Unloaded {
+    /// The machine could not do it now.
+    pub(super) fn for_now(reason: String) -> Self {
+        Self { reason, may_pass: true }
+    }
+}
+
+/// What is wrong with the file.
+impl From<String> for Unloaded {
+    fn from(reason: String) -> Self {
+        Self { reason, may_pass: false }
+    }
+}
+
+/// Bytes of a reason: a file may have made it as long as itself.
+const REASON: usize = 4 << 10;
 
 impl Handler {
     /// Which file it is.
@@ -138,37 +164,42 @@ impl Engine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
     /// some seconds for large components: not to be called where that holds something up.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-        let load = || self.make(file, &read(&file.path)?);
-        load().map_err(|reason| LoadError { path: file.path.clone(), reason })
+        named(file, self.make(file, || read(&file.path)))
     }
 
-    /// The same, where a process of its own compiles: of the program `ordain`, which this must be.
+    /// The same, where a process of its own compiles: of the program `ordain`, which this must be. Polite,
+    /// it takes little of the processor, on a thread that has nothing else to do from now on.
     pub fn load_beside(
         &self,
         file: &HandlerFile,
         manner: Manner,
     ) -> Result<Arc<Handler>, LoadError> {
-        let load = || {
+        if manner == Manner::Polite {
+            be_polite();
+        }
+        let compiled = || {
             let bytes = read(&file.path)?;
             check_header(&bytes)?;
-            if let Some(cache) = self.cache() {
-                compile_beside(&bytes, cache, self.settings().compile, manner)?;
-            }
-            self.make(file, &bytes)
+            let cache = self.cache().ok_or_else(|| {
+                let reason = "cannot be compiled: there is no folder to keep the result in. Make `.cache` in the \
+                              folder of handlers one that this user owns and can write to, or `/tmp`";
+                Unloaded::for_now(reason.to_owned())
+            })?;
+            compile_beside(&bytes, cache, self.settings().compile, manner)?;
+            Ok(bytes)
         };
-        load().map_err(|reason| LoadError { path: file.path.clone(), reason })
+        named(file, self.make(file, compiled))
     }
 
-    /// The same beside running handlers, on a thread that has nothing else to do from now on.
-    pub fn load_politely(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-        be_polite();
-        self.load_beside(file, Manner::Polite)
-    }
-
-    fn make(&self, file: &HandlerFile, bytes: &[u8]) -> Result<Arc<Handler>, String> {
+    fn make(
+        &self,
+        file: &HandlerFile,
+        bytes: impl FnOnce() -> Result<Vec<u8>, Unloaded>,
+    ) -> Result<Arc<Handler>, Unloaded> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        check_header(bytes)?;
-        let component = compiled(self.wasm(), bytes)?;
+        let bytes = bytes()?;
+        check_header(&bytes)?;
+        let component = compiled(self.wasm(), &bytes)?;
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
@@ -178,7 +209,7 @@ impl Engine {
             .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
-        let digest = Digest(sha2::Sha256::digest(bytes).into());
+        let digest = Digest(sha2::Sha256::digest(&bytes).into());
         let handler = Arc::new(Handler {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             version: file.version(digest),
@@ -202,20 +233,41 @@ pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Compon
         .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let unreadable = |error| format!("cannot be read: {error}");
-    let mut bytes = Vec::new();
+/// Names the file, in a reason of a length that can be shown.
+fn named(
+    file: &HandlerFile,
+    loaded: Result<Arc<Handler>, Unloaded>,
+) -> Result<Arc<Handler>, LoadError> {
+    loaded.map_err(|Unloaded { reason, may_pass }| {
+        let reason = cut(reason, REASON);
+        LoadError { path: file.path.clone(), reason, may_pass }
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
+    // Rights may be given, and a disk may come back.
+    let unreadable = |error| Unloaded::for_now(format!("cannot be read: {error}"));
+    let mut options = File::options();
+    options.read(true);
     // A pipe might never open.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is no regular file".to_owned());
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK);
+    let file = options.open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err("is no regular file".to_owned().into());
     }
-    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(format!("is larger than {} MiB, the most that is read", MAX_FILE >> 20));
+        let most = MAX_FILE >> 20;
+        return Err(format!("is larger than {most} MiB, the most that is read").into());
     }
     Ok(bytes)
 }
+
+/// So that nothing waits for whoever is to open the other end.
+#[cfg(unix)]
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 
 fn check_header(bytes: &[u8]) -> Result<(), String> {
     const RIGHT: &str = "a handler is a WebAssembly component, as `cargo build --target \

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ordain_core::{Turn, TurnDone};
+use ordain_core::{Change, Turn, TurnDone};
 
 use super::engine::Engine;
 use super::load::Active;
@@ -134,10 +134,21 @@ impl Turns {
     }
 
     /// Lets another version execute the turns that are submitted from now on, and those that no
-    /// worker has taken yet. Idle instances of the old one end as soon as nobody holds it.
-    pub fn replace(&self, active: Option<Arc<Active>>) {
-        self.attachment.replace(active);
+    /// worker has taken yet; idle instances of the old one end as soon as nobody holds it. Where there
+    /// is none (`None`), those that nobody has taken are answered here, with nothing done.
+    pub fn replace(&self, active: Option<Arc<Active>>) -> Vec<TurnDone> {
+        let last = self.attachment.active();
+        let back = self.attachment.replace(active);
         self.queues.retire();
+        let Some(last) = last else { return Vec::new() };
+        let undone = |turn: Turn| TurnDone {
+            token: turn.token,
+            version: Arc::clone(&last.decided),
+            verdicts: Vec::new(),
+            state: Change::Keep,
+            failure: None,
+        };
+        back.into_iter().map(undone).collect()
     }
 
     /// What executes turns now.

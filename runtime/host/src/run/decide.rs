@@ -28,8 +28,13 @@ pub(super) struct Known<'a> {
 pub(super) fn decide(known: &Known<'_>) -> Option<Decided> {
     let Known { decided, mine, others, may_go_back, newest } = *known;
     let last = decided.map_or(0, |it| it.generation);
+    let generation = newest.max(last) + 1;
+    if generation >= Decided::END {
+        // Nobody gets there by deciding.
+        return None;
+    }
     let next = |offer: &Offer| Decided {
-        generation: newest.max(last) + 1,
+        generation,
         version: offer.version.as_str().into(),
         digest: offer.digest,
     };
@@ -37,10 +42,7 @@ pub(super) fn decide(known: &Known<'_>) -> Option<Decided> {
     let is_decided = |it: &Offer| *it.version == *decided.version && it.digest == decided.digest;
     let (name, _) = split(&decided.version);
     let of_mine = |it: &&Offer| split(&it.version).0 == split(&mine.version).0;
-    if of_mine(&mine)
-        && split(&mine.version).0 == name
-        && rank(&mine.version) > rank(&decided.version)
-    {
+    if split(&mine.version).0 == name && rank(&mine.version) > rank(&decided.version) {
         return Some(next(mine));
     }
     let is_offered = is_decided(mine) || others.iter().any(is_decided);

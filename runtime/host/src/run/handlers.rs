@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 use crate::instance::Offer;
 use crate::plugin::{
     Active, Catalog, CompileLimits, Engine, Folder, Found, Handler, HandlerFile, InstancePolicy,
-    Limits, LoadError, Manner, Settings,
+    Limits, LoadError, Manner, Refused, Settings,
 };
 use crate::text::clean;
 
@@ -61,6 +61,8 @@ pub struct Missing {
     pub decided: Option<Arc<Decided>>,
     /// Why it is not here, and what to do.
     pub reason: String,
+    /// Whether another instance has it.
+    pub is_elsewhere: bool,
 }
 
 /// What a partition's driver learns of it, and asks for.
@@ -132,21 +134,19 @@ impl Handlers {
     /// Lets something else execute the events of a stream. Tells whether that is news.
     pub(super) fn choose(&self, stream: &str, new: Chosen) -> bool {
         let Some(running) = self.streams.get(stream) else { return false };
-        let is_new = running.chosen.send_if_modified(|chosen| {
-            let same = match (&*chosen, &new) {
-                (Ok(one), Ok(other)) => one.decided == other.decided,
-                (Err(one), Err(other)) => one == other,
-                _ => false,
-            };
-            if !same {
-                *chosen = new;
-            }
-            !same
-        });
-        if is_new {
-            self.let_go();
+        let same = match (&*running.chosen.borrow(), &new) {
+            (Ok(one), Ok(other)) => one.decided == other.decided,
+            (Err(one), Err(other)) => one == other,
+            _ => false,
+        };
+        if !same {
+            // Before anybody hears of it, so that whoever lets the old one go then is the last to hold it.
+            let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
+            let active = others.filter_map(|(_, it)| id_of(&it.chosen.borrow())).chain(id_of(&new));
+            self.let_go(&active.collect::<Vec<u64>>());
+            running.chosen.send_modify(|chosen| *chosen = new);
         }
-        is_new
+        !same
     }
 
     /// What is in the folder.
@@ -155,7 +155,7 @@ impl Handlers {
     }
 
     /// What was found in a file, if somebody has looked, and whether that is offered.
-    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Found, String>>, bool) {
+    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Found, Refused>>, bool) {
         let stock = self.stock();
         let found = stock.catalog.found(&file.path).cloned();
         let offered = stock.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
@@ -176,9 +176,12 @@ impl Handlers {
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// A stream whose events nothing here may execute.
+    /// A stream whose events nothing here may execute, nor any other instance. Where another one may, it is
+    /// no use to wait for this one: a rolling update that does would never end the last one that has it.
     pub fn missing(&self) -> Option<Arc<str>> {
-        let missing = self.streams.iter().find(|(_, it)| it.chosen.borrow().is_err());
+        let is_missing =
+            |it: &Running| it.chosen.borrow().as_ref().is_err_and(|it| !it.is_elsewhere);
+        let missing = self.streams.iter().find(|(_, it)| is_missing(it));
         missing.map(|(stream, _)| Arc::clone(stream))
     }
 
@@ -188,8 +191,9 @@ impl Handlers {
         let handlers = &stock.catalog.folder().handlers;
         let of_used = self.streams.values().filter_map(|it| handlers.get(&it.handler)).flatten();
         let mut broken = of_used.filter_map(|file| {
-            let reason = stock.catalog.found(&file.path)?.as_ref().err()?;
-            Some(LoadError { path: file.path.clone(), reason: reason.clone() })
+            let refused = stock.catalog.found(&file.path)?.as_ref().err()?;
+            let (path, Refused { reason, may_pass }) = (file.path.clone(), refused.clone());
+            Some(LoadError { path, reason, may_pass })
         });
         broken.next()
     }
@@ -212,18 +216,18 @@ impl Handlers {
     /// Keeps a handler that is offered now.
     pub(super) fn keep(&self, handler: Arc<Handler>) {
         self.stock().compiled.push(handler);
-        self.let_go();
+        let active = self.streams.values().filter_map(|it| id_of(&it.chosen.borrow()));
+        self.let_go(&active.collect::<Vec<u64>>());
     }
 
     /// Lets go of what is neither offered nor executes events.
-    fn let_go(&self) {
-        let active: Vec<u64> = self.active().map(|it| it.handler.id()).collect();
+    fn let_go(&self, active: &[u64]) {
         let mut stock = self.stock();
         let Stock { catalog, compiled, former } = &mut *stock;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|it| {
             let offered = catalog.offered(&it.file().name);
             active.contains(&it.id())
-                || offered.is_some_and(|offered| offered.found.digest == it.digest())
+                || offered.is_some_and(|offered| offered.found == found_in(it))
         });
         *compiled = stay;
         let go: Vec<Arc<Handler>> = go;
@@ -232,10 +236,6 @@ impl Handlers {
         }
         let beyond = former.len().saturating_sub(FORMER);
         former.drain(..beyond);
-    }
-
-    fn active(&self) -> impl Iterator<Item = Arc<Active>> {
-        self.streams.values().filter_map(|it| it.chosen.borrow().as_ref().ok().cloned())
     }
 
     /// What is offered for each stream.
@@ -310,7 +310,8 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
             )));
         }
         let reason = "nothing is decided yet".to_owned();
-        let chosen = watch::Sender::new(Err(Missing { decided: None, reason }));
+        let chosen =
+            watch::Sender::new(Err(Missing { decided: None, reason, is_elsewhere: false }));
         let running = Running { handler, chosen, needs: watch::Sender::new(0) };
         streams.insert(name.shared(), running);
     }
@@ -322,14 +323,11 @@ impl Stock {
     /// one's.
     fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
-        while let Some(file) = self.catalog.candidate(name).cloned() {
+        while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
             let stamp = self.catalog.folder().stamps[&file.path];
             let found = load(engine, &file);
-            self.catalog.loaded(
-                &file,
-                stamp,
-                found.as_ref().map(found_in).map_err(|it| it.reason.clone()),
-            );
+            let refused = found.as_ref().map(found_in).map_err(Refused::from);
+            self.catalog.loaded(&file, stamp, refused, Instant::now());
             match found {
                 Ok(handler) => self.compiled.push(handler),
                 Err(error) => {
@@ -351,6 +349,11 @@ impl Stock {
             }
         }
     }
+}
+
+/// What executes events, if anything does.
+fn id_of(chosen: &Chosen) -> Option<u64> {
+    chosen.as_ref().ok().map(|active| active.handler.id())
 }
 
 /// What is in a handler's file.

@@ -1,11 +1,14 @@
 //! Versions while it runs: looks into the folder of handlers, loads what is new there beside what runs,
 //! says what is offered, and follows what the store has decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use notify::{RecursiveMode, Watcher as _};
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecursiveMode, Watcher as _};
 use ordain_core::Decided;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -14,7 +17,9 @@ use super::decide::{Known, decide};
 use super::handlers::{Chosen, Handlers, Missing, found_in};
 use crate::config::Loaded;
 use crate::instance::{About, Membership, Offer};
-use crate::plugin::{Active, Change, Folder, Handler, HandlerFile, LoadError, Next, Stamp};
+use crate::plugin::{
+    Active, Change, Folder, Handler, HandlerFile, LoadError, Manner, Next, Refused, Stamp,
+};
 use crate::store::{Store, Table};
 use crate::text::clean;
 use crate::told::Told;
@@ -86,8 +91,8 @@ impl<'a> Versions<'a> {
             let handlers = Arc::clone(self.handlers);
             tokio::select! {
                 () = self.membership.changed() => self.table = self.membership.table(),
-                Some(()) = changes.recv() => self.look(),
-                _ = look.tick() => self.look(),
+                Some(()) = changes.recv() => self.look().await,
+                _ = look.tick() => self.look().await,
                 () = wait::until(at), if loading.is_none() => {}
                 () = wait::until(again) => {}
                 () = handlers.needed.notified() => self.look_for_newer().await,
@@ -104,8 +109,13 @@ impl<'a> Versions<'a> {
     fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // One that is waiting is enough.
-        let changed = move |_| {
-            let _ = tell.try_send(());
+        let changed = move |event: notify::Result<notify::Event>| {
+            // A look into the folder opens it, and must not be what wakes the next one.
+            let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+            let is_news = event.is_ok_and(|it| !it.kind.is_access() || it.kind == written);
+            if is_news {
+                let _ = tell.try_send(());
+            }
         };
         let watcher = notify::recommended_watcher(changed).and_then(|mut watcher| {
             watcher.watch(dir, RecursiveMode::NonRecursive)?;
@@ -116,10 +126,12 @@ impl<'a> Versions<'a> {
             .ok()
     }
 
-    /// Looks into the folder.
-    fn look(&mut self) {
+    /// Looks into the folder. A file system that does not answer holds up only this.
+    async fn look(&mut self) {
         let dir = &self.loaded.config.plugins.dir;
-        let folder = match Folder::scan(dir) {
+        let path = dir.clone();
+        let scanned = tokio::task::spawn_blocking(move || Folder::scan(&path)).await;
+        let folder = match scanned.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             Ok(folder) => folder,
             Err(error) => {
                 if self.told.is_due() {
@@ -131,12 +143,11 @@ impl<'a> Versions<'a> {
                 return;
             }
         };
-        let (new, gone) = self.handlers.with_catalog(|catalog| {
-            let known = &catalog.folder().refused;
-            let new: Vec<_> =
-                folder.refused.iter().filter(|it| !known.contains(it)).cloned().collect();
-            (new, catalog.look(folder, Instant::now()))
-        });
+        let known = self.handlers.folder().refused;
+        let known: BTreeSet<&Path> = known.iter().map(|it| &*it.path).collect();
+        let new: Vec<_> =
+            folder.refused.iter().filter(|it| !known.contains(&*it.path)).cloned().collect();
+        let gone = self.handlers.with_catalog(|catalog| catalog.look(folder, Instant::now()));
         for refused in new {
             let path = refused.path.display().to_string();
             tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
@@ -156,7 +167,7 @@ impl<'a> Versions<'a> {
         let (engine, file) = (Arc::clone(&self.handlers.engine), file.clone());
         let load = move || {
             // Whoever asked may be gone.
-            let _ = tell.send(engine.load_politely(&file));
+            let _ = tell.send(engine.load_beside(&file, Manner::Polite));
         };
         // Where there is no thread the answer never comes, and the file is looked into again.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
@@ -169,9 +180,13 @@ impl<'a> Versions<'a> {
         stamp: Stamp,
         loaded: Option<Result<Arc<Handler>, LoadError>>,
     ) {
-        let Some(loaded) = loaded else { return };
-        let found = loaded.as_ref().map(found_in).map_err(|error| error.reason.clone());
-        let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found));
+        let loaded = loaded.unwrap_or_else(|| {
+            let reason = "cannot be loaded: there was no thread for that, or it ended unexpectedly";
+            Err(LoadError { path: file.path.clone(), reason: reason.to_owned(), may_pass: true })
+        });
+        let found = loaded.as_ref().map(found_in).map_err(Refused::from);
+        let now = Instant::now();
+        let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found, now));
         match (change, loaded) {
             (Change::Offered, Ok(handler)) => {
                 self.handlers.keep(handler);
@@ -189,7 +204,10 @@ impl<'a> Versions<'a> {
     /// A job was executed under a decision that is not known here: it is to come, unless the store went
     /// back in time and has lost it.
     async fn look_for_newer(&mut self) {
-        let Ok(table) = self.store.table().await else { return };
+        let Ok(table) = self.store.table().await else {
+            tokio::time::sleep(AGAIN).await;
+            return self.handlers.needed.notify_one();
+        };
         for (stream, _) in self.handlers.streams() {
             let needs = self.handlers.needs(stream);
             if table.versions.get(stream).is_none_or(|it| it.generation < needs) {
@@ -225,7 +243,9 @@ impl<'a> Versions<'a> {
                 may_go_back: seen.had == decided,
                 newest: seen.newest,
             };
-            if let Some(new) = decide(&known) {
+            let new = decide(&known);
+            let is_left = new.is_some();
+            if let Some(new) = new {
                 let before = decided.as_ref().map_or(0, |it| it.generation);
                 match self.store.decide(stream, before, &new).await {
                     // The next table has it, or what somebody else has decided.
@@ -236,21 +256,25 @@ impl<'a> Versions<'a> {
                     }
                 }
             }
-            if decided.as_ref().is_some_and(|it| it.generation == seen.newest) {
-                self.follow(stream, name, decided);
+            let Some(decided) = decided.filter(|it| it.generation == seen.newest) else { continue };
+            // What is about to be left is not missed.
+            let is_here = || handlers.compiled(&decided.version, decided.digest).is_some();
+            if !is_left || is_here() {
+                let is_elsewhere = of_others.iter().any(|it| is(it, &decided));
+                self.follow(stream, name, decided, is_elsewhere);
             }
         }
         again
     }
 
     /// Lets what was decided on execute the events of a stream, or says why it cannot.
-    fn follow(&self, stream: &Arc<str>, name: &str, decided: Option<Arc<Decided>>) {
-        let Some(decided) = decided else { return };
+    fn follow(&self, stream: &Arc<str>, name: &str, decided: Arc<Decided>, is_elsewhere: bool) {
         let chosen: Chosen = match self.handlers.compiled(&decided.version, decided.digest) {
             Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(&decided) })),
             None => Err(Missing {
                 reason: self.why_missing(name, &decided),
                 decided: Some(Arc::clone(&decided)),
+                is_elsewhere,
             }),
         };
         let missing = chosen.as_ref().err().map(|it| it.reason.clone());
@@ -293,8 +317,11 @@ impl<'a> Versions<'a> {
                             found.digest, decided.digest
                         );
                     }
-                    Some(Err(reason)) if *decided.version == *file.to_string() => {
-                        return format!("{path} {reason}");
+                    Some(Err(refused)) if *decided.version == *file.to_string() => {
+                        return format!("{path} {}", refused.reason);
+                    }
+                    None if *decided.version == *file.to_string() => {
+                        return format!("{path} is being loaded");
                     }
                     _ => {}
                 }

@@ -14,12 +14,9 @@ pub(super) fn encode(decided: &Decided) -> String {
 pub(super) fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
     let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
-    let generation = generation.parse().ok().filter(|it| (1..LAST).contains(it))?;
+    let generation = generation.parse().ok().filter(|it| (1..Decided::END).contains(it))?;
     Some(Decided { generation, digest: digest.parse().ok()?, version: version.into() })
 }
-
-/// Where generations end: scripts count without holes up to there.
-const LAST: u64 = 1 << 52;
 
 #[cfg(test)]
 mod tests {

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::config::Loaded;
-use crate::plugin::{Engine, Folder, Found, HandlerFile, Manner};
+use crate::plugin::{Engine, Folder, Found, HandlerFile, Manner, Refused};
 use crate::run::{Chosen, Handlers, RunError, folder};
 
 /// What is known of a file; `None` where nobody has looked into it yet.
-type Look = Option<Result<Found, String>>;
+type Look = Option<Result<Found, Refused>>;
 
 /// The handlers in the folder as a start would find them now. Each is loaded for that: it may take
 /// seconds.
@@ -22,7 +22,7 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
             version: it.version().clone(),
             digest: it.digest(),
         };
-        Some(handler.map(found).map_err(|error| error.reason))
+        Some(handler.map(found).map_err(|error| Refused::from(&error)))
     };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
@@ -40,13 +40,13 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
 /// what it has loaded, whatever becomes of the file.
 pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Value {
     let folder = running.folder();
-    let mut executing: BTreeMap<String, (Found, String, Vec<String>)> = BTreeMap::new();
+    let mut executing: BTreeMap<(String, String), (Found, String, Vec<String>)> = BTreeMap::new();
     for stream in loaded.config.streams.keys() {
         if let Some(Chosen::Ok(active)) = running.chosen(stream) {
             let (handler, decided) = (&active.handler, &active.decided);
             let found = Found { version: decided.version.clone(), digest: handler.digest() };
             let path = handler.file().path.to_string_lossy().into_owned();
-            let of = executing.entry(handler.digest().to_string());
+            let of = executing.entry((found.version.to_string(), found.digest.to_string()));
             of.or_insert((found, path, Vec::new())).2.push(stream.to_string());
         }
     }
@@ -55,8 +55,9 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Value {
         let streams = streams_of(loaded, name);
         for file in versions {
             let (look, is_offered) = running.look(file);
-            let digest = look.as_ref().and_then(|it| it.as_ref().ok()).map(|it| it.digest);
-            let runs = digest.and_then(|it| executing.remove(&it.to_string()));
+            let found = look.as_ref().and_then(|it| it.as_ref().ok());
+            let runs = found
+                .and_then(|it| executing.remove(&(it.version.to_string(), it.digest.to_string())));
             let runs = json!(runs.map(|it| it.2).unwrap_or_default());
             handlers.push(row(file, look.as_ref(), is_offered, &streams, &runs));
         }
@@ -89,7 +90,7 @@ fn streams_of<'a>(loaded: &'a Loaded, handler: &str) -> Vec<&'a str> {
 
 fn row(
     file: &HandlerFile,
-    look: Option<&Result<Found, String>>,
+    look: Option<&Result<Found, Refused>>,
     is_active: bool,
     streams: &[&str],
     running: &Value,
@@ -98,6 +99,7 @@ fn row(
     let state = match look {
         None => "loading",
         Some(Err(_)) => "broken",
+        Some(Ok(_)) if streams.is_empty() => "unused",
         Some(Ok(_)) if is_active => "active",
         Some(Ok(_)) => "older",
     };
@@ -109,6 +111,6 @@ fn row(
         "streams": streams,
         "running": running,
         "path": file.path.to_string_lossy(),
-        "reason": look.and_then(|it| it.as_ref().err()),
+        "reason": look.and_then(|it| it.as_ref().err()).map(|it| &it.reason),
     })
 }

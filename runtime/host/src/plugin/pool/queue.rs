@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Turn;
 
-use super::super::load::Active;
+use super::super::load::{Active, Handler};
 use super::super::stream::StreamContext;
 use super::{Done, Results};
 
@@ -20,15 +20,14 @@ const UNREAD_BYTES: usize = 4 << 20;
 /// One source of turns.
 pub(super) struct Attachment {
     pub(super) stream: Arc<StreamContext>,
-    /// `None`: what was decided on is not here.
+    /// What executes turns; the last one, where what was decided on is not here. `None` as long as
+    /// nothing was.
     active: Mutex<Option<Arc<Active>>>,
     done: Done,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
     /// Nothing more of it is started for now.
     paused: AtomicBool,
-    /// Nothing is active.
-    waits: AtomicBool,
     /// Bytes of results that nobody has taken yet.
     unread: AtomicUsize,
 }
@@ -37,7 +36,6 @@ impl Attachment {
     pub(super) fn new(stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Self {
         Self {
             stream: Arc::new(stream),
-            waits: AtomicBool::new(active.is_none()),
             active: Mutex::new(active),
             done,
             waiting: Mutex::default(),
@@ -55,9 +53,18 @@ impl Attachment {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn replace(&self, active: Option<Arc<Active>>) {
-        self.waits.store(active.is_none(), Ordering::Relaxed);
+    /// Whether this executes turns now.
+    pub(super) fn executes(&self, handler: &Handler) -> bool {
+        self.active().is_some_and(|it| it.handler.id() == handler.id())
+    }
+
+    /// Lets another version execute turns. Answers the turns that nobody has taken where there is none.
+    pub(super) fn replace(&self, active: Option<Arc<Active>>) -> VecDeque<Turn> {
+        if active.is_none() {
+            return std::mem::take(&mut *self.waiting());
+        }
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = active;
+        VecDeque::new()
     }
 
     pub(super) fn detach(&self) {
@@ -70,9 +77,7 @@ impl Attachment {
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
-            || self.waits.load(Ordering::Relaxed)
-            || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
+        self.paused.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
     }
 
     /// Notes results that are handed back.

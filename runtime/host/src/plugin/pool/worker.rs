@@ -121,7 +121,7 @@ impl Worker {
                 Poll::Ready(turn) => {
                     bytes += turn.bytes;
                     self.measure(&turn.done, ran);
-                    ended.push(self.end(&handler, turn));
+                    ended.push(self.end(&attachment, &handler, turn));
                     if bytes > RESULT_BYTES {
                         self.hand_back(&attachment, &mut ended, &mut bytes);
                         began = Instant::now();
@@ -171,8 +171,9 @@ impl Worker {
         Box::pin(turn::run(Arc::clone(setting), turn, instance))
     }
 
-    fn end(&mut self, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
-        if let Some(instance) = ended.instance {
+    fn end(&mut self, of: &Attachment, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
+        // Of a version that was replaced meanwhile nobody needs one.
+        if let Some(instance) = ended.instance.filter(|_| of.executes(handler)) {
             self.instances.put(handler, instance);
         }
         ended.done
@@ -192,7 +193,7 @@ impl Worker {
                 self.measure(&ended.done, slow.ran);
                 slow.handler.note_times(&mut self.times);
                 let mut bytes = ended.bytes;
-                let done = self.end(&slow.handler, ended);
+                let done = self.end(&slow.attachment, &slow.handler, ended);
                 self.hand_back(&slow.attachment, &mut vec![done], &mut bytes);
             }
             Poll::Pending => self.slow.push_back(slow),

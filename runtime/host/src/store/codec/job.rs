@@ -79,6 +79,9 @@ impl<'a> JobView<'a> {
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
         let version_generation = reader.u64("generation of the version")?;
+        if version_generation >= Decided::END {
+            return Err(reader.bad("generation of the version"));
+        }
         let view = Self {
             status,
             partition,

@@ -9,10 +9,13 @@ for i = 1, #heard, 2 do
   local found = redis.call('HMGET', about, heard[i], 'r' .. heard[i])
   members[#members + 1] = {heard[i], heard[i + 1] - now, found[1], found[2]}
 end
-local function all_of(hash)
+local function all_of(hash, scan)
   local all, cursor = {}, '0'
   repeat
-    local scanned = redis.call('HSCAN', hash, cursor, 'COUNT', CHUNK)
+    local scanned = scan('HSCAN', hash, cursor, 'COUNT', CHUNK)
+    if scanned.err then
+      return {}
+    end
     cursor = scanned[1]
     for i = 1, #scanned[2] do
       all[#all + 1] = scanned[2][i]
@@ -21,4 +24,5 @@ local function all_of(hash)
   return all
 end
 local generation = generation_of(redis.call('HGET', about, 'generation'))
-return {generation, members, all_of(leases), all_of(versions)}
+-- Of what stands in the place of decisions and is none, there are none: leases do not depend on them.
+return {generation, members, all_of(leases, redis.call), all_of(versions, redis.pcall)}
