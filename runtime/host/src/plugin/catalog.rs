@@ -219,13 +219,13 @@ impl Catalog {
             }),
             None => found,
         };
-        let is_wanted = self.used.contains(&file.name)
-            && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
         let is_new = known.found.as_ref() != Some(&found);
         if let Some(known) = self.files.get_mut(&file.path) {
             known.again = found.as_ref().is_err_and(|it| it.may_pass).then(|| now + AGAIN);
             known.found = Some(found.clone());
         }
+        let is_wanted = self.used.contains(&file.name)
+            && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
         match found {
             Err(refused) if is_new => Change::Refused(refused.reason),
             Ok(found)

@@ -8,7 +8,7 @@ mod turns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Effect, Event, Input, Key, Token};
+use ordain_core::{Batch, Decided, Effect, Event, Input, Key, Token, Version};
 
 use super::{Checker, at};
 
@@ -35,8 +35,9 @@ pub(super) struct Watch {
     rounds: BTreeMap<(Key, u64), u32>,
     /// Told to start nothing more.
     draining: bool,
-    /// The decision that it executes, if it has what was decided on.
+    /// The decision that it executes, if it has what was decided on, and the version of that.
     generation: Option<u64>,
+    version: Option<Version>,
     /// Those that keys were executed under when they were loaded.
     loaded: BTreeMap<Key, u64>,
     /// Shards that went back, and their newest commit at that time. With its answer, or the one
@@ -56,6 +57,11 @@ struct Flight {
 }
 
 impl Watch {
+    fn hears(&mut self, decided: Option<&Decided>) {
+        self.generation = decided.map(|it| it.generation);
+        self.version = decided.map(|it| it.version.clone());
+    }
+
     /// One past the last event of a key that it has dispatched, or settles by a commit under way.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
         let sent = self.commits.values().chain(self.unknown.values());
@@ -104,8 +110,9 @@ impl Watch {
 }
 
 impl Checker {
-    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64], generation: Option<u64>) {
-        let watch = Watch { numbers: numbers.to_vec(), generation, ..Watch::default() };
+    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64], decided: Option<&Decided>) {
+        let mut watch = Watch { numbers: numbers.to_vec(), ..Watch::default() };
+        watch.hears(decided);
         self.watches.insert(owner, watch);
     }
 
@@ -219,7 +226,7 @@ impl Checker {
             Input::Committed { shard, reply, .. } => self.committed(owner, *shard, reply),
             Input::VersionChanged(version) => {
                 let watch = self.watch(owner);
-                watch.generation = version.as_ref().map(|it| it.generation);
+                watch.hears(version.as_deref());
                 watch.failures.clear();
                 watch.fresh.clear();
             }

@@ -88,7 +88,7 @@ impl World {
             rested_at: 0,
             wakes_at: None,
         };
-        self.checker.born(id, &commits, version.map(|it| it.generation));
+        self.checker.born(id, &commits, version.as_deref());
         self.owners.insert(id, owner);
         self.partitions_of.insert(id, partition);
         self.current[partition as usize] = Some(id);

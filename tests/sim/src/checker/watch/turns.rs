@@ -78,7 +78,14 @@ impl Checker {
         if !counts {
             return;
         }
+        let on_new_version = self.plan.settings.retry.on_new_version;
         let watch = self.watch(owner);
+        if on_new_version && watch.version.as_ref().is_some_and(|it| *it != done.version.version) {
+            // Another version has come while this one ran, and begins anew.
+            watch.failures.remove(&key);
+            watch.fresh.remove(&key);
+            return;
+        }
         if failure.kind.may_pass() {
             let count = watch.failures.entry(key.clone()).or_insert((next, 0));
             *count = (next, if count.0 == next { count.1 + 1 } else { 1 });
