@@ -1,11 +1,12 @@
 //! Instances that believe that they still own what is another's.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Mode;
-use ordain_tests::log::{by_key, disturb, in_turn};
+use ordain_tests::log::{by_key, disturb, in_turn, line};
 use ordain_tests::tally;
+use serde_json::json;
 
 use super::support::{Fleet, Host, while_published};
 
@@ -197,5 +198,48 @@ fn one_that_has_messages_to_publish() -> Result<()> {
     std::thread::sleep(Duration::from_secs(12));
     let again = fleet.rig.client.take_all("out")?;
     ensure!(again.is_empty(), "{} messages came again", again.len());
+    stale.service.end()
+}
+
+/// A message that is tried alone goes out over a connection of its own. That may take longer to come than
+/// the lease lasts, and then it is another one's to publish.
+#[test]
+fn one_that_tries_a_message_alone() -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "")?;
+    let limit = |bytes: u32| {
+        let set = format!("application:set_env(rabbit, max_message_size, {bytes}).");
+        fleet.rig.rabbit.ctl(&["eval", &set])
+    };
+    limit(65_536)?;
+    let faulty = |config: String| config.replace("handler = \"tally\"", "handler = \"faulty\"");
+    let mut stale = fleet.start_with(faulty)?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&stale])?;
+    let large = json!({ "do": "emit", "bytes": 100_000, "sink": "tally" });
+    fleet.rig.publish(&[line("a", 1, &large)])?;
+    stale.service.until_says("the broker refuses a message")?;
+    let refused = Instant::now();
+    let until = |seconds| {
+        let at = refused + Duration::from_secs_f64(seconds);
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+    };
+    fleet.rig.until_empty()?;
+
+    // It is tried again after 30 seconds: the lease is still there, and nothing answers any more.
+    until(29.2);
+    stale.to_rabbit.set(Mode::HalfOpen)?;
+    stale.to_redis.set(Mode::HalfOpen)?;
+    limit(1_000_000)?;
+    let other = fleet.start_with(faulty)?;
+    fleet.until_shared(&[&other])?;
+    fleet.rig.client.take("out", 1)?;
+    // Before it stops waiting for the connection.
+    until(33.5);
+    stale.to_rabbit.set(Mode::Pass)?;
+    std::thread::sleep(Duration::from_secs(5));
+    let again = fleet.rig.client.take_all("out")?;
+    ensure!(again.is_empty(), "{} messages came again: {}", again.len(), stale.service.stderr());
+    stale.to_redis.set(Mode::Pass)?;
+    fleet.until_shared(&[&stale, &other])?;
     stale.service.end()
 }

@@ -56,7 +56,7 @@ impl Fleet {
         let broker = self.rig.rabbit.url_at(to_rabbit.port());
         let sections = format!("{}{store}", self.sections);
         let text = config(&broker, &sections, &self.stream, &source());
-        let home = Home::new(&["tally"], &change(text))?;
+        let home = Home::new(&["tally", "faulty"], &change(text))?;
         let service = Service::start(&home, &["run"])?;
         Ok(Host { _home: home, service, to_redis, to_rabbit })
     }

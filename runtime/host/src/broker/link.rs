@@ -39,6 +39,8 @@ pub(super) enum Answer {
     Silence,
     /// It could not be asked, for this reason.
     Away(String),
+    /// It was not asked: this process may not act for the partition, at the moment or any more.
+    NotOurs,
 }
 
 impl Exchange {
@@ -109,6 +111,10 @@ impl Exchange {
             Ok(Err(error)) => return (item, away(error.to_string())),
             Err(_) => return (item, away(format!("{} does not answer", self.broker))),
         };
+        if !item.tenure.is_on() {
+            // Connecting may have taken longer than the lease.
+            return (item, Answer::NotOurs);
+        }
         let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if link.connection.status().blocked() => {

@@ -417,6 +417,7 @@ impl Outlet {
             }
             Answer::Silence => self.complaints.silence(&item.outgoing, &self.held),
             Answer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
+            Answer::NotOurs => {}
         }
         self.held.hold(item, Again::Alone, Instant::now());
     }
