@@ -85,5 +85,25 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
         output.status.code() == Some(78) && told.contains("tally@2.0.0.wasm: is damaged"),
         "{told}"
     );
+    // Or before the files are where a process would find them.
+    home.write("staged/tally@3.0.0.wasm", &whole)?;
+    home.write("staged/tally@three.wasm", &whole)?;
+    let good = home.output(&["plugins", "check", "staged/tally@3.0.0.wasm"])?;
+    let told = String::from_utf8_lossy(&good.stdout);
+    ensure!(
+        good.status.success() && told.contains("can be used as tally@3.0.0 (SHA-256"),
+        "{told}"
+    );
+    let staged =
+        ["staged/tally@three.wasm", "plugins/empty.wasm", "staged/tally@3.0.0.wasm", "no.wasm"];
+    let output = home.output(&[&["plugins", "check", "--json"], &staged[..]].concat())?;
+    ensure!(output.status.code() == Some(78), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told: Vec<&str> = told.lines().collect();
+    for (line, reason) in
+        [(0, "is no version"), (1, "is empty"), (2, "\"reason\":null"), (3, "cannot be read")]
+    {
+        ensure!(told[line].contains(reason), "{told:?}");
+    }
     Ok(())
 }

@@ -14,6 +14,10 @@ use ordain_tests::plugins::{plugin, root};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
+use wasm_encoder::{
+    CodeSection, ComponentSection as _, Function, FunctionSection, Module, ModuleSection,
+    TypeSection,
+};
 
 const CONFIG: &str = r#"
 [plugins]
@@ -253,42 +257,24 @@ fn loaded() -> Result<Vec<Row>> {
 }
 
 /// The handler `tally` with one more module in it, which nothing uses and the compiler has to compile.
-fn with_module(module: &[u8]) -> Result<Vec<u8>> {
+fn with_module(module: &Module) -> Result<Vec<u8>> {
     let mut component = fs::read(plugin("tally")?)?;
-    section(1, module, &mut component);
+    ModuleSection(module).append_to_component(&mut component);
     Ok(component)
 }
 
 /// A module of so many functions with this body.
-fn module(functions: u32, body: &[u8]) -> Vec<u8> {
-    let mut module = b"\0asm\x01\0\0\0".to_vec();
-    section(1, b"\x01\x60\0\0", &mut module);
-    let (mut types, mut code) = (Vec::new(), Vec::new());
-    number(functions, &mut types);
-    types.resize(types.len() + functions as usize, 0);
-    section(3, &types, &mut module);
-    number(functions, &mut code);
+fn module(functions: u32, body: &[u8]) -> Module {
+    let (mut types, mut all, mut code) =
+        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
     for _ in 0..functions {
-        number(body.len() as u32 + 2, &mut code);
-        code.push(0);
-        code.extend_from_slice(body);
-        code.push(0x0b);
+        all.function(0);
+        let mut function = Function::new([]);
+        function.raw(body.iter().copied()).instructions().end();
+        code.function(&function);
     }
-    section(10, &code, &mut module);
+    let mut module = Module::new();
+    module.section(&types).section(&all).section(&code);
     module
-}
-
-fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
-    out.push(id);
-    number(content.len() as u32, out);
-    out.extend_from_slice(content);
-}
-
-/// In as many bytes as it needs, seven bits each.
-fn number(mut value: u32, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }

@@ -24,9 +24,13 @@ path = "out.ndjson"
 
 /// A key, its first event's command, and what helps.
 const STUCK: [(&str, &str, &str); 6] = [
-    ("trap", r#"{ "do": "trap" }"#, "mend the handler; then start with another version"),
-    ("loop", r#"{ "do": "loop" }"#, "raise `plugins.timeout`, or mend the handler; then"),
-    ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages`, or mend the"),
+    ("trap", r#"{ "do": "trap" }"#, "mend the handler; then put another version of"),
+    (
+        "loop",
+        r#"{ "do": "loop" }"#,
+        "raise `plugins.timeout` and start again, or mend the handler; then",
+    ),
+    ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages` and start again, or"),
     ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or mend its name in the"),
     ("again", r#"{ "do": "retry" }"#, "see to it that what the handler asks for is there"),
     ("gap", "", "its producer sends event 1 again, which ends this at any time"),

@@ -36,7 +36,7 @@ fn a_handler_has_a_version_and_a_digest() -> Result<()> {
         let path = dir.path().join(name);
         std::fs::write(&path, &bytes)?;
         let handler = load(&engine, &path)?;
-        let digest = handler.digest().to_string();
+        let digest = handler.build().digest.to_string();
         assert_eq!(digest.len(), 64);
         let version = match name {
             "tally.wasm" => format!("tally+{}", &digest[..12]),

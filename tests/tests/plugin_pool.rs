@@ -237,7 +237,7 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
 #[test]
 fn a_handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
-    assert!(workers.command(OK).version.version.starts_with("faulty+"));
+    assert!(workers.command(OK).version.build.version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
@@ -247,9 +247,9 @@ fn a_handler_is_replaced_between_turns() -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     workers.turns.replace(Some(Active::first(tally)));
     let waited = workers.results(1).remove(0);
-    assert_eq!(&*waited.version.version, "tally@2.0.0", "nothing executes it before");
+    assert_eq!(&*waited.version.build.version, "tally@2.0.0", "nothing executes it before");
     let done = workers.command(OK);
-    assert_eq!(&*done.version.version, "tally@2.0.0");
+    assert_eq!(&*done.version.build.version, "tally@2.0.0");
     assert!(texts(&done)[0].contains("\"count\":1"));
     Ok(())
 }

@@ -10,7 +10,7 @@ use ordain::store::codec::{
 };
 use ordain::store::{Claim, StoredLetter};
 use ordain_core::{
-    Applied, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts, Holes, Job,
+    Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts, Holes, Job,
     LetterContent, LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled,
     Status, TakenId, Trouble,
 };
@@ -54,7 +54,8 @@ prop_compose! {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
             spilled: Spilled { count, first: first.min(last), last: first.max(last) },
             version: version.map(|(version, generation, digest)| {
-                Arc::new(Decided { generation, version: version.into(), digest: Digest(digest) })
+                let build = Build { version: version.into(), digest: Digest(digest) };
+                Arc::new(Decided { generation, build })
             }),
             trouble,
             digests: digests.into_iter().collect(),

@@ -37,4 +37,4 @@ pub use sequencer::Sequencer;
 pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
 pub use stats::{LaneState, Recovery, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
-pub use version::{Decided, Digest, NoDigest, Version};
+pub use version::{Build, Decided, Digest, NoDigest, Version};

@@ -4,10 +4,19 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Which handler executed an event: `name@semver`, or without a semver `name+digest`.
+/// The name of a handler's version: `name@semver`, or without a semver `name+digest`.
 pub type Version = Arc<str>;
 
-/// A handler version as the store has decided on it for a stream.
+/// A handler's version as it was built: names may be given twice, contents are told apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Build {
+    /// Its name.
+    pub version: Version,
+    /// Of its file.
+    pub digest: Digest,
+}
+
+/// What is to execute the events of a stream, as the store has decided.
 ///
 /// Decisions of a stream are numbered: each has a higher generation than the one before. A job
 /// records the one that its last event was executed under, and no commit under an older one is
@@ -16,10 +25,8 @@ pub type Version = Arc<str>;
 pub struct Decided {
     /// From 1, below [`Decided::END`].
     pub generation: u64,
-    /// The version.
-    pub version: Version,
-    /// Of its file.
-    pub digest: Digest,
+    /// What executes them.
+    pub build: Build,
 }
 
 impl Decided {
@@ -28,7 +35,7 @@ impl Decided {
 
     /// The first one of a stream.
     pub fn first(version: impl Into<Version>, digest: Digest) -> Arc<Self> {
-        Arc::new(Self { generation: 1, version: version.into(), digest })
+        Arc::new(Self { generation: 1, build: Build { version: version.into(), digest } })
     }
 }
 

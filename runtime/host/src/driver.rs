@@ -167,8 +167,7 @@ impl Driver {
                     }
                 },
                 active = version.changed() => {
-                    let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
-                    driver.swap(active);
+                    let decided = driver.swap(active);
                     known = known.max(decided.as_ref().map_or(0, |it| it.generation));
                     parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
                 }
@@ -197,13 +196,14 @@ impl Driver {
     }
 
     /// Lets another version execute what no worker has begun.
-    fn swap(&mut self, active: Option<Arc<Active>>) {
+    fn swap(&mut self, active: Option<Arc<Active>>) -> Option<Arc<Decided>> {
         let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
         let undone = self.turns.replace(active);
-        self.input(Input::VersionChanged(decided));
+        self.input(Input::VersionChanged(decided.clone()));
         for turn in undone {
             self.input(Input::TurnDone(turn));
         }
+        decided
     }
 
     /// Says that a full key holds up everything; where nobody could end that, it ends the run.

@@ -9,7 +9,7 @@ mod heart;
 mod report;
 mod tenure;
 
-pub use about::{About, Offer, PARTITIONS};
+pub use about::{About, PARTITIONS};
 pub use heart::{Heart, Membership, bury};
 pub use report::{BLOCKED, Report, Work};
 pub use tenure::{Stage, Tenure};

@@ -4,6 +4,7 @@
 //! executes turns with it. Nothing here may decide what becomes of an event that failed, and no
 //! handler may be given anything of the machine it runs on.
 
+mod cache;
 mod caller;
 mod catalog;
 mod compile;
@@ -21,10 +22,10 @@ mod turn;
 mod wire;
 
 pub use caller::Caller;
-pub use catalog::{Catalog, Change, Found, Next, Offered, Refused};
+pub use catalog::{Catalog, Change, Next, Offered, Refused};
 pub use compile::{COMMAND, Manner, compile};
 pub use engine::{Engine, EngineError};
-pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};
+pub use folder::{Folder, HandlerFile, RefusedFile, Stamp, split_version};
 pub use guest::{LogLine, LogTarget, Origin, log_to_tracing};
 pub use load::{Active, Handler, LoadError};
 pub use pool::{Done, Pool, Results, Turns};

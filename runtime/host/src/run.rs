@@ -6,6 +6,7 @@ mod decide;
 mod figures;
 mod files;
 mod handlers;
+mod loading;
 mod numbering;
 mod owning;
 mod report;
@@ -39,7 +40,8 @@ use versions::Versions;
 
 pub use figures::{Figures, Phase};
 pub use files::check_files;
-pub use handlers::{Chosen, Handlers, Missing, VersionFeed, engine, folder, handlers};
+pub use handlers::{Chosen, Handlers, Missing, VersionFeed};
+pub use loading::{engine, folder, handlers};
 pub use report::{Held, Report};
 
 /// For the last word to the store, and for the end of the publisher.

@@ -132,6 +132,8 @@ pub struct KeyFilter {
     pub cursor: Option<String>,
     /// Rows at most; a store that must give several at once may give a few more.
     pub limit: usize,
+    /// Jobs that are looked at for a page, about; by default as many as take some ten ms.
+    pub looks: Option<usize>,
 }
 
 /// A dead letter as kept.

@@ -7,18 +7,17 @@ mod plugins;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Job, LetterContent, Status};
+use ordain_core::{Build, Job, LetterContent, Status};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::config::Stream;
-use crate::plugin::Found;
 use crate::run::Chosen;
 use crate::store::{KeyRow, StoredLetter};
 
 pub use data::{Data, data};
 pub use instances::{Instance, Instances, Scale};
-pub use plugins::{plugins, running_plugins};
+pub use plugins::{look_into, plugins, running_plugins};
 
 /// All statuses, in the order in which a key may have them.
 pub const STATUSES: [Status; 5] =
@@ -53,7 +52,7 @@ pub fn parse_status(text: &str) -> Result<Status, String> {
 #[derive(Debug, Clone, Default)]
 pub struct Executing {
     /// The version, or the one that is to.
-    pub found: Option<Found>,
+    pub build: Option<Build>,
     /// Since which decision, where the store was asked.
     pub generation: Option<u64>,
     /// Why it is not here, if it is not: all keys of the stream wait.
@@ -67,8 +66,7 @@ impl From<Chosen> for Executing {
             Err(missing) => (missing.decided, Some(missing.reason)),
         };
         let generation = decided.as_ref().map(|it| it.generation);
-        let found = decided.map(|it| Found { version: it.version.clone(), digest: it.digest });
-        Self { found, generation, missing }
+        Self { build: decided.map(|it| it.build.clone()), generation, missing }
     }
 }
 
@@ -76,11 +74,11 @@ impl From<Chosen> for Executing {
 /// it.
 pub fn stream(name: &str, configured: Option<(&Stream, Executing)>) -> Value {
     let (stream, executing) = configured.unzip();
-    let Executing { found, generation, missing } = executing.unwrap_or_default();
+    let Executing { build, generation, missing } = executing.unwrap_or_default();
     json!({
         "stream": name,
-        "handler": found.as_ref().map(|it| &*it.version),
-        "digest": found.as_ref().map(|it| it.digest.to_string()),
+        "handler": build.as_ref().map(|it| &*it.version),
+        "digest": build.as_ref().map(|it| it.digest.to_string()),
         "generation": generation,
         "missing": missing,
         "source": stream.map(|it| it.source.kind()),
@@ -130,8 +128,8 @@ fn job(job: &Job) -> Value {
             "count": job.spilled.count, "first": job.spilled.first, "last": job.spilled.last,
         },
         "skipped": job.holes.0,
-        "version": job.version.as_ref().map(|it| &*it.version),
-        "version_digest": job.version.as_ref().map(|it| it.digest.to_string()),
+        "version": job.version.as_ref().map(|it| &*it.build.version),
+        "version_digest": job.version.as_ref().map(|it| it.build.digest.to_string()),
         "version_generation": job.version.as_ref().map(|it| it.generation),
         "trouble": trouble,
     })

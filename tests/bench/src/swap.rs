@@ -14,6 +14,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 use serde_json::Value;
+use wasm_encoder::{
+    CodeSection, ComponentSection as _, Function, FunctionSection, Module, ModuleSection,
+    TypeSection, ValType,
+};
 
 use crate::Common;
 use crate::amqp::admin;
@@ -29,9 +33,7 @@ use crate::sides::{Sides, medians};
 /// What does not count of a load.
 const COLD: f64 = 2.0;
 /// For each swap.
-const EACH: f64 = 2.0;
-/// Functions of the slow version that nothing calls: each is compiled.
-const FUNCTIONS: u32 = 100_000;
+const EACH: f64 = 6.0;
 /// For the start of the host, and for the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at what runs.
@@ -49,6 +51,9 @@ pub(crate) struct SwapArgs {
     /// Swaps in a run.
     #[arg(long, default_value_t = 50)]
     swaps: usize,
+    /// Functions of the slow version that nothing calls: each is compiled.
+    #[arg(long, default_value_t = 30_000)]
+    functions: u32,
 }
 
 const SIDES: [(&str, bool); 2] = [("steady", false), ("swaps", true)];
@@ -68,11 +73,11 @@ pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
     });
     let mut report = Report::new("swap", rows).note(format!(
         "{} events/s of 10,000 keys on four partitions, a message for each, Redis with appendfsync \
-         everysec; in `swaps` the handler is swapped {} times, to and from a version of {FUNCTIONS} functions \
+         everysec; in `swaps` the handler is swapped {} times, to and from a version of {} functions \
          that is new each time. CPU is of the host, with its compilers. Ages are from publishing an event until \
          its message is back. None was lost, repeated or failed, and the version of a key changed only with a \
          decision: else this would have ended with an error.",
-        args.rate, args.swaps
+        args.rate, args.swaps, args.functions
     ));
     if let Some((p999, longest)) = extra {
         report = report.note(format!("extra: p99.9 {p999:.2} ms, longest {longest:.2} ms"));
@@ -81,12 +86,12 @@ pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
 }
 
 async fn measure(
-    SwapArgs { common, rate, swaps, .. }: &SwapArgs,
+    SwapArgs { common, rate, swaps, functions, .. }: &SwapArgs,
     rabbit: &Rabbit,
     (name, is_swapped): (&str, bool),
 ) -> Result<Row> {
     let rate = *rate;
-    let plugins = Plugins::new(&common.plugins)?;
+    let plugins = Plugins::new(&common.plugins, *functions)?;
     let case = fleet::case(plugins.dir.path(), rabbit).await?;
     let host = Host::start(common, case).await?;
     let seconds = COLD + *swaps as f64 * EACH;
@@ -235,13 +240,14 @@ impl Versions {
 struct Plugins {
     dir: tempfile::TempDir,
     probe: Vec<u8>,
+    functions: u32,
 }
 
 impl Plugins {
-    fn new(from: &Path) -> Result<Self> {
+    fn new(from: &Path, functions: u32) -> Result<Self> {
         let (dir, probe) = (tempfile::tempdir()?, fs::read(from.join("probe.wasm"))?);
         fs::write(dir.path().join("probe@1.0.0.wasm"), &probe)?;
-        Ok(Self { dir, probe })
+        Ok(Self { dir, probe, functions })
     }
 
     fn path(&self, number: usize) -> PathBuf {
@@ -251,7 +257,8 @@ impl Plugins {
     /// The slow version, as nobody has compiled it before.
     fn put(&self, number: usize) -> Result<()> {
         let mut component = self.probe.clone();
-        section(1, &functions(number as u32), &mut component);
+        let module = module(self.functions, number as u32);
+        ModuleSection(&module).append_to_component(&mut component);
         Ok(fs::write(self.path(number), component)?)
     }
 
@@ -260,35 +267,18 @@ impl Plugins {
     }
 }
 
-/// A module of many functions, the first of which returns a number.
-fn functions(first: u32) -> Vec<u8> {
-    let mut module = b"\0asm\x01\0\0\0".to_vec();
-    // One type: nothing to a number.
-    section(1, b"\x01\x60\0\x01\x7f", &mut module);
-    let (mut types, mut code) = (Vec::new(), Vec::new());
-    number(FUNCTIONS, &mut types);
-    types.resize(types.len() + FUNCTIONS as usize, 0);
-    section(3, &types, &mut module);
-    number(FUNCTIONS, &mut code);
-    for at in 0..FUNCTIONS {
-        // No locals, a constant, the end. One of 63 at most fits one byte.
-        code.extend([4, 0, 0x41, if at == 0 { first as u8 % 63 } else { 0 }, 0x0b]);
+/// A module of many functions, all of which return a number; the first one another one each time.
+fn module(functions: u32, first: u32) -> Module {
+    let (mut types, mut all, mut code) =
+        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], [ValType::I32]);
+    for at in 0..functions {
+        all.function(0);
+        let mut function = Function::new([]);
+        function.instructions().i32_const(if at == 0 { first.cast_signed() } else { 0 }).end();
+        code.function(&function);
     }
-    section(10, &code, &mut module);
+    let mut module = Module::new();
+    module.section(&types).section(&all).section(&code);
     module
-}
-
-fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
-    out.push(id);
-    number(content.len() as u32, out);
-    out.extend_from_slice(content);
-}
-
-/// In as many bytes as it needs, seven bits each.
-fn number(mut value: u32, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }

@@ -113,7 +113,7 @@ fn turn_done(done: &TurnDone) -> String {
     let token = done.token;
     format!(
         "done {}/{} by {}: {verdicts:?} {failure:?}",
-        token.lane, token.serial, done.version.version
+        token.lane, token.serial, done.version.build.version
     )
 }
 

@@ -12,7 +12,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Decided, Digest, Effect, Event, Input, Key, Ordering};
+use ordain_core::{Batch, Build, Decided, Digest, Effect, Event, Input, Key, Ordering};
 
 use crate::Options;
 use crate::checker::{Checker, Past, Violation};
@@ -272,5 +272,6 @@ impl World {
 
 /// A decision. What decides about its digest is not simulated.
 fn decided(generation: u64, version: &str) -> Arc<Decided> {
-    Arc::new(Decided { generation, version: version.into(), digest: Digest([0; 32]) })
+    let build = Build { version: version.into(), digest: Digest([0; 32]) };
+    Arc::new(Decided { generation, build })
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
-    Cause, Change, CommitReply, Decided, Digest, Expect, Holes, Job, Refusal, Spilled, Status,
-    Trouble,
+    Build, Cause, Change, CommitReply, Decided, Digest, Expect, Holes, Job, Refusal, Spilled,
+    Status, Trouble,
 };
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
@@ -87,8 +87,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         spilled: Spilled { count: 0, first: 3, last: u64::MAX },
         version: Some(Arc::new(Decided {
             generation: Decided::END - 1,
-            version: "orders@1.2.3-rc.1".into(),
-            digest: Digest([0xa5; 32]),
+            build: Build { version: "orders@1.2.3-rc.1".into(), digest: Digest([0xa5; 32]) },
         })),
         trouble: Some(Box::new(Trouble {
             cause: Cause::Corrupt,

@@ -73,6 +73,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
             status,
             prefix: prefix.to_owned(),
             cursor: None,
+            looks: Some(limit),
             limit,
         };
         let list = async |filter| names(all::<F>(store, "s", &filter).await);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use ordain::store::{Beat, InstanceId, Store};
-use ordain_core::{Decided, Digest, Expect, Job, Refusal};
+use ordain_core::{Build, Decided, Digest, Expect, Job, Refusal};
 
 use super::{Fixture, Owner, fresh};
 
 fn decided(generation: u64, version: &str) -> Decided {
-    Decided { generation, version: version.into(), digest: Digest([generation as u8; 32]) }
+    let digest = Digest([generation as u8; 32]);
+    Decided { generation, build: Build { version: version.into(), digest } }
 }
 
 async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Decided) -> bool {

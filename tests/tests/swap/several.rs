@@ -67,6 +67,12 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     ensure!(seen["handler"] == "tally@2.0.0", "{seen}");
     let missing = seen["missing"].as_str().context("a reason")?;
     ensure!(missing.contains("there is no file of it"), "{missing}");
+    let key = pair.rig.home.rows(&["keys", "list", "cases", "--json", "--limit", "1"])?;
+    let key = key[0]["key"].as_str().context("a key")?;
+    let url = format!("http://{}", http::admin(second)?);
+    let why = pair.rig.home.output(&["keys", "why", "cases", key, "--admin", &url])?;
+    let why = String::from_utf8(why.stdout)?;
+    ensure!(why.contains("wait here for their handler's version: there is no file of it"), "{why}");
     pair.rig.publish(&lines[200..400])?;
     // About half of the keys: they are counted, and nothing else of them happens.
     let mut waiting = 0;

@@ -9,15 +9,13 @@ use ordain_tests::http;
 use ordain_tests::plugins::plugin;
 use ordain_tests::service::Service;
 use serde_json::Value;
+use wasm_encoder::{ComponentSection as _, CustomSection};
 
 /// The handler `tally` with a note in it, that makes another file of it.
 pub(super) fn tally(note: &str) -> Result<Vec<u8>> {
     let mut component = fs::read(plugin("tally")?)?;
-    let name = b"note";
-    // A custom section: its size, the length of its name, its name and its content.
-    component.extend([0, u8::try_from(1 + name.len() + note.len())?, name.len() as u8]);
-    component.extend(name);
-    component.extend(note.as_bytes());
+    let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
+    note.append_to_component(&mut component);
     Ok(component)
 }
 

@@ -159,7 +159,7 @@ impl Sequencer {
                     }
                 }
                 Verdict::Rejected(reason) => {
-                    let (event, version) = (Some(&held.event), Some(version.version.clone()));
+                    let (event, version) = (Some(&held.event), Some(version.build.version.clone()));
                     let letter =
                         settling(&key, held.sequence, event, Cause::Rejected, reason, version);
                     bytes += letter.memory();

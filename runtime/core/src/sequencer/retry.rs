@@ -43,7 +43,7 @@ impl Sequencer {
     fn exhausted(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         let active = self.settings.version.as_ref();
         if self.settings.retry.on_new_version
-            && active.is_some_and(|active| active.version != version.version)
+            && active.is_some_and(|active| active.build.version != version.build.version)
         {
             // Another version has come while this one ran: it has not tried.
             self.calm(index);
@@ -62,7 +62,7 @@ impl Sequencer {
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
-        let label = Some(Arc::clone(&version.version));
+        let label = Some(Arc::clone(&version.build.version));
         let letter = settling(&lane.key, sequence, Some(&event), cause, failure.message, label);
         let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
         let bytes = letter.memory();
@@ -151,7 +151,7 @@ impl Sequencer {
         }
         let Some(trouble) = &lane.job.trouble else { return };
         if let Some(active) = &self.settings.version
-            && trouble.version.as_ref().is_some_and(|failed| *failed != active.version)
+            && trouble.version.as_ref().is_some_and(|failed| *failed != active.build.version)
         {
             self.resume(index);
         }
@@ -163,7 +163,7 @@ fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
         cause: failure.kind.cause(),
         error: failure.message,
         since: 0,
-        version: Some(Arc::clone(&version.version)),
+        version: Some(Arc::clone(&version.build.version)),
     }
 }
 

@@ -140,7 +140,8 @@ pub(super) async fn keys(
     let status = query.status.as_deref().map(view::parse_status).transpose();
     let status = status.map_err(|form| Problem::bad(format!("status must be {form}")))?;
     let limit = rows(query.limit)?;
-    let filter = KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit };
+    let filter =
+        KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit, looks: None };
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
         exists(&asking, &*store, &stream).await?;

@@ -37,8 +37,8 @@ impl CheckArgs {
         }
         let streams = loaded.config.streams.iter();
         let streams = streams.map(|(name, it)| {
-            let found = handlers.offered(&it.handler);
-            (name, it, Executing { found, ..Executing::default() })
+            let build = handlers.offered(&it.handler);
+            (name, it, Executing { build, ..Executing::default() })
         });
         let store = match &loaded.config.store {
             StoreConfig::Embedded(_) => None,
@@ -53,7 +53,7 @@ impl CheckArgs {
             )?;
         } else {
             for (stream, _, executing) in streams {
-                let version = executing.found.map(|it| it.version).unwrap_or_default();
+                let version = executing.build.map(|it| it.version).unwrap_or_default();
                 super::show::text(&format!("stream {stream}: handler {version}\n"))?;
             }
             super::show::text(&format!("{} can be run\n", loaded.file.display()))?;

@@ -27,7 +27,8 @@ pub(super) enum KeysCommand {
     /// events in the store, with bounds of their sequences. `attempts` are failed tries of event
     /// `next`, `gap_rounds` how often it was asked for, `skipped` the ranges of sequences that were
     /// given up unseen. `trouble` is why it stands still. `version` is the handler version of the
-    /// last event that took effect. `due_at` is when it is looked at again. `incarnation` (the time
+    /// last event that took effect, `version_digest` the SHA-256 of its file, and `version_generation`
+    /// the number of the decision on it. `due_at` is when it is looked at again. `incarnation` (the time
     /// of the key's first commit) is part of its messages' ids; `park_generation` counts how often
     /// it was parked, and `partition` is its owner.
     Show(KeyArgs),
@@ -88,6 +89,7 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
         prefix: args.prefix,
         cursor: None,
         limit: PAGE.min(args.limit.max(1)),
+        looks: None,
     };
     if !args.json {
         let head =

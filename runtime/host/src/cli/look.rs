@@ -10,6 +10,7 @@ use super::row::Row;
 use super::{ConfigArg, Failure, open};
 use crate::config::Loaded;
 use crate::store::{KeyFilter, Page, Store};
+use crate::text::clean;
 use crate::view;
 
 #[derive(Debug, Args)]
@@ -132,11 +133,20 @@ impl Look {
                 Ok(loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version))
             }
             Self::Process(process) => {
-                let streams = page(process, &process.get(&["streams"], &[])?, "streams", None)?;
-                let mut rows = streams.rows.iter();
-                let row =
-                    rows.find(|row| row.member("stream").is_some_and(|it: String| it == stream));
+                let row = stream_of(process, stream)?;
                 Ok(row.and_then(|row| row.member("retry_on_new_version")).unwrap_or(true))
+            }
+        }
+    }
+
+    /// Why the process has not what is to execute the events of a stream, if it has not. Without a
+    /// process nobody knows.
+    pub(super) fn missing(&self, stream: &str) -> Result<Option<String>, Failure> {
+        match self {
+            Self::Store { .. } => Ok(None),
+            Self::Process(process) => {
+                let row = stream_of(process, stream)?;
+                Ok(row.and_then(|row| row.member("missing")).map(|it: String| clean(&it).into()))
             }
         }
     }
@@ -148,6 +158,13 @@ impl Look {
             Self::Process(process) => format!(" --admin {}", process.url()),
         }
     }
+}
+
+/// What a process says of a stream.
+fn stream_of(process: &Remote, stream: &str) -> Result<Option<Row>, Failure> {
+    let streams = page(process, &process.get(&["streams"], &[])?, "streams", None)?;
+    let mut rows = streams.rows.into_iter();
+    Ok(rows.find(|row| row.member("stream").is_some_and(|it: String| it == stream)))
 }
 
 /// A page of what a process has answered to whom asked for what comes behind a cursor.

@@ -1,5 +1,6 @@
 //! `ordain plugins`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -7,9 +8,9 @@ use serde_json::Value;
 
 use super::look::LookArgs;
 use super::row::Row;
-use super::{Failure, show};
+use super::{ConfigArg, EXIT_CONFIG, Failure, show};
 use crate::run::engine;
-use crate::view::plugins;
+use crate::view::{look_into, plugins};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PluginsCommand {
@@ -18,6 +19,11 @@ pub(super) enum PluginsCommand {
     /// With `--admin` it also says which of them the process runs, and in which streams (`-`: none).
     /// Without it that is not known (`?`).
     List(ListArgs),
+    /// Look into files as a process does that finds them in its folder: before you copy them there.
+    ///
+    /// Compiles and starts each under the limits of the configuration. Ends with 78 if one of them cannot
+    /// be used.
+    Check(CheckArgs),
 }
 
 #[derive(Debug, Args)]
@@ -29,9 +35,58 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// The files, named as in the folder: `NAME@VERSION.wasm`.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
 impl PluginsCommand {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let Self::List(args) = self;
+        match self {
+            Self::List(args) => args.run(),
+            Self::Check(args) => args.run(),
+        }
+    }
+}
+
+impl CheckArgs {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let engine = engine(&self.config.load()?)?;
+        let mut end = ExitCode::SUCCESS;
+        for path in &self.files {
+            let row = Row::of(&look_into(&engine, path));
+            if self.json {
+                show::text(&show::json_line(&row))?;
+            } else {
+                let row = row.fields();
+                let said = row["reason"].as_str().map(|it| format!("{it}\n"));
+                let said = said.unwrap_or_else(|| {
+                    format!(
+                        "can be used as {} (SHA-256 {})\n",
+                        text(&row, "handler"),
+                        text(&row, "digest")
+                    )
+                });
+                show::text(&format!("{}: {said}", text(&row, "path")))?;
+            }
+            if row.member::<String>("reason").is_some() {
+                end = ExitCode::from(EXIT_CONFIG);
+            }
+        }
+        Ok(end)
+    }
+}
+
+impl ListArgs {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let args = self;
         let seen = if let Some(process) = args.look.process() {
             process.get(&["plugins"], &[])?
         } else {

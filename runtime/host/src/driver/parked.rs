@@ -16,6 +16,10 @@ use crate::store::{KeyFilter, Mark, Partition, Store, insist_on};
 
 /// Keys handed over at a time.
 const PAGE: usize = 256;
+/// Jobs that are looked at in one go, and how many times as long as that took the store is left to others
+/// then: they are waiting.
+const LOOKS: usize = 1_000;
+const PACE: u32 = 3;
 /// Keys that may wait for room in the sequencer before it is told of more.
 pub(super) const WAITING: usize = PAGE;
 /// Before the store is read again: long enough for the commits of the last keys, and doubled each
@@ -70,8 +74,8 @@ struct Search {
 impl Search {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
-        let Decided { generation, version, .. } = &self.decided;
-        let (stream, version, generation) = (&**stream, &**version, generation.to_string());
+        let Decided { generation, build } = &self.decided;
+        let (stream, version, generation) = (&**stream, &*build.version, generation.to_string());
         let name = format!("version/{stream}/{number}");
         let mark = insist_on("read of a mark", || self.store.mark(&name)).await;
         if mark.as_deref() == Some(generation.as_bytes()) {
@@ -118,14 +122,17 @@ impl Search {
     /// Hands over the keys that the store shows, and answers how many; `None` if nobody wants them
     /// any more.
     async fn pass(&self) -> Option<usize> {
+        let status = Some(Status::Parked);
         let mut filter =
-            KeyFilter { status: Some(Status::Parked), limit: PAGE, ..KeyFilter::default() };
+            KeyFilter { status, limit: PAGE, looks: Some(LOOKS), ..KeyFilter::default() };
         let mut found = 0;
         loop {
+            let began = Instant::now();
             let page = insist_on("listing of parked keys", || {
                 self.store.keys(&self.partition.stream, &filter)
             });
             let page = page.await;
+            let took = began.elapsed();
             let rows = page.rows.into_iter();
             let ours = |job: &Job| self.is_meant(job);
             let keys: Vec<Key> =
@@ -138,6 +145,7 @@ impl Search {
             if filter.cursor.is_none() {
                 return Some(found);
             }
+            tokio::time::sleep(took * PACE).await;
             if self.pages.is_closed() {
                 return None;
             }
@@ -148,6 +156,6 @@ impl Search {
     fn is_meant(&self, job: &Job) -> bool {
         let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
         job.partition == self.partition.number
-            && version.is_some_and(|it| *it != self.decided.version)
+            && version.is_some_and(|it| *it != self.decided.build.version)
     }
 }

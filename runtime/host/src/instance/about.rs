@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 
-use ordain_core::Digest;
-use serde::de::{DeserializeOwned, Error as _};
+use ordain_core::Build;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::broker::Reach;
@@ -30,10 +30,9 @@ pub struct About {
     pub version: String,
     /// Streams that it runs, with the number of their partitions.
     pub streams: BTreeMap<String, u32>,
-    /// The handler versions that it could execute events of streams with, by stream: of each the highest
-    /// in its folder.
-    #[serde(deserialize_with = "lenient")]
-    pub offers: BTreeMap<String, Offer>,
+    /// What it could execute events of streams with, by stream: of each the highest in its folder.
+    #[serde(serialize_with = "write_offers", deserialize_with = "read_offers")]
+    pub offers: BTreeMap<String, Build>,
     /// It takes every partition that is free and gives none away, as `run --once` does.
     pub alone: bool,
     /// It is ending, and takes no more.
@@ -46,14 +45,12 @@ pub struct About {
     pub process: Option<Process>,
 }
 
-/// A handler version in somebody's folder, which has been checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Its name.
-    pub version: String,
-    /// SHA-256 of its file, in hexadecimal digits.
-    #[serde(serialize_with = "write_digest", deserialize_with = "read_digest")]
-    pub digest: Digest,
+/// A build in somebody's folder, as it is written.
+#[derive(Default, Serialize, Deserialize)]
+struct Offer {
+    version: String,
+    /// In hexadecimal digits.
+    digest: String,
 }
 
 /// A process of a machine, told apart from all others that there ever were.
@@ -115,12 +112,19 @@ fn shown(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(NAME).collect()
 }
 
-fn write_digest<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(digest)
+fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(offers.iter().map(|(stream, Build { version, digest })| {
+        (stream, Offer { version: version.to_string(), digest: digest.to_string() })
+    }))
 }
 
-fn read_digest<'de, D: Deserializer<'de>>(from: D) -> Result<Digest, D::Error> {
-    String::deserialize(from)?.parse().map_err(D::Error::custom)
+/// What cannot be read is not offered.
+fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
+    let offers: BTreeMap<String, Offer> = lenient(from)?;
+    let offers = offers.into_iter().filter_map(|(stream, Offer { version, digest })| {
+        Some((stream, Build { version: version.into(), digest: digest.parse().ok()? }))
+    });
+    Ok(offers.collect())
 }
 
 /// What another version says in another way has the default.
@@ -191,7 +195,8 @@ mod tests {
 
     #[test]
     fn offers_are_read_as_they_were_written() {
-        let offer = Offer { version: "orders@2.0.0".into(), digest: Digest([0xa5; 32]) };
+        let digest = ordain_core::Digest([0xa5; 32]);
+        let offer = Build { version: "orders@2.0.0".into(), digest };
         let offers = BTreeMap::from([("orders".to_owned(), offer)]);
         let name = "a/1".to_owned();
         let about = About { name: name.clone(), offers, ..About::default() };

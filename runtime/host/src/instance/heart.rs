@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use ordain_core::Build;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 
+use super::About;
 use super::tenure::{Tenure, Until};
-use super::{About, Offer};
 use crate::broker::Reach;
 use crate::store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
 use crate::told::Told;
@@ -43,7 +44,7 @@ pub struct Membership {
 
 impl Membership {
     /// Says which handler versions are here, by stream.
-    pub fn offer(&self, offers: BTreeMap<String, Offer>) {
+    pub fn offer(&self, offers: BTreeMap<String, Build>) {
         self.about.send_if_modified(|about| {
             let is_new = about.offers != offers;
             about.offers = offers;

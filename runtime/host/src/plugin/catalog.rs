@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Digest, Version};
+use ordain_core::Build;
 
 use super::folder::{Folder, HandlerFile, Stamp};
 use super::load::LoadError;
@@ -39,7 +39,7 @@ struct Known {
     /// When it was first seen so.
     since: Instant,
     /// What was found in it.
-    found: Option<Result<Found, Refused>>,
+    found: Option<Result<Build, Refused>>,
     /// When it is looked into again.
     again: Option<Instant>,
 }
@@ -59,22 +59,13 @@ impl From<&LoadError> for Refused {
     }
 }
 
-/// What is in a handler's file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// How it is recorded.
-    pub version: Version,
-    /// Of the file.
-    pub digest: Digest,
-}
-
 /// A version that can execute events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offered {
     /// Its file, which may be gone or have another content by now.
     pub file: HandlerFile,
     /// What was in it.
-    pub found: Found,
+    pub build: Build,
 }
 
 /// What is to be done next.
@@ -182,7 +173,7 @@ impl Catalog {
                 // What is offered stays beside what its file has become.
                 Some(Err(_)) if is_own => return None,
                 Some(Err(_)) => {}
-                Some(Ok(found)) if offered.is_some_and(|it| it.found == *found) => return None,
+                Some(Ok(found)) if offered.is_some_and(|it| it.build == *found) => return None,
                 Some(Ok(_)) | None => return Some(file),
             }
         }
@@ -194,7 +185,7 @@ impl Catalog {
         &mut self,
         file: &HandlerFile,
         stamp: Stamp,
-        found: Result<Found, Refused>,
+        found: Result<Build, Refused>,
         now: Instant,
     ) -> Change {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
@@ -203,8 +194,8 @@ impl Catalog {
         };
         let offered = self.offered.get(&file.name);
         let other = offered.filter(|offered| {
-            let same = |found: &Found| {
-                found.version == offered.found.version && found.digest != offered.found.digest
+            let same = |found: &Build| {
+                found.version == offered.build.version && found.digest != offered.build.digest
             };
             found.as_ref().is_ok_and(same)
         });
@@ -213,7 +204,7 @@ impl Catalog {
                 reason: format!(
                     "has another content than the version {} that runs (SHA-256 {:.12}…): give it a \
                      higher version",
-                    other.found.version, other.found.digest
+                    other.build.version, other.build.digest
                 ),
                 may_pass: false,
             }),
@@ -228,10 +219,10 @@ impl Catalog {
             && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
         match found {
             Err(refused) if is_new => Change::Refused(refused.reason),
-            Ok(found)
-                if is_wanted && self.offered(&file.name).is_none_or(|it| it.found != found) =>
+            Ok(build)
+                if is_wanted && self.offered(&file.name).is_none_or(|it| it.build != build) =>
             {
-                let offered = Offered { file: file.clone(), found };
+                let offered = Offered { file: file.clone(), build };
                 self.gone.remove(&file.name);
                 self.offered.insert(file.name.clone(), offered);
                 Change::Offered
@@ -241,7 +232,7 @@ impl Catalog {
     }
 
     /// What was found in a file as it is now, if somebody has looked.
-    pub fn found(&self, path: &Path) -> Option<&Result<Found, Refused>> {
+    pub fn found(&self, path: &Path) -> Option<&Result<Build, Refused>> {
         self.files.get(path)?.found.as_ref()
     }
 
@@ -268,6 +259,8 @@ impl Catalog {
 
 #[cfg(test)]
 mod tests {
+    use ordain_core::Digest;
+
     use super::*;
 
     /// A folder of files, by name and content.
@@ -314,7 +307,7 @@ mod tests {
                         let mut digest = [0; 32];
                         digest[..content.len()].copy_from_slice(content.as_bytes());
                         let digest = Digest(digest);
-                        let found = Found { version: file.version(digest), digest };
+                        let found = Build { version: file.version(digest), digest };
                         let refused =
                             Refused { reason: content.to_owned(), may_pass: content == "away" };
                         let found = match content {
@@ -332,7 +325,7 @@ mod tests {
         }
 
         fn offered(&self) -> String {
-            self.catalog.offered("a").map(|it| it.found.version.to_string()).unwrap_or_default()
+            self.catalog.offered("a").map(|it| it.build.version.to_string()).unwrap_or_default()
         }
     }
 
@@ -390,7 +383,7 @@ mod tests {
         // It is told once.
         let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
         assert_eq!(change, Change::None);
-        let found = Found { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
+        let found = Build { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
         let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * AGAIN);
         assert_eq!((change, &*dir.offered()), (Change::Offered, "a@2.0.0"));
     }
@@ -440,7 +433,7 @@ mod tests {
         // It changes while it is loaded.
         folder.stamps.insert(path, Stamp::of_test("three"));
         dir.catalog.look(folder, dir.now);
-        let found = Found { version: "a@2.0.0".into(), digest: Digest([1; 32]) };
+        let found = Build { version: "a@2.0.0".into(), digest: Digest([1; 32]) };
         let now = dir.now;
         assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), Change::None);
         assert_eq!(dir.offered(), "a@1.0.0");

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
 
-use super::engine::{compiler, open_cache};
+use super::cache::open_cache;
+use super::engine::compiler;
 use super::load::{Unloaded, compiled};
 use super::settings::CompileLimits;
 use crate::text::cut;
 
-/// How much a process that compiles beside running handlers leaves to them: it gets about a tenth of
+/// How much a process that compiles beside running handlers leaves to them: it gets about a thirtieth of
 /// what one of them gets where both want the same core.
-const NICE: i32 = 10;
+const NICE: i32 = 15;
 
 /// How many times the processor time the whole may take: where others want the processor too.
 const PATIENCE: u32 = 10;
@@ -151,6 +152,8 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
     // If the host dies, nobody waits for this any more.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Where memory runs out, this goes first, and not the host.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let failed = |error: String| Unloaded::for_now(format!("cannot be compiled: {error}"));
     let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
     let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;

@@ -3,16 +3,14 @@
 
 mod ticker;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use wasmtime::component::Linker;
-use wasmtime::{
-    Cache, CacheConfig, Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig,
-};
+use wasmtime::{Cache, Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use super::cache::{CacheDir, open_cache};
 use super::guest::{self, Guest};
 use super::settings::Settings;
 pub(super) use ticker::Running;
@@ -77,13 +75,6 @@ pub struct Engine {
     cache: Option<CacheDir>,
 }
 
-/// A folder that this process can write to.
-enum CacheDir {
-    Kept(PathBuf),
-    /// It goes with this process.
-    Own(TempDir),
-}
-
 /// The engine cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler engine cannot start: {0}")]
@@ -92,7 +83,7 @@ pub struct EngineError(String);
 impl Engine {
     /// Makes an engine, with a pool of instances where the system has the address space for it.
     pub fn new(settings: Settings) -> Result<Arc<Self>, EngineError> {
-        let cache = settings.cache.as_deref().and_then(cache_dir);
+        let cache = settings.cache.as_deref().and_then(CacheDir::make);
         let path = cache.as_ref().map(CacheDir::path);
         let wasm = make(&settings, path).map_err(|error| EngineError(format!("{error:#}")))?;
         let mut linker = Linker::new(&wasm);
@@ -108,8 +99,8 @@ impl Engine {
     }
 
     /// Where compiled handlers are kept.
-    pub(super) fn cache(&self) -> Option<&Path> {
-        self.cache.as_ref().map(CacheDir::path)
+    pub(super) fn cache(&self) -> Option<&CacheDir> {
+        self.cache.as_ref()
     }
 
     pub(super) fn wasm(&self) -> &wasmtime::Engine {
@@ -177,66 +168,4 @@ fn pool(workers: usize) -> PoolingAllocationConfig {
         .table_keep_resident(KEEP_TABLE_RESIDENT)
         .pagemap_scan(Enabled::Auto);
     pool
-}
-
-impl CacheDir {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Kept(path) => path,
-            Self::Own(dir) => dir.path(),
-        }
-    }
-}
-
-/// The folder of the settings, or one of its own where that cannot be written to.
-fn cache_dir(dir: &Path) -> Option<CacheDir> {
-    let kept = std::path::absolute(dir).and_then(|dir| {
-        std::fs::create_dir_all(&dir)?;
-        tempfile::tempfile_in(&dir)?;
-        is_ours(&dir)?;
-        Ok(dir)
-    });
-    let error = match kept {
-        Ok(dir) => return Some(CacheDir::Kept(dir)),
-        Err(error) => error,
-    };
-    tracing::warn!(
-        "compiled handlers are not kept in {}, so that each start compiles them: {error}",
-        dir.display()
-    );
-    TempDir::with_prefix("ordain-").map(CacheDir::Own).ok()
-}
-
-/// What is in a cache is run as it is: nobody else may have made it, or write to it.
-#[cfg(unix)]
-fn is_ours(dir: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let metadata = std::fs::metadata(dir)?;
-    let of_another = metadata.uid() != rustix::process::geteuid().as_raw();
-    if of_another || metadata.mode() & 0o022 != 0 {
-        let words =
-            "it is another user's, or others may write to it, and what is in it would be run";
-        return Err(std::io::Error::other(words));
-    }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn is_ours(_: &Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-/// Compiled code is kept under a digest of the component, the engine's settings and its version.
-/// A cache that cannot be used costs time at the start and nothing else.
-pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
-    let open = || -> wasmtime::Result<Cache> {
-        let mut config = CacheConfig::new();
-        config.with_directory(dir);
-        Cache::new(config)
-    };
-    open()
-        .inspect_err(|error| {
-            tracing::warn!("compiled handlers are not kept in {}: {error:#}", dir.display());
-        })
-        .ok()
 }

@@ -140,6 +140,15 @@ impl HandlerFile {
     }
 }
 
+/// What the name of a version says: the handler's name, and its version if its file has one; without one
+/// it is the lowest.
+pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
+    match version.split_once('@') {
+        Some((name, semver)) => (name, semver::Version::parse(semver).ok()),
+        None => (version.split_once('+').map_or(version, |(name, _)| name), None),
+    }
+}
+
 /// As its file's name has it.
 impl fmt::Display for HandlerFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,6 +213,9 @@ mod tests {
             ["orders+abababababab", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
         );
         assert_eq!(versions("tally"), ["tally@0.1.0"]);
+        assert_eq!(split_version("orders+abababababab"), ("orders", None));
+        let candidate = split_version("orders@2.0.0-rc.1+5");
+        assert_eq!(candidate, ("orders", semver::Version::parse("2.0.0-rc.1+5").ok()));
         assert_eq!(folder.active("orders"), folder.handlers["orders"].last());
         assert_eq!(folder.active("nobody"), None);
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ordain_core::{Decided, Digest, Version};
+use ordain_core::{Build, Decided, Digest, Version};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
@@ -48,8 +48,7 @@ pub struct Handler {
     /// Never used twice in a process.
     id: u64,
     file: HandlerFile,
-    version: Version,
-    digest: Digest,
+    build: Build,
     migrates: bool,
     pre: InstancePre<Guest>,
     handle: ComponentExportIndex,
@@ -68,8 +67,8 @@ pub struct Active {
 impl Active {
     /// What nobody else has decided on: the first of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
-        let decided = Decided::first(handler.version().clone(), handler.digest());
-        Arc::new(Self { handler, decided })
+        let Build { version, digest } = handler.build().clone();
+        Arc::new(Self { handler, decided: Decided::first(version, digest) })
     }
 }
 
@@ -115,13 +114,13 @@ impl Handler {
     }
 
     /// How it is recorded with what it executes.
-    pub fn version(&self) -> &Version {
-        &self.version
+    pub fn build(&self) -> &Build {
+        &self.build
     }
 
-    /// The digest of its file.
-    pub fn digest(&self) -> Digest {
-        self.digest
+    /// The name of its version.
+    pub fn version(&self) -> &Version {
+        &self.build.version
     }
 
     /// Whether it can take over the state of an older version.
@@ -156,7 +155,7 @@ impl Handler {
 
 impl fmt::Debug for Handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handler({} {})", self.version, self.digest)
+        write!(f, "Handler({} {})", self.build.version, self.build.digest)
     }
 }
 
@@ -185,10 +184,14 @@ impl Engine {
                               folder of handlers one that this user owns and can write to, or `/tmp`";
                 Unloaded::for_now(reason.to_owned())
             })?;
-            compile_beside(&bytes, cache, self.settings().compile, manner)?;
+            compile_beside(&bytes, cache.path(), self.settings().compile, manner)?;
             Ok(bytes)
         };
-        named(file, self.make(file, compiled))
+        let made = self.make(file, compiled);
+        if let Some(cache) = self.cache() {
+            cache.clean();
+        }
+        named(file, made)
     }
 
     fn make(
@@ -212,9 +215,8 @@ impl Engine {
         let digest = Digest(sha2::Sha256::digest(&bytes).into());
         let handler = Arc::new(Handler {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            version: file.version(digest),
+            build: Build { version: file.version(digest), digest },
             file: file.clone(),
-            digest,
             migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
             pre,
             handle,
@@ -267,7 +269,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
 
 /// So that nothing waits for whoever is to open the other end.
 #[cfg(unix)]
-const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 fn check_header(bytes: &[u8]) -> Result<(), String> {
     const RIGHT: &str = "a handler is a WebAssembly component, as `cargo build --target \

@@ -36,7 +36,7 @@ pub(super) async fn run(
 ) -> Ended {
     let version = Arc::clone(&setting.active.decided);
     let name = Arc::new(TurnName {
-        version: version.version.clone(),
+        version: version.build.version.clone(),
         stream: Arc::clone(&setting.stream),
         key: turn.key,
     });

@@ -5,9 +5,9 @@
 //! offers it. Back goes whoever has seen its file go, or starts anew without it: one that has died may
 //! come back with it, and states that it has written may be unreadable for an older one.
 
-use ordain_core::Decided;
+use ordain_core::{Build, Decided};
 
-use crate::instance::Offer;
+use crate::plugin::split_version;
 
 /// What one instance knows of a stream.
 #[derive(Debug, Clone, Copy)]
@@ -15,9 +15,9 @@ pub(super) struct Known<'a> {
     /// What was decided last.
     pub(super) decided: Option<&'a Decided>,
     /// What is here.
-    pub(super) mine: &'a Offer,
+    pub(super) mine: &'a Build,
     /// What the others have.
-    pub(super) others: &'a [Offer],
+    pub(super) others: &'a [Build],
     /// Whether this instance may go back from what was decided, if nobody else offers it.
     pub(super) may_go_back: bool,
     /// The highest generation that was ever seen: a store that went back in time has a lower one.
@@ -33,40 +33,22 @@ pub(super) fn decide(known: &Known<'_>) -> Option<Decided> {
         // Nobody gets there by deciding.
         return None;
     }
-    let next = |offer: &Offer| Decided {
-        generation,
-        version: offer.version.as_str().into(),
-        digest: offer.digest,
-    };
+    let next = |build: &Build| Decided { generation, build: build.clone() };
     let Some(decided) = decided else { return Some(next(mine)) };
-    let is_decided = |it: &Offer| *it.version == *decided.version && it.digest == decided.digest;
-    let (name, _) = split(&decided.version);
-    let of_mine = |it: &&Offer| split(&it.version).0 == split(&mine.version).0;
-    if split(&mine.version).0 == name && rank(&mine.version) > rank(&decided.version) {
+    let (name, semver) = split_version(&decided.build.version);
+    let (my_name, my_semver) = split_version(&mine.version);
+    if my_name == name && my_semver > semver {
         return Some(next(mine));
     }
-    let is_offered = is_decided(mine) || others.iter().any(is_decided);
+    let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
-    let is_other = split(&mine.version).0 != name;
+    let is_other = my_name != name;
     if !is_offered && (may_go_back || is_other) {
-        let all = others.iter().filter(of_mine).chain([mine]);
-        return all.max_by_key(|it| (rank(&it.version), it.digest)).map(next);
+        let of_mine = others.iter().filter(|it| split_version(&it.version).0 == my_name);
+        let highest = |it: &&Build| (split_version(&it.version).1, it.digest);
+        return of_mine.chain([mine]).max_by_key(highest).map(next);
     }
-    let again = || Offer { version: decided.version.to_string(), digest: decided.digest };
-    (last < newest).then(|| next(&again()))
-}
-
-/// The handler's name and its version, if its file has one.
-fn split(version: &str) -> (&str, Option<&str>) {
-    match version.split_once('@') {
-        Some((name, semver)) => (name, Some(semver)),
-        None => (version.split_once('+').map_or(version, |(name, _)| name), None),
-    }
-}
-
-/// One without a version is the lowest.
-fn rank(version: &str) -> Option<semver::Version> {
-    semver::Version::parse(split(version).1?).ok()
+    (last < newest).then(|| next(&decided.build))
 }
 
 #[cfg(test)]
@@ -75,25 +57,24 @@ mod tests {
 
     use super::*;
 
-    fn offer(version: &str) -> Offer {
-        Offer { version: version.to_owned(), digest: Digest([version.len() as u8; 32]) }
+    fn build(version: &str) -> Build {
+        Build { version: version.into(), digest: Digest([version.len() as u8; 32]) }
     }
 
     fn decided(generation: u64, version: &str) -> Decided {
-        let Offer { version, digest } = offer(version);
-        Decided { generation, version: version.into(), digest }
+        Decided { generation, build: build(version) }
     }
 
     /// What is decided: of the last decision, by one that has a version, beside others, which may go
     /// back or not.
     fn answer(last: &str, mine: &str, others: &[&str], may_go_back: bool) -> Option<String> {
-        let others: Vec<Offer> = others.iter().map(|it| offer(it)).collect();
-        let (last, mine) = (decided(4, last), offer(mine));
+        let others: Vec<Build> = others.iter().map(|it| build(it)).collect();
+        let (last, mine) = (decided(4, last), build(mine));
         let known =
             Known { decided: Some(&last), mine: &mine, others: &others, may_go_back, newest: 4 };
         decide(&known).map(|it| {
             assert_eq!(it.generation, 5);
-            it.version.to_string()
+            it.build.version.to_string()
         })
     }
 
@@ -132,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_store_that_went_back_is_told_again() {
-        let (last, mine) = (decided(4, "a@1.0.0"), offer("a@1.0.0"));
+        let (last, mine) = (decided(4, "a@1.0.0"), build("a@1.0.0"));
         let known =
             Known { decided: Some(&last), mine: &mine, others: &[], may_go_back: false, newest: 9 };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));

@@ -1,26 +1,15 @@
-//! The handlers of a configuration: found, compiled, and checked before anything is opened; and which of
-//! them execute the events of which stream while it runs. `versions` changes that.
+//! The handlers of a process: what is known of the folder, what is compiled, and what executes the events of
+//! which stream. `loading` makes it at the start, `versions` changes it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use ordain_core::{Decided, Digest};
+use ordain_core::{Build, Decided};
 use tokio::sync::{Notify, watch};
 
-use crate::config::{Instance, Loaded};
 use crate::histogram::Histogram;
-use crate::instance::Offer;
-use crate::plugin::{
-    Active, Catalog, CompileLimits, Engine, Folder, Found, Handler, HandlerFile, InstancePolicy,
-    Limits, LoadError, Manner, Refused, Settings,
-};
-use crate::text::clean;
+use crate::plugin::{Active, Catalog, Engine, Folder, Handler, HandlerFile, LoadError, Refused};
 
-use super::RunError;
-
-/// Loading that takes longer is told.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
 /// Versions that execute nothing any more and whose times are still shown: until each has been seen by
 /// whoever reads metrics once a minute, where they change every few seconds.
 const FORMER: usize = 16;
@@ -36,12 +25,12 @@ pub struct Handlers {
 }
 
 #[derive(Default)]
-struct Stock {
-    catalog: Catalog,
+pub(super) struct Stock {
+    pub(super) catalog: Catalog,
     /// Those that are offered, or execute events.
-    compiled: Vec<Arc<Handler>>,
+    pub(super) compiled: Vec<Arc<Handler>>,
     /// Times of those that did.
-    former: Vec<(String, String, Histogram)>,
+    pub(super) former: Vec<(String, String, Histogram)>,
 }
 
 /// What executes the events of a stream.
@@ -100,6 +89,22 @@ impl VersionFeed {
 }
 
 impl Handlers {
+    /// With what a start has loaded, for streams and the handlers that they name.
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        stock: Stock,
+        streams: impl IntoIterator<Item = (Arc<str>, String)>,
+    ) -> Self {
+        let streams = streams.into_iter().map(|(name, handler)| {
+            let reason = "nothing is decided yet".to_owned();
+            let missing = Missing { decided: None, reason, is_elsewhere: false };
+            let chosen = watch::Sender::new(Err(missing));
+            (name, Running { handler, chosen, needs: watch::Sender::new(0) })
+        });
+        let streams = streams.collect();
+        Self { engine, stock: Mutex::new(stock), streams, needed: Notify::new() }
+    }
+
     fn stock(&self) -> MutexGuard<'_, Stock> {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,18 +160,18 @@ impl Handlers {
     }
 
     /// What was found in a file, if somebody has looked, and whether that is offered.
-    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Found, Refused>>, bool) {
+    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Build, Refused>>, bool) {
         let stock = self.stock();
         let found = stock.catalog.found(&file.path).cloned();
         let offered = stock.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
         let is_offered =
-            offered.is_some_and(|it| found.as_ref().is_some_and(|f| f.as_ref() == Ok(&it.found)));
+            offered.is_some_and(|it| found.as_ref().is_some_and(|f| f.as_ref() == Ok(&it.build)));
         (found, is_offered)
     }
 
     /// What is offered of a handler.
-    pub fn offered(&self, name: &str) -> Option<Found> {
-        self.stock().catalog.offered(name).map(|it| it.found.clone())
+    pub fn offered(&self, name: &str) -> Option<Build> {
+        self.stock().catalog.offered(name).map(|it| it.build.clone())
     }
 
     /// How many files cannot be used, by the handler that their names give.
@@ -207,10 +212,9 @@ impl Handlers {
         self.streams.iter().filter_map(of).collect()
     }
 
-    /// The compiled handler of a version, if it is here.
-    pub(super) fn compiled(&self, version: &str, digest: Digest) -> Option<Arc<Handler>> {
-        let is_it = |it: &&Arc<Handler>| **it.version() == *version && it.digest() == digest;
-        self.stock().compiled.iter().find(is_it).cloned()
+    /// The compiled handler of a build, if it is here.
+    pub(super) fn compiled(&self, build: &Build) -> Option<Arc<Handler>> {
+        self.stock().compiled.iter().find(|it| it.build() == build).cloned()
     }
 
     /// Keeps a handler that is offered now.
@@ -226,8 +230,7 @@ impl Handlers {
         let Stock { catalog, compiled, former } = &mut *stock;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|it| {
             let offered = catalog.offered(&it.file().name);
-            active.contains(&it.id())
-                || offered.is_some_and(|offered| offered.found == found_in(it))
+            active.contains(&it.id()) || offered.is_some_and(|offered| offered.build == *it.build())
         });
         *compiled = stay;
         let go: Vec<Arc<Handler>> = go;
@@ -239,11 +242,11 @@ impl Handlers {
     }
 
     /// What is offered for each stream.
-    pub(super) fn offers(&self) -> BTreeMap<String, Offer> {
+    pub(super) fn offers(&self) -> BTreeMap<String, Build> {
         let stock = self.stock();
         let offers = self.streams.iter().filter_map(|(stream, running)| {
-            let Found { version, digest } = &stock.catalog.offered(&running.handler)?.found;
-            Some((stream.to_string(), Offer { version: version.to_string(), digest: *digest }))
+            let offered = stock.catalog.offered(&running.handler)?;
+            Some((stream.to_string(), offered.build.clone()))
         });
         offers.collect()
     }
@@ -264,145 +267,7 @@ impl Handlers {
     }
 }
 
-/// Looks into the folder of handlers.
-pub fn folder(loaded: &Loaded) -> Result<Folder, RunError> {
-    let dir = &loaded.config.plugins.dir;
-    let folder = Folder::scan(dir).map_err(|error| {
-        let dir = dir.display();
-        loaded.error(
-            "plugins.dir",
-            format!("the folder {dir} cannot be read: {error}. Make it, and put the handlers in"),
-        )
-    });
-    Ok(folder?)
-}
-
-/// Makes the engine that a configuration asks for.
-pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, RunError> {
-    Ok(Engine::new(settings(loaded))?)
-}
-
-/// Finds and compiles what the streams name: of each handler the highest version that can be loaded.
-pub fn handlers(loaded: &Loaded) -> Result<Handlers, RunError> {
-    let folder = folder(loaded)?;
-    for refused in &folder.refused {
-        let path = refused.path.display().to_string();
-        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
-    }
-    let engine = engine(loaded)?;
-    let names = loaded.config.streams.values().map(|it| it.handler.to_string());
-    let mut stock = Stock { catalog: Catalog::new(names), ..Stock::default() };
-    stock.catalog.look(folder, Instant::now());
-    let mut streams = BTreeMap::new();
-    for (name, stream) in &loaded.config.streams {
-        let handler = stream.handler.to_string();
-        stock.load_first(&engine, &handler)?;
-        if stock.catalog.offered(&handler).is_none() {
-            let known: Vec<&str> =
-                stock.catalog.folder().handlers.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-            return Err(RunError::Config(loaded.error(
-                &format!("streams.{name}.handler"),
-                format!(
-                    "there is no {handler}.wasm or {handler}@<version>.wasm in {}; it has {known}",
-                    loaded.config.plugins.dir.display()
-                ),
-            )));
-        }
-        let reason = "nothing is decided yet".to_owned();
-        let chosen =
-            watch::Sender::new(Err(Missing { decided: None, reason, is_elsewhere: false }));
-        let running = Running { handler, chosen, needs: watch::Sender::new(0) };
-        streams.insert(name.shared(), running);
-    }
-    Ok(Handlers { engine, stock: Mutex::new(stock), streams, needed: Notify::new() })
-}
-
-impl Stock {
-    /// Loads the highest version of a handler that can be. Where none can be, the error is the highest
-    /// one's.
-    fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
-        let mut first = None;
-        while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
-            let stamp = self.catalog.folder().stamps[&file.path];
-            let found = load(engine, &file);
-            let refused = found.as_ref().map(found_in).map_err(Refused::from);
-            self.catalog.loaded(&file, stamp, refused, Instant::now());
-            match found {
-                Ok(handler) => self.compiled.push(handler),
-                Err(error) => {
-                    first.get_or_insert(error);
-                }
-            }
-        }
-        match (first, self.catalog.offered(name)) {
-            (None, _) => Ok(()),
-            (Some(error), None) => Err(error),
-            (Some(error), Some(offered)) => {
-                tracing::error!(
-                    path = %clean(&error.path.display().to_string()),
-                    reason = %clean(&error.reason),
-                    instead = &*offered.found.version,
-                    "a handler cannot be used, and a lower version is"
-                );
-                Ok(())
-            }
-        }
-    }
-}
-
 /// What executes events, if anything does.
 fn id_of(chosen: &Chosen) -> Option<u64> {
     chosen.as_ref().ok().map(|active| active.handler.id())
-}
-
-/// What is in a handler's file.
-pub(super) fn found_in(handler: &Arc<Handler>) -> Found {
-    Found { version: handler.version().clone(), digest: handler.digest() }
-}
-
-/// Loads a handler. A first compilation takes some seconds, which is told: a later start finds the
-/// result beside the handlers.
-fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-    tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
-    let began = Instant::now();
-    let handler = engine.load_beside(file, Manner::Fast)?;
-    let took = began.elapsed();
-    if took > WORTH_TELLING {
-        tracing::info!(handler = &**handler.version(), ?took, "compiled");
-    }
-    if handler.migrates() {
-        tracing::warn!(
-            handler = &**handler.version(),
-            "exports `migrate`, which this build does not call yet: `handle` must read the states of \
-             older versions"
-        );
-    }
-    Ok(handler)
-}
-
-fn settings(loaded: &Loaded) -> Settings {
-    let plugins = &loaded.config.plugins;
-    Settings {
-        workers: loaded.config.workers(),
-        instance: match plugins.instance {
-            Instance::Reuse => InstancePolicy::Reused,
-            Instance::Fresh => InstancePolicy::Fresh,
-        },
-        instance_events: plugins.instance_events,
-        cache: Some(plugins.dir.join(".cache")),
-        compile: CompileLimits {
-            timeout: plugins.compile_timeout.duration(),
-            memory: plugins.compile_memory.bytes() as u64,
-        },
-        limits: Limits {
-            memory: plugins.memory.bytes(),
-            timeout: plugins.timeout.duration(),
-            state_size: plugins.state_size.bytes(),
-            messages: plugins.messages,
-            messages_size: plugins.messages_size.bytes(),
-            event_size: loaded.config.runtime.event_size.bytes(),
-            log: plugins.log.bytes(),
-        },
-    }
 }

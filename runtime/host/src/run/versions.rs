@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecursiveMode, Watcher as _};
-use ordain_core::Decided;
+use ordain_core::{Build, Decided};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::decide::{Known, decide};
-use super::handlers::{Chosen, Handlers, Missing, found_in};
+use super::handlers::{Chosen, Handlers, Missing};
+use super::loading::tell_of_migrate;
 use crate::config::Loaded;
-use crate::instance::{About, Membership, Offer};
+use crate::instance::{About, Membership};
 use crate::plugin::{
     Active, Change, Folder, Handler, HandlerFile, LoadError, Manner, Next, Refused, Stamp,
+    split_version,
 };
 use crate::store::{Store, Table};
 use crate::text::clean;
@@ -154,7 +156,7 @@ impl<'a> Versions<'a> {
         }
         for offered in gone {
             tracing::warn!(
-                handler = &*offered.found.version,
+                handler = &*offered.build.version,
                 "the last file of a handler was removed: what runs goes on, and a start would find nothing"
             );
         }
@@ -184,11 +186,12 @@ impl<'a> Versions<'a> {
             let reason = "cannot be loaded: there was no thread for that, or it ended unexpectedly";
             Err(LoadError { path: file.path.clone(), reason: reason.to_owned(), may_pass: true })
         });
-        let found = loaded.as_ref().map(found_in).map_err(Refused::from);
+        let found = loaded.as_ref().map(|it| it.build().clone()).map_err(Refused::from);
         let now = Instant::now();
         let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found, now));
         match (change, loaded) {
             (Change::Offered, Ok(handler)) => {
+                tell_of_migrate(&handler);
                 self.handlers.keep(handler);
                 self.membership.offer(self.handlers.offers());
             }
@@ -197,6 +200,15 @@ impl<'a> Versions<'a> {
                 reason = %clean(&reason),
                 "a handler cannot be used: what runs goes on"
             ),
+            (_, Ok(handler)) => {
+                let instead = self.handlers.offered(&file.name);
+                let instead = instead.map_or_else(
+                    || "no stream names it".to_owned(),
+                    |it| format!("{} is offered, which is not lower", it.version),
+                );
+                let handler = &**handler.version();
+                tracing::info!(handler, "a handler could be used, and is not: {instead}");
+            }
             _ => {}
         }
     }
@@ -227,12 +239,12 @@ impl<'a> Versions<'a> {
         let mut again = None;
         for (stream, name) in handlers.streams() {
             let Some(mine) = offers.get(&**stream) else { continue };
-            let of_others: Vec<Offer> =
+            let of_others: Vec<Build> =
                 others.iter().filter_map(|it| it.offers.get(&**stream)).cloned().collect();
             let decided = self.table.versions.get(stream).cloned();
             let seen = self.seen.entry(Arc::clone(stream)).or_default();
             let begins = !std::mem::replace(&mut seen.has_begun, true);
-            if begins || decided.as_ref().is_some_and(|it| is(mine, it)) {
+            if begins || decided.as_ref().is_some_and(|it| *mine == it.build) {
                 seen.had.clone_from(&decided);
             }
             seen.newest = seen.newest.max(decided.as_ref().map_or(0, |it| it.generation));
@@ -258,22 +270,22 @@ impl<'a> Versions<'a> {
             }
             let Some(decided) = decided.filter(|it| it.generation == seen.newest) else { continue };
             // What is about to be left is not missed.
-            let is_here = || handlers.compiled(&decided.version, decided.digest).is_some();
+            let is_here = || handlers.compiled(&decided.build).is_some();
             if !is_left || is_here() {
-                let is_elsewhere = of_others.iter().any(|it| is(it, &decided));
-                self.follow(stream, name, decided, is_elsewhere);
+                let is_elsewhere = of_others.contains(&decided.build);
+                self.follow(stream, name, &decided, is_elsewhere);
             }
         }
         again
     }
 
     /// Lets what was decided on execute the events of a stream, or says why it cannot.
-    fn follow(&self, stream: &Arc<str>, name: &str, decided: Arc<Decided>, is_elsewhere: bool) {
-        let chosen: Chosen = match self.handlers.compiled(&decided.version, decided.digest) {
-            Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(&decided) })),
+    fn follow(&self, stream: &Arc<str>, name: &str, decided: &Arc<Decided>, is_elsewhere: bool) {
+        let chosen: Chosen = match self.handlers.compiled(&decided.build) {
+            Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(decided) })),
             None => Err(Missing {
-                reason: self.why_missing(name, &decided),
-                decided: Some(Arc::clone(&decided)),
+                reason: self.why_missing(name, decided),
+                decided: Some(Arc::clone(decided)),
                 is_elsewhere,
             }),
         };
@@ -281,7 +293,7 @@ impl<'a> Versions<'a> {
         if !self.handlers.choose(stream, chosen) {
             return;
         }
-        let (version, generation) = (&*decided.version, decided.generation);
+        let (version, generation) = (&*decided.build.version, decided.generation);
         match missing {
             None => tracing::info!(
                 stream = &**stream,
@@ -300,9 +312,12 @@ impl<'a> Versions<'a> {
     fn why_missing(&self, name: &str, decided: &Decided) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let of_another = || {
-            let first = decided.version.split(['@', '+']).next().unwrap_or_default();
-            (first != name).then(|| {
-                format!("another instance runs the stream with the handler {first}, and this one with {name}")
+            let (other, _) = split_version(&decided.build.version);
+            (other != name).then(|| {
+                format!(
+                    "another instance runs the stream with the handler {other}, and this one is configured with \
+                     {name}: give all the same configuration. It is {name} as soon as nobody offers {other}"
+                )
             })
         };
         self.handlers.with_catalog(|catalog| {
@@ -310,17 +325,17 @@ impl<'a> Versions<'a> {
             for file in files {
                 let path = file.path.display();
                 match catalog.found(&file.path) {
-                    Some(Ok(found)) if found.version == decided.version => {
+                    Some(Ok(found)) if found.version == decided.build.version => {
                         return format!(
                             "{path} has another content (SHA-256 {:.12}…) than what was decided on \
                              ({:.12}…): copy that one, or give this one a higher version",
-                            found.digest, decided.digest
+                            found.digest, decided.build.digest
                         );
                     }
-                    Some(Err(refused)) if *decided.version == *file.to_string() => {
+                    Some(Err(refused)) if *decided.build.version == *file.to_string() => {
                         return format!("{path} {}", refused.reason);
                     }
-                    None if *decided.version == *file.to_string() => {
+                    None if *decided.build.version == *file.to_string() => {
                         return format!("{path} is being loaded");
                     }
                     _ => {}
@@ -333,10 +348,6 @@ impl<'a> Versions<'a> {
             })
         })
     }
-}
-
-fn is(offer: &Offer, decided: &Decided) -> bool {
-    *offer.version == *decided.version && offer.digest == decided.digest
 }
 
 /// What a load has come to; `None` where its thread could not start or panicked.

@@ -2,11 +2,11 @@
 //!
 //! As a text, `GENERATION DIGEST VERSION`: it stands beside leases, which people read as well.
 
-use ordain_core::Decided;
+use ordain_core::{Build, Decided};
 
 /// As it is kept.
 pub(super) fn encode(decided: &Decided) -> String {
-    let Decided { generation, version, digest } = decided;
+    let Decided { generation, build: Build { version, digest } } = decided;
     format!("{generation} {digest} {version}")
 }
 
@@ -15,7 +15,8 @@ pub(super) fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
     let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
     let generation = generation.parse().ok().filter(|it| (1..Decided::END).contains(it))?;
-    Some(Decided { generation, digest: digest.parse().ok()?, version: version.into() })
+    let build = Build { version: version.into(), digest: digest.parse().ok()? };
+    Some(Decided { generation, build })
 }
 
 #[cfg(test)]
@@ -26,8 +27,8 @@ mod tests {
 
     #[test]
     fn a_decision_comes_back_and_nothing_else_is_one() {
-        let decided =
-            Decided { generation: 7, digest: Digest([0xa5; 32]), version: "orders@1.2.3".into() };
+        let build = Build { version: "orders@1.2.3".into(), digest: Digest([0xa5; 32]) };
+        let decided = Decided { generation: 7, build };
         let text = encode(&decided);
         assert_eq!(decode(&text), Some(decided));
         for strange in [

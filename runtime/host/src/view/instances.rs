@@ -120,7 +120,7 @@ impl<'a> Instances<'a> {
             };
             let lasts = self.table.members[id].lasts;
             let offers = about.offers.iter();
-            let offers = offers.map(|(stream, it)| (stream.clone(), it.version.clone()));
+            let offers = offers.map(|(stream, it)| (stream.clone(), it.version.to_string()));
             rows.push(Instance {
                 id: Some(id.to_string()),
                 name: Some(about.name.clone()),

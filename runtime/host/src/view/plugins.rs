@@ -2,28 +2,23 @@
 //! there.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::config::Loaded;
-use crate::plugin::{Engine, Folder, Found, HandlerFile, Manner, Refused};
+use crate::plugin::{Engine, Folder, HandlerFile, Manner, Refused};
 use crate::run::{Chosen, Handlers, RunError, folder};
+use ordain_core::Build;
 
 /// What is known of a file; `None` where nobody has looked into it yet.
-type Look = Option<Result<Found, Refused>>;
+type Look = Option<Result<Build, Refused>>;
 
 /// The handlers in the folder as a start would find them now. Each is loaded for that: it may take
 /// seconds.
 pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
     let folder = folder(loaded)?;
-    let look = |file: &HandlerFile| -> Look {
-        let handler = engine.load_beside(file, Manner::Fast);
-        let found = |it: std::sync::Arc<crate::plugin::Handler>| Found {
-            version: it.version().clone(),
-            digest: it.digest(),
-        };
-        Some(handler.map(found).map_err(|error| Refused::from(&error)))
-    };
+    let look = |file: &HandlerFile| -> Look { Some(load(engine, file)) };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
         let looks: Vec<(&HandlerFile, Look)> = versions.iter().map(|it| (it, look(it))).collect();
@@ -36,18 +31,35 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
     Ok(json!({ "handlers": handlers, "refused": refused(&folder) }))
 }
 
+/// What a process would find in a file, wherever it is. It is loaded for that.
+pub fn look_into(engine: &Engine, path: &Path) -> Value {
+    let not_one =
+        || Err("is passed over: a handler's file ends with .wasm, and is not hidden".to_owned());
+    let file = HandlerFile::from_path(path).unwrap_or_else(not_one);
+    let found = file.and_then(|file| load(engine, &file).map_err(|refused| refused.reason));
+    json!({
+        "path": path.to_string_lossy(),
+        "handler": found.as_ref().ok().map(|it| &*it.version),
+        "digest": found.as_ref().ok().map(|it| it.digest.to_string()),
+        "reason": found.as_ref().err(),
+    })
+}
+
+fn load(engine: &Engine, file: &HandlerFile) -> Result<Build, Refused> {
+    let handler = engine.load_beside(file, Manner::Fast);
+    handler.map(|it| it.build().clone()).map_err(|error| Refused::from(&error))
+}
+
 /// The handlers in the folder as a process has found them, and which of them it runs: it goes on with
 /// what it has loaded, whatever becomes of the file.
 pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Value {
     let folder = running.folder();
-    let mut executing: BTreeMap<(String, String), (Found, String, Vec<String>)> = BTreeMap::new();
+    let mut executing: BTreeMap<Build, (String, Vec<String>)> = BTreeMap::new();
     for stream in loaded.config.streams.keys() {
         if let Some(Chosen::Ok(active)) = running.chosen(stream) {
-            let (handler, decided) = (&active.handler, &active.decided);
-            let found = Found { version: decided.version.clone(), digest: handler.digest() };
-            let path = handler.file().path.to_string_lossy().into_owned();
-            let of = executing.entry((found.version.to_string(), found.digest.to_string()));
-            of.or_insert((found, path, Vec::new())).2.push(stream.to_string());
+            let path = active.handler.file().path.to_string_lossy().into_owned();
+            let of = executing.entry(active.handler.build().clone());
+            of.or_insert((path, Vec::new())).1.push(stream.to_string());
         }
     }
     let mut handlers = Vec::new();
@@ -55,17 +67,16 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Value {
         let streams = streams_of(loaded, name);
         for file in versions {
             let (look, is_offered) = running.look(file);
-            let found = look.as_ref().and_then(|it| it.as_ref().ok());
-            let runs = found
-                .and_then(|it| executing.remove(&(it.version.to_string(), it.digest.to_string())));
-            let runs = json!(runs.map(|it| it.2).unwrap_or_default());
+            let build = look.as_ref().and_then(|it| it.as_ref().ok());
+            let runs = build.and_then(|it| executing.remove(it));
+            let runs = json!(runs.map(|it| it.1).unwrap_or_default());
             handlers.push(row(file, look.as_ref(), is_offered, &streams, &runs));
         }
     }
-    for (found, path, streams) in executing.into_values() {
+    for (build, (path, streams)) in executing {
         handlers.push(json!({
-            "handler": &*found.version,
-            "digest": found.digest.to_string(),
+            "handler": &*build.version,
+            "digest": build.digest.to_string(),
             "state": "gone",
             "streams": streams,
             "running": streams,
@@ -90,12 +101,12 @@ fn streams_of<'a>(loaded: &'a Loaded, handler: &str) -> Vec<&'a str> {
 
 fn row(
     file: &HandlerFile,
-    look: Option<&Result<Found, Refused>>,
+    look: Option<&Result<Build, Refused>>,
     is_active: bool,
     streams: &[&str],
     running: &Value,
 ) -> Value {
-    let found = look.and_then(|it| it.as_ref().ok());
+    let build = look.and_then(|it| it.as_ref().ok());
     let state = match look {
         None => "loading",
         Some(Err(_)) => "broken",
@@ -105,8 +116,8 @@ fn row(
     };
     json!({
         // As it is recorded; of one that cannot be loaded, what its file's name says.
-        "handler": found.map_or_else(|| file.to_string(), |it| it.version.to_string()),
-        "digest": found.map(|it| it.digest.to_string()),
+        "handler": build.map_or_else(|| file.to_string(), |it| it.version.to_string()),
+        "digest": build.map(|it| it.digest.to_string()),
         "state": state,
         "streams": streams,
         "running": running,

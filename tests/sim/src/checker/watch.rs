@@ -59,7 +59,7 @@ struct Flight {
 impl Watch {
     fn hears(&mut self, decided: Option<&Decided>) {
         self.generation = decided.map(|it| it.generation);
-        self.version = decided.map(|it| it.version.clone());
+        self.version = decided.map(|it| it.build.version.clone());
     }
 
     /// One past the last event of a key that it has dispatched, or settles by a commit under way.

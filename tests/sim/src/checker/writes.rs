@@ -124,7 +124,7 @@ impl Checker {
             return self.broke("publishing", format!("{key:?}: messages out of order"));
         }
         let after = handler::changed(before.clone(), &write.state);
-        let version = write.job.version.as_deref().map_or("no version", |it| &it.version);
+        let version = write.job.version.as_deref().map_or("no version", |it| &it.build.version);
         let Some((events, ended)) =
             fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {

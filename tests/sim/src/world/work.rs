@@ -27,7 +27,8 @@ impl World {
             let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
             *tries += 1;
             let nature = handler::nature(&self.plan, event);
-            if let Some(kind) = nature.failure(*tries - 1, *version.version != *FIRST_VERSION) {
+            if let Some(kind) = nature.failure(*tries - 1, *version.build.version != *FIRST_VERSION)
+            {
                 done.failure = Some(self.failure(kind));
                 break;
             }
@@ -38,8 +39,13 @@ impl World {
                 }
                 continue;
             }
-            let effect =
-                handler::handle(&self.plan, &version.version, *sequence, event, state.as_deref());
+            let effect = handler::handle(
+                &self.plan,
+                &version.build.version,
+                *sequence,
+                event,
+                state.as_deref(),
+            );
             state = handler::changed(state, &effect.state);
             done.state = handler::then(done.state, &effect.state);
             let ends = event.end() || effect.complete;

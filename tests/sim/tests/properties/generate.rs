@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Applied, Backoff, Cause, Change, CommitReply, DeadLetter, Decided, Digest, Event, EventParts,
-    Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key, LetterContent, LetterId,
-    Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal, RetrySettings, Settings,
-    Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
+    Applied, Backoff, Build, Cause, Change, CommitReply, DeadLetter, Decided, Digest, Event,
+    EventParts, Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key,
+    LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal,
+    RetrySettings, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn version() -> impl Strategy<Value = Arc<Decided>> {
 
 fn decided(generation: u64) -> Arc<Decided> {
     let version = format!("h@{}.0.0", 1 + generation % 2).into();
-    Arc::new(Decided { generation, version, digest: Digest([0; 32]) })
+    Arc::new(Decided { generation, build: Build { version, digest: Digest([0; 32]) } })
 }
 
 fn change() -> impl Strategy<Value = Change> {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::super::Failure;
 use super::super::look::Look;
 use crate::config::reference;
+use crate::plugin::split_version;
 use crate::text::{clean, count, quoted};
 
 /// Dead letters of a key that are counted.
@@ -29,6 +30,10 @@ pub(super) async fn explain(
         ));
     }
     let mut words = format!("key {key}: {}\n", standing(row));
+    if let Some(missing) = look.missing(stream)? {
+        words +=
+            &format!("all keys of the stream wait here for their handler's version: {missing}\n");
+    }
     let trouble = &row["trouble"];
     if !trouble.is_null() {
         words += &format!("why: {} ({})", text(trouble, "error"), text(trouble, "cause"));
@@ -144,15 +149,15 @@ fn what_helps(row: &Value, tries_again: bool) -> Option<String> {
             if settings.is_empty() {
                 "mend the handler".to_owned()
             } else {
-                format!("raise {}, or mend the handler", settings.join(" or "))
+                format!("raise {} and start again, or mend the handler", settings.join(" or "))
             }
         }
         _ => "mend the handler".to_owned(),
     };
     let switch = if tries_again { "" } else { ", switch `retry.on_new_version` on" };
     Some(format!(
-        "{mend}{switch}; then start with another version of the handler: a changed file, or the \
-         same one under a higher version, such as {}",
+        "{mend}{switch}; then put another version of the handler into its folder: a changed file, or \
+         the same one under a higher version, such as {}",
         higher(trouble["version"].as_str().unwrap_or("handler"))
     ))
 }
@@ -168,16 +173,12 @@ fn settings_in(error: &str) -> Vec<String> {
 
 /// A file name with a higher version than the one that failed.
 fn higher(version: &str) -> String {
-    match version.split_once('@') {
-        Some((name, version)) => {
-            let next = semver::Version::parse(version).map(|it| {
-                let patch = it.patch + u64::from(it.pre.is_empty());
-                semver::Version::new(it.major, it.minor, patch)
-            });
-            format!("{name}@{}.wasm", next.unwrap_or(semver::Version::new(1, 0, 0)))
-        }
-        None => format!("{}@1.0.0.wasm", version.split('+').next().unwrap_or(version)),
-    }
+    let (name, version) = split_version(version);
+    let next = version.map_or(semver::Version::new(1, 0, 0), |it| {
+        let patch = it.patch + u64::from(it.pre.is_empty());
+        semver::Version::new(it.major, it.minor, patch)
+    });
+    format!("{name}@{next}.wasm")
 }
 
 #[cfg(test)]
@@ -196,11 +197,11 @@ mod tests {
     fn the_remedy_fits_the_cause() {
         for (cause, error, remedy) in [
             (Cause::Gap, "event 1 never came", "its producer sends event 1 again"),
-            (Cause::Limit, "`plugins.messages` allows 10", "raise `plugins.messages`, or mend"),
-            (Cause::Timeout, "which `plugins.timeout` allows", "raise `plugins.timeout`, or mend"),
+            (Cause::Limit, "`plugins.messages` allows 10", "raise `plugins.messages` and"),
+            (Cause::Timeout, "which `plugins.timeout` allows", "raise `plugins.timeout` and"),
             (Cause::Limit, "to `x`, which is not configured; there are: none", "configure the"),
             (Cause::Retry, "no", "see to it that what the handler asks for is there"),
-            (Cause::Trap, "trap: `plugins.memory`", "mend the handler; then start"),
+            (Cause::Trap, "trap: `plugins.memory`", "mend the handler; then put"),
         ] {
             let helps = parked(cause, error, "account@1.0.0");
             assert!(helps.starts_with(remedy), "{cause}: {helps}");

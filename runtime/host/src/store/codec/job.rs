@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    Build, Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
@@ -136,8 +136,8 @@ impl<'a> JobView<'a> {
             spilled: self.spilled,
             version: self.version.map(|(version, digest)| {
                 let generation = self.version_generation;
-                let digest = Digest(digest);
-                Arc::new(Decided { generation, version: version.into(), digest })
+                let build = Build { version: version.into(), digest: Digest(digest) };
+                Arc::new(Decided { generation, build })
             }),
             trouble: self.trouble.map(|(cause, error, version)| {
                 let (error, version) = (error.to_owned(), version.map(Into::into));
@@ -170,9 +170,9 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
         put_varint(number, out);
     }
-    if let Some(version) = job.version.as_ref().filter(|it| it.generation > 0) {
-        put_bytes(version.version.as_bytes(), out);
-        out.extend_from_slice(&version.digest.0);
+    if let Some(decided) = job.version.as_ref().filter(|it| it.generation > 0) {
+        put_bytes(decided.build.version.as_bytes(), out);
+        out.extend_from_slice(&decided.build.digest.0);
     }
     match &job.trouble {
         None => out.push(0),

@@ -71,7 +71,7 @@ pub(super) fn keys(
             after(keys::job(stream, last))
         }
     };
-    let limit = filter.limit.clamp(1, PAGE_ROWS);
+    let (limit, most) = (filter.limit.clamp(1, PAGE_ROWS), filter.looks.unwrap_or(PAGE_SCAN));
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
@@ -86,7 +86,7 @@ pub(super) fn keys(
         {
             rows.push(row);
         }
-        if rows.len() >= limit || count >= PAGE_SCAN {
+        if rows.len() >= limit || count >= most {
             return Ok(Page { rows, cursor: Some(format!("{KEY_CURSOR}{key}")) });
         }
     }

@@ -56,10 +56,11 @@ pub(in super::super) async fn keys(
         }
     };
     let limit = filter.limit.clamp(1, PAGE_ROWS);
+    let most = filter.looks.unwrap_or(PAGE_SCAN);
     let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
     while at.shard < store.shards {
         count = count.clamp(1, SCAN);
-        let (next, found) = scan(store, stream, &at, &filter.prefix, count).await?;
+        let (next, found) = scan(store, stream, &at, filter, count).await?;
         scanned += count;
         let before = rows.len();
         let is_wanted = |row: &KeyRow| {
@@ -77,7 +78,7 @@ pub(in super::super) async fn keys(
         }
         count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
         at = Cursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
-        if at.shard < store.shards && (rows.len() >= limit || scanned >= PAGE_SCAN) {
+        if at.shard < store.shards && (rows.len() >= limit || scanned >= most) {
             return Ok(Page { rows, cursor: Some(at.text()) });
         }
     }
@@ -89,12 +90,13 @@ async fn scan(
     store: &Redis,
     stream: &str,
     at: &Cursor,
-    prefix: &str,
+    filter: &KeyFilter,
     count: usize,
 ) -> Result<(u64, Vec<KeyRow>), StoreError> {
     let script = &store.scripts.keys;
     let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [Kind::Data]));
-    call.arg(at.scan).arg(pattern(prefix)).arg(count);
+    call.arg(at.scan).arg(pattern(&filter.prefix)).arg(count);
+    call.arg(filter.status.map_or_else(String::new, |it| (it as u8).to_string()));
     let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
     let (next, now) = number(&next).zip(number(&now)).ok_or_else(|| strange(script.name))?;
     let mut rows = Vec::new();

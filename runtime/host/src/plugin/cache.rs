@@ -1,0 +1,177 @@
+//! Where compiled handlers are kept, so that later starts are quick. What takes too much room there goes, the
+//! longest unused first.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+use wasmtime::{Cache, CacheConfig};
+
+/// Bytes that are kept, about. The largest measured component (Python) takes some 15 MB.
+const MOST: u64 = 1 << 30;
+/// What was used so recently stays in any case: another process may be about to load it.
+const RECENT: Duration = Duration::from_hours(1);
+/// What the cache notes of the use of an entry is beside that, under its name and this.
+const STATS: &str = "stats";
+
+/// A folder that this process can write to.
+pub(super) enum CacheDir {
+    Kept(PathBuf),
+    /// It goes with this process.
+    Own(TempDir),
+}
+
+impl CacheDir {
+    /// This folder, or one of its own where that cannot be written to.
+    pub(super) fn make(dir: &Path) -> Option<Self> {
+        let kept = std::path::absolute(dir).and_then(|dir| {
+            fs::create_dir_all(&dir)?;
+            tempfile::tempfile_in(&dir)?;
+            is_ours(&dir)?;
+            Ok(dir)
+        });
+        let error = match kept {
+            Ok(dir) => return Some(Self::Kept(dir)),
+            Err(error) => error,
+        };
+        tracing::warn!(
+            "compiled handlers are not kept in {}, so that each start compiles them: {error}",
+            dir.display()
+        );
+        TempDir::with_prefix("ordain-").map(Self::Own).ok()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Own(dir) => dir.path(),
+        }
+    }
+
+    /// Removes what was not used for longest, where there is too much.
+    pub(super) fn clean(&self) {
+        let cleaned = clean(self.path(), MOST, SystemTime::now());
+        if let Err(error) = cleaned {
+            tracing::debug!(%error, "the cache of compiled handlers was not cleaned");
+        }
+    }
+}
+
+/// An entry of the cache.
+struct Entry {
+    used: SystemTime,
+    size: u64,
+    path: PathBuf,
+}
+
+/// The cache has a folder for each version of the compiler, and there a file for each component.
+fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
+    let mut entries = Vec::new();
+    for of_version in folders(&dir.join("modules"))? {
+        for file in fs::read_dir(of_version)? {
+            let path = file?.path();
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            if !metadata.is_file() || path.extension().is_some() {
+                continue;
+            }
+            let noted = fs::metadata(path.with_extension(STATS)).and_then(|it| it.modified());
+            let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
+            entries.push(Entry { used, size: metadata.len(), path });
+        }
+    }
+    entries.sort_by_key(|entry| entry.used);
+    let mut all: u64 = entries.iter().map(|entry| entry.size).sum();
+    for Entry { used, size, path } in entries {
+        let is_recent = now.duration_since(used).is_ok_and(|age| age < RECENT);
+        if all <= most || is_recent {
+            break;
+        }
+        fs::remove_file(&path)?;
+        // There may be none.
+        let _ = fs::remove_file(path.with_extension(STATS));
+        all -= size;
+    }
+    Ok(())
+}
+
+fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let all = fs::read_dir(dir)?.map(|entry| Ok(entry?.path()));
+    let all: io::Result<Vec<PathBuf>> = all.collect();
+    Ok(all?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+/// What is in a cache is run as it is: nobody else may have made it, or write to it.
+#[cfg(unix)]
+fn is_ours(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = fs::metadata(dir)?;
+    let of_another = metadata.uid() != rustix::process::geteuid().as_raw();
+    if of_another || metadata.mode() & 0o022 != 0 {
+        let words =
+            "it is another user's, or others may write to it, and what is in it would be run";
+        return Err(io::Error::other(words));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn is_ours(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Compiled code is kept under a digest of the component, the engine's settings and its version.
+/// A cache that cannot be used costs time at the start and nothing else.
+pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
+    let open = || -> wasmtime::Result<Cache> {
+        let mut config = CacheConfig::new();
+        config.with_directory(dir);
+        Cache::new(config)
+    };
+    open()
+        .inspect_err(|error| {
+            tracing::warn!("compiled handlers are not kept in {}: {error:#}", dir.display());
+        })
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_unused_go_first() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let of_version = dir.path().join("modules").join("wasmtime-1");
+        fs::create_dir_all(&of_version)?;
+        let now = SystemTime::now();
+        let put = |name: &str, hours: u64| -> io::Result<()> {
+            let path = of_version.join(name);
+            fs::write(&path, [0; 100])?;
+            File::options().write(true).open(path)?.set_modified(now - Duration::from_hours(hours))
+        };
+        put("older", 9)?;
+        put("old-but-used", 99)?;
+        put("old-but-used.stats", 2)?;
+        put("oldest", 100)?;
+        put("oldest.stats", 50)?;
+        put("new", 0)?;
+        let left = |most| -> io::Result<Vec<String>> {
+            clean(dir.path(), most, now)?;
+            let left = fs::read_dir(&of_version)?;
+            let left = left.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
+            let mut left: Vec<String> = left.collect::<io::Result<_>>()?;
+            left.retain(|name| !name.contains('.'));
+            left.sort();
+            Ok(left)
+        };
+        assert_eq!(left(400)?, ["new", "old-but-used", "older", "oldest"]);
+        assert_eq!(left(399)?, ["new", "old-but-used", "older"]);
+        assert_eq!(left(200)?, ["new", "old-but-used"]);
+        assert_eq!(left(0)?, ["new"], "another process may be about to load it");
+        Ok(())
+    }
+}
