@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
+use wasm_encoder::{ComponentSection as _, CustomSection};
 
 const TARGET: &str = "wasm32-wasip2";
 
@@ -31,6 +32,14 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     }
     ensure!(file.exists(), "cargo has not made {}", file.display());
     Ok(file)
+}
+
+/// A handler with a note in it, which makes another file of it.
+pub fn noted(name: &str, note: &str) -> Result<Vec<u8>> {
+    let mut component = std::fs::read(plugin(name)?)?;
+    let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
+    note.append_to_component(&mut component);
+    Ok(component)
 }
 
 fn build(name: &str, target: &Path) -> Result<()> {

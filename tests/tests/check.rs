@@ -86,6 +86,7 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
         "{told}"
     );
     // Or before the files are where a process would find them.
+    std::fs::create_dir(home.path("staged"))?;
     home.write("staged/tally@3.0.0.wasm", &whole)?;
     home.write("staged/tally@three.wasm", &whole)?;
     let good = home.output(&["plugins", "check", "staged/tally@3.0.0.wasm"])?;

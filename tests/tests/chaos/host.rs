@@ -1,11 +1,13 @@
 //! A host with its own ways to the servers, and what befalls it.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Mode, Proxy};
 use ordain_tests::host::Home;
+use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 
 /// How the host says that something it needs was not there in time: whoever runs it starts it
@@ -45,6 +47,28 @@ impl Host {
 
     pub(crate) fn home(&self) -> &Home {
         &self.home
+    }
+
+    /// Puts a version of the handler into its folder, if that has none of it.
+    pub(crate) fn put(&self, version: u32) -> Result<()> {
+        let path = self.file(version);
+        if version > 0 && !path.exists() {
+            fs::write(path, noted("tally", &version.to_string())?)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a version, if it has that.
+    pub(crate) fn remove(&self, version: u32) -> Result<()> {
+        let path = self.file(version);
+        if version > 0 && path.exists() {
+            fs::remove_file(path)?;
+        }
+        Ok(())
+    }
+
+    fn file(&self, version: u32) -> PathBuf {
+        self.home.path(&format!("plugins/tally@{version}.0.0.wasm"))
     }
 
     pub(crate) fn is_well(&self) -> bool {

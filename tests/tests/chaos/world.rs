@@ -34,6 +34,8 @@ pub(crate) struct World {
     settings: [String; 3],
     hosts: Vec<Host>,
     partitions: usize,
+    /// The highest version of the handler that there was; 0 is the one without a version.
+    version: u32,
     /// How often what has happened.
     told: BTreeMap<&'static str, u32>,
 }
@@ -62,7 +64,7 @@ impl World {
         let [runtime, stream, source] = &settings;
         let rig = Rig::with(&format!("{store}{runtime}"), stream, source)?;
         let (hosts, told) = (Vec::new(), BTreeMap::new());
-        let mut world = Self { redis, rig, settings, hosts, partitions, told };
+        let mut world = Self { redis, rig, settings, hosts, partitions, version: 0, told };
         for _ in 0..if with_redis { HOSTS } else { 1 } {
             world.join()?;
         }
@@ -121,6 +123,7 @@ impl World {
             0..18 => self.kill_broker(random),
             18..30 => self.kill_store(random),
             30..38 if self.redis.is_some() => self.come_or_go(random),
+            38..50 => self.swap(random),
             _ => self.trouble_host(random),
         }
     }
@@ -172,6 +175,19 @@ impl World {
         Ok(())
     }
 
+    /// Puts a new version of the handler into the folder of a host, or removes the newest there. Others
+    /// have it when all ends.
+    fn swap(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let at = random.random_range(0..self.hosts.len());
+        if random.random_bool(0.3) {
+            self.count("versions removed", 1);
+            return self.hosts[at].remove(self.version);
+        }
+        self.version += 1;
+        self.count("new versions", 1);
+        self.hosts[at].put(self.version)
+    }
+
     /// Lets something befall a host, from a moment to longer than its lease.
     fn trouble_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
@@ -203,6 +219,7 @@ impl World {
     /// Ends all that is the matter with hosts.
     fn restore(&mut self) -> Result<()> {
         let whenever = Instant::now() + 10 * LEASE;
+        self.hosts.iter().try_for_each(|host| host.put(self.version))?;
         self.hosts.iter_mut().try_for_each(|host| host.look_after(whenever))
     }
 

@@ -8,10 +8,11 @@ use ordain_servers::wait_until;
 use ordain_tests::guests::{guest, importing};
 use ordain_tests::host::Home;
 use ordain_tests::log::{in_turn, text};
+use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-use super::support::{handlers, metric, remove, stream, tally, until_runs};
+use super::support::{handlers, metric, remove, stream, until_runs};
 
 const CONFIG: &str = r#"
 [plugins]
@@ -26,7 +27,7 @@ path = "out.ndjson"
 
 fn home() -> Result<Home> {
     let home = Home::new(&[], CONFIG)?;
-    home.write("plugins/tally@1.0.0.wasm", tally("1")?)?;
+    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
     home.write("events.ndjson", text(&in_turn(3, 3)))?;
     Ok(home)
 }
@@ -50,7 +51,7 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
-    let good = tally("9")?;
+    let good = noted("tally", "9")?;
     let cases: [(&str, Vec<u8>, &str); 10] = [
         ("empty", Vec::new(), "is empty"),
         ("text", b"not a component".to_vec(), "is no WebAssembly"),
@@ -82,10 +83,10 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     ensure!(refused == Some(1.0), "{refused:?}");
 
     // The same version with another content, and with its own again.
-    home.write("plugins/tally@1.0.0.wasm", tally("other")?)?;
+    home.write("plugins/tally@1.0.0.wasm", noted("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
     ensure!(row["reason"].as_str().is_some_and(|it| it.contains("has another content")), "{row}");
-    home.write("plugins/tally@1.0.0.wasm", tally("1")?)?;
+    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
     until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
     ensure!(stream(&mut service)?["generation"] == 1);
 
@@ -122,7 +123,7 @@ fn another_content_at_a_start() -> Result<()> {
     };
     let before = digest(&home)?;
     ensure!(before.1 == 1, "{before:?}");
-    fs::write(home.path("plugins/tally@1.0.0.wasm"), tally("other")?)?;
+    fs::write(home.path("plugins/tally@1.0.0.wasm"), noted("tally", "other")?)?;
     home.append("events.ndjson", text(&in_turn(3, 6)[9..]))?;
     home.run_once()?;
     let after = digest(&home)?;
@@ -139,7 +140,7 @@ fn a_folder_that_cannot_be_written_to() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.until_says("compiled handlers are not kept")?;
-    home.write("plugins/tally@2.0.0.wasm", tally("2")?)?;
+    home.write("plugins/tally@2.0.0.wasm", noted("tally", "2")?)?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()
 }

@@ -6,22 +6,13 @@ use anyhow::{Context, Result};
 use ordain_servers::wait_until;
 use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::plugins::plugin;
+use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
-use wasm_encoder::{ComponentSection as _, CustomSection};
-
-/// The handler `tally` with a note in it, that makes another file of it.
-pub(super) fn tally(note: &str) -> Result<Vec<u8>> {
-    let mut component = fs::read(plugin("tally")?)?;
-    let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
-    note.append_to_component(&mut component);
-    Ok(component)
-}
 
 /// Puts a version of `tally` into the folder of a host, as a copy that takes a moment.
 pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
-    let component = tally(version)?;
+    let component = noted("tally", version)?;
     let path = home.path(&format!("plugins/{}.wasm", file(version)));
     let (half, rest) = component.split_at(component.len() / 2);
     fs::write(&path, half)?;
