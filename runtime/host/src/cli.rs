@@ -78,6 +78,9 @@ struct CompileArgs {
     /// Memory that it may take, in bytes.
     #[arg(long)]
     memory: u64,
+    /// It leaves the processor to others.
+    #[arg(long)]
+    polite: bool,
 }
 
 /// The configuration that a command works with.
@@ -172,9 +175,9 @@ impl Cli {
             Command::Dead(command) => command.run(),
             Command::Plugins(command) => command.run(),
             Command::Instances(args) => args.run(),
-            Command::Compile(CompileArgs { cache, seconds, memory }) => {
+            Command::Compile(CompileArgs { cache, seconds, memory, polite }) => {
                 let timeout = Duration::from_secs(seconds);
-                Ok(compile(&cache, CompileLimits { timeout, memory }))
+                Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
             }
         };
         let (error, code) = match result {

@@ -76,6 +76,17 @@ pub enum RunError {
         /// Why.
         source: DriverError,
     },
+    /// A run that waits for its end has not what is to execute the events of a stream.
+    #[error(
+        "stream {stream}: {reason}. --once cannot end without it: give it what other processes have, or end \
+         those that have it"
+    )]
+    Missing {
+        /// The stream.
+        stream: Arc<str>,
+        /// Why it is not here.
+        reason: String,
+    },
     /// The broker refused something, or is out of reach.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -98,7 +109,7 @@ impl RunError {
         matches!(
             self,
             Self::Config(_)
-                | Self::Handler(_)
+                | Self::Handler(LoadError { may_pass: false, .. })
                 | Self::Store(StoreError::Unusable(_))
                 | Self::Broker(BrokerError::Refused(_))
         )
@@ -110,6 +121,8 @@ impl RunError {
             self,
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
                 | Self::AddressInUse(_)
+                | Self::Missing { .. }
+                | Self::Handler(LoadError { may_pass: true, .. })
                 | Self::Broker(BrokerError::Away(_))
         )
     }
@@ -239,7 +252,7 @@ async fn drive(
     let unpublished = tokio::select! {
         unpublished = owning => unpublished,
         Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
-        () = versions.run() => Ok(0),
+        error = versions.run(once) => Err(error),
     };
     if unpublished.is_err() {
         // It has nothing any more, and others publish it.

@@ -22,6 +22,7 @@ use ordain_core::{
 
 pub use insist::insist_on;
 pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
+pub use versions::is_version;
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
 /// record, index entry and listing, which no memory budget counts one by one; real ones have tens

@@ -46,7 +46,7 @@ fn row(
     let cache = Some(common.plugins.canonicalize()?.join(".cache"));
     let engine = Engine::new(Settings { instance, cache, ..Settings::default() })?;
     let folder = Folder::scan(&common.plugins)?;
-    let handler = engine.load(folder.active("probe").context("no handler `probe`")?)?;
+    let handler = engine.load(folder.highest("probe").context("no handler `probe`")?)?;
     let mut caller = Caller::new(&engine, handler, StreamContext::new("bench", [""; 0]));
     let event = Arc::new(Event::new(&EventParts {
         key: "key",

@@ -145,7 +145,7 @@ impl Bare {
         let settings = Settings { cache: Some(self.plugins.join(".cache")), ..Settings::default() };
         let engine = Engine::new(settings)?;
         let folder = Folder::scan(&self.plugins)?;
-        let handler = engine.load(folder.active("orders").context("no handler `orders`")?)?;
+        let handler = engine.load(folder.highest("orders").context("no handler `orders`")?)?;
         let mut caller = Caller::new(&engine, handler, StreamContext::new("orders", ["receipts"]));
         let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
         let mut states: HashMap<Key, Bytes> = HashMap::new();

@@ -144,3 +144,34 @@ fn a_folder_that_cannot_be_written_to() -> Result<()> {
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()
 }
+
+/// What the machine is to blame for takes nothing back, and is no reason to give up.
+#[test]
+fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
+    let home = Home::new(&[], CONFIG)?;
+    home.write("events.ndjson", "")?;
+    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
+    home.write("plugins/tally@2.0.0.wasm", noted("tally", "2")?)?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@2.0.0")?;
+    service.end()?;
+    // As a mount that is not there.
+    let (path, away) = (home.path("plugins/tally@2.0.0.wasm"), home.path("away.wasm"));
+    fs::rename(&path, &away)?;
+    std::os::unix::fs::symlink("../mount/tally.wasm", &path)?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("is to execute their events and is not here")?;
+    let seen = stream(&mut service)?;
+    ensure!(seen["generation"] == 1 && seen["handler"] == "tally@2.0.0", "{seen}");
+    ensure!(seen["missing"].as_str().is_some_and(|it| it.contains("cannot be read")), "{seen}");
+    fs::create_dir(home.path("mount"))?;
+    fs::rename(&away, home.path("mount/tally.wasm"))?;
+    until_runs(&mut service, "tally@2.0.0")?;
+    service.end()?;
+
+    fs::remove_dir_all(home.path("mount"))?;
+    fs::remove_file(home.path("plugins/tally@1.0.0.wasm"))?;
+    let output = home.output(&["run"])?;
+    ensure!(output.status.code() == Some(75), "it may come back: {output:?}");
+    Ok(())
+}

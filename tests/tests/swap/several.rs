@@ -4,10 +4,12 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::{Rabbit, Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::plugins::noted;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
+use serde_json::json;
 
 use super::support::{copy, metric, remove, stream, until_runs};
 
@@ -116,16 +118,20 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("is to execute their events and is not here")?;
+    // Nor because it was started beside the one that has died.
+    second.end()?;
+    let mut second = Service::start(&pair.homes[1], &["run"])?;
+    second.until_says("is to execute their events and is not here")?;
     first.signal("KILL")?;
+    first.wait()?;
     wait_until("it is forgotten", || Ok(pair.rig.home.rows(&["instances", "--json"])?.len() == 1))?;
     std::thread::sleep(std::time::Duration::from_secs(2));
-    ensure!(stream(second)?["handler"] == "tally@2.0.0");
+    ensure!(stream(&mut second)?["handler"] == "tally@2.0.0");
     // It comes back with what it has, and goes on.
     let mut first = Service::start(&pair.homes[0], &["run"])?;
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
-    let [_, second] = &mut pair.services;
-    ensure!(stream(second)?["missing"].is_string());
+    ensure!(stream(&mut second)?["missing"].is_string());
     // Whoever starts without it goes back.
     second.signal("TERM")?;
     second.wait()?;
@@ -137,15 +143,48 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     pair.rig.check(&lines)
 }
 
+/// A run that waits for its end ends where others have gone on without it.
+#[test]
+fn a_run_to_the_end_does_not_wait_for_ever() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let text = format!(
+        "[runtime]\nlease = \"2s\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\n\
+         [streams.cases]\nhandler = \"faulty\"\nsource = {{ kind = \"file\", path = \"events.ndjson\" }}\n\
+         retry = {{ attempts = 100, backoff = \"1s..1s\" }}\n\
+         [sinks.faulty]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let homes = [Home::new(&[], &text)?, Home::new(&[], &text)?];
+    for (home, version) in homes.iter().zip(["1.0.0", "2.0.0"]) {
+        let name = format!("plugins/faulty@{version}.wasm");
+        home.write(&name, noted("faulty", version)?)?;
+        // For longer than there is time.
+        home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
+    }
+    let mut once = Service::start(&homes[0], &["run", "--once"])?;
+    once.until_says("events are executed by this version")?;
+    let mut other = Service::start(&homes[1], &["run"])?;
+    once.until_says("is to execute their events and is not here")?;
+    let status = once.wait()?;
+    let said = once.stderr();
+    ensure!(status.code() == Some(75), "{status}: {said}");
+    ensure!(
+        said.contains("faulty@2.0.0") && said.contains("--once cannot end without it"),
+        "{said}"
+    );
+    other.end()
+}
+
 /// One whose version is missing while it has much to do can end, and hands everything over.
 #[test]
 fn who_waits_under_load_can_end() -> Result<()> {
     let mut pair = Pair::start()?;
     let lines = in_turn(200, 50);
-    pair.rig.publish(&lines)?;
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     second.until_says("is to execute their events and is not here")?;
+    pair.rig.publish(&lines)?;
+    wait_until("keys that wait", || Ok(metric_sum(second, "version")? > 0.0))?;
     second.end()?;
     until_runs(first, "tally@2.0.0")?;
     pair.rig.check(&lines)?;

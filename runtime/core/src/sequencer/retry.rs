@@ -43,7 +43,7 @@ impl Sequencer {
     fn exhausted(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         let active = self.settings.version.as_ref();
         if self.settings.retry.on_new_version
-            && active.is_some_and(|active| active.build.version != version.build.version)
+            && active.is_none_or(|active| active.build.version != version.build.version)
         {
             // Another version has come while this one ran: it has not tried.
             self.calm(index);

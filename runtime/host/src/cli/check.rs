@@ -1,12 +1,14 @@
 //! `ordain check`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::{Failure, FileArg};
 use crate::config::{StoreConfig, explain};
-use crate::run::{check_files, handlers};
+use crate::plugin::{Manner, RefusedFile};
+use crate::run::{RunError, check_files, folder, handlers};
 use crate::view::{Executing, stream};
 
 #[derive(Debug, Args)]
@@ -31,9 +33,14 @@ impl CheckArgs {
         loaded.unsupported()?;
         check_files(&loaded)?;
         let handlers = handlers(&loaded)?;
-        if let Some(broken) = handlers.broken() {
-            // `run` does without it.
-            return Err(Failure::Config(broken.into()));
+        // `run` does without these.
+        let folder = folder(&loaded)?;
+        if let Some(RefusedFile { path, reason }) = folder.refused.first() {
+            return Err(Failure::Config(anyhow::anyhow!("{}: {reason}", path.display())));
+        }
+        let used: BTreeSet<&str> = loaded.config.streams.values().map(|it| &*it.handler).collect();
+        for file in used.iter().filter_map(|name| folder.handlers.get(*name)).flatten() {
+            handlers.engine.load_beside(file, Manner::Fast).map_err(RunError::from)?;
         }
         let streams = loaded.config.streams.iter();
         let streams = streams.map(|(name, it)| {

@@ -58,18 +58,21 @@ impl PluginsCommand {
 
 impl CheckArgs {
     fn run(self) -> Result<ExitCode, Failure> {
-        let engine = engine(&self.config.load()?)?;
+        let loaded = self.config.load()?;
+        let engine = engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
         for path in &self.files {
-            let row = Row::of(&look_into(&engine, path));
+            let row = Row::of(&look_into(&loaded, &engine, path)?);
             if self.json {
                 show::text(&show::json_line(&row))?;
             } else {
                 let row = row.fields();
                 let said = row["reason"].as_str().map(|it| format!("{it}\n"));
+                let none = rows(&row["streams"]).next().is_none();
                 let said = said.unwrap_or_else(|| {
+                    let used = if none { ", and no stream names it" } else { "" };
                     format!(
-                        "can be used as {} (SHA-256 {})\n",
+                        "can be used as {} (SHA-256 {}){used}\n",
                         text(&row, "handler"),
                         text(&row, "digest")
                     )
@@ -137,5 +140,6 @@ fn handler(row: &Value) -> String {
 }
 
 fn refused(row: &Value) -> String {
-    format!("{:<32} {:<8} {}\n", text(row, "path"), "refused", text(row, "reason"))
+    let (path, reason) = (text(row, "path"), text(row, "reason"));
+    format!("{:<32} {:<8} {:<24} {:<24} {path}: {reason}\n", "-", "broken", "", "-")
 }

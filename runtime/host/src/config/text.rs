@@ -27,6 +27,13 @@ impl Name {
     }
 }
 
+impl Name {
+    /// A name, or what would be one.
+    pub fn new(text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|_| <Self as Scalar>::FORM.to_owned())
+    }
+}
+
 impl Deref for Name {
     type Target = str;
 

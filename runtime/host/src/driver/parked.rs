@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ordain_core::{Decided, Job, Key, Status};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::store::{KeyFilter, Mark, Partition, Store, insist_on};
 
@@ -20,6 +20,8 @@ const PAGE: usize = 256;
 /// then: they are waiting.
 const LOOKS: usize = 1_000;
 const PACE: u32 = 3;
+/// Searches of this process that read at one time.
+static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 /// Keys that may wait for room in the sequencer before it is told of more.
 pub(super) const WAITING: usize = PAGE;
 /// Before the store is read again: long enough for the commits of the last keys, and doubled each
@@ -105,7 +107,7 @@ impl Search {
                 return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
             }
             if pass < PASSES {
-                tokio::time::sleep(pause.max(began.elapsed())).await;
+                tokio::time::sleep(pause.max(began.elapsed()).min(LONGEST_PAUSE)).await;
                 pause = (2 * pause).min(LONGEST_PAUSE);
             } else {
                 tracing::warn!(
@@ -127,6 +129,8 @@ impl Search {
             KeyFilter { status, limit: PAGE, looks: Some(LOOKS), ..KeyFilter::default() };
         let mut found = 0;
         loop {
+            // Each partition's search reads the keys of the whole stream.
+            let turn = ONE_AT_A_TIME.acquire().await.ok()?;
             let began = Instant::now();
             let page = insist_on("listing of parked keys", || {
                 self.store.keys(&self.partition.stream, &filter)
@@ -145,7 +149,8 @@ impl Search {
             if filter.cursor.is_none() {
                 return Some(found);
             }
-            tokio::time::sleep(took * PACE).await;
+            tokio::time::sleep((took * PACE).min(LONGEST_PAUSE)).await;
+            drop(turn);
             if self.pages.is_closed() {
                 return None;
             }

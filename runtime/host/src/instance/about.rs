@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::broker::Reach;
 use crate::config::Loaded;
-use crate::store::{InstanceId, Table};
+use crate::store::{InstanceId, Table, is_version};
 
 /// Partitions that a stream may have: no configuration allows others.
 const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
@@ -122,6 +122,7 @@ fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Resul
 fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
     let offers: BTreeMap<String, Offer> = lenient(from)?;
     let offers = offers.into_iter().filter_map(|(stream, Offer { version, digest })| {
+        let version = Some(version).filter(|it| is_version(it))?;
         Some((stream, Build { version: version.into(), digest: digest.parse().ok()? }))
     });
     Ok(offers.collect())

@@ -16,6 +16,10 @@ const RECENT: Duration = Duration::from_hours(1);
 /// What the cache notes of the use of an entry is beside that, under its name and this.
 const STATS: &str = "stats";
 
+/// How an entry's extension begins as long as it is being written, and longer than that takes.
+const UNFINISHED: &str = "wip-";
+const WRITING: Duration = Duration::from_mins(1);
+
 /// A folder that this process can write to.
 pub(super) enum CacheDir {
     Kept(PathBuf),
@@ -27,7 +31,8 @@ impl CacheDir {
     /// This folder, or one of its own where that cannot be written to.
     pub(super) fn make(dir: &Path) -> Option<Self> {
         let kept = std::path::absolute(dir).and_then(|dir| {
-            fs::create_dir_all(&dir)?;
+            make(&dir)?;
+            let dir = dir.canonicalize()?;
             tempfile::tempfile_in(&dir)?;
             is_ours(&dir)?;
             Ok(dir)
@@ -69,13 +74,10 @@ struct Entry {
 /// The cache has a folder for each version of the compiler, and there a file for each component.
 fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
-    for of_version in folders(&dir.join("modules"))? {
-        for file in fs::read_dir(of_version)? {
-            let path = file?.path();
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            if !metadata.is_file() || path.extension().is_some() {
-                continue;
-            }
+    for path in files(dir)? {
+        // Another process may clean too.
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        if path.extension().is_none() {
             let noted = fs::metadata(path.with_extension(STATS)).and_then(|it| it.modified());
             let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
             entries.push(Entry { used, size: metadata.len(), path });
@@ -88,7 +90,7 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
         if all <= most || is_recent {
             break;
         }
-        fs::remove_file(&path)?;
+        let _ = fs::remove_file(&path);
         // There may be none.
         let _ = fs::remove_file(path.with_extension(STATS));
         all -= size;
@@ -96,24 +98,72 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
     Ok(())
 }
 
-fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let all = fs::read_dir(dir)?.map(|entry| Ok(entry?.path()));
-    let all: io::Result<Vec<PathBuf>> = all.collect();
-    Ok(all?.into_iter().filter(|path| path.is_dir()).collect())
+/// All files of the cache, and nothing that is somewhere else.
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for of_version in fs::read_dir(dir.join("modules"))? {
+        let of_version = of_version?;
+        if of_version.file_type()?.is_dir() {
+            for file in fs::read_dir(of_version.path())? {
+                let file = file?;
+                if file.file_type()?.is_file() {
+                    files.push(file.path());
+                }
+            }
+        }
+    }
+    Ok(files)
 }
 
-/// What is in a cache is run as it is: nobody else may have made it, or write to it.
+/// Removes entries that somebody has begun to write and who ended then: nobody could write them anew.
+pub(super) fn remove_unfinished(dir: &Path) {
+    // Before the first entry there is no folder of entries.
+    for path in files(dir).unwrap_or_default() {
+        let is_unfinished =
+            path.extension().is_some_and(|it| it.to_string_lossy().starts_with(UNFINISHED));
+        let modified = fs::symlink_metadata(&path).and_then(|it| it.modified());
+        let age = modified.ok().and_then(|it| it.elapsed().ok());
+        if is_unfinished && age.is_some_and(|age| age > WRITING) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Makes a folder that nobody else may write to, in one that there is.
+fn make(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// What is in a cache is run as it is: nobody else may have made it, write to it, or put another into its
+/// place.
 #[cfg(unix)]
 fn is_ours(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
+    /// Whoever owns something in such a folder is the only one who can remove it.
+    const STICKY: u32 = 0o1000;
+    let me = rustix::process::geteuid().as_raw();
     let metadata = fs::metadata(dir)?;
-    let of_another = metadata.uid() != rustix::process::geteuid().as_raw();
-    if of_another || metadata.mode() & 0o022 != 0 {
-        let words =
-            "it is another user's, or others may write to it, and what is in it would be run";
-        return Err(io::Error::other(words));
-    }
-    Ok(())
+    let refused = if metadata.uid() != me {
+        "it is another user's, and what is in it would be run: remove it, and run commands as the user of the service"
+    } else if metadata.mode() & 0o022 != 0 {
+        "others may write to it, and what is in it would be run: `chmod go-w` it"
+    } else if let Some(parent) = dir.parent()
+        && let parent = fs::metadata(parent)?
+        && ((parent.uid() != me && parent.uid() != 0)
+            || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY == 0))
+    {
+        "others may put another one into its place, and what is in that would be run: the folder of handlers \
+         must be this user's or root's, and nobody else's to write to (`chown`, `chmod go-w`)"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::other(refused))
 }
 
 #[cfg(not(unix))]
@@ -127,6 +177,8 @@ pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);
+        // `clean` does that, and leaves what another process is about to load.
+        config.with_files_total_size_soft_limit(1 << 50).with_file_count_soft_limit(1 << 40);
         Cache::new(config)
     };
     open()
@@ -172,6 +224,14 @@ mod tests {
         assert_eq!(left(399)?, ["new", "old-but-used", "older"]);
         assert_eq!(left(200)?, ["new", "old-but-used"]);
         assert_eq!(left(0)?, ["new"], "another process may be about to load it");
+
+        put("begun.wip-atomic-write-mod", 1)?;
+        put("writing.wip-atomic-write-mod", 0)?;
+        std::os::unix::fs::symlink(&of_version, dir.path().join("modules").join("link"))?;
+        remove_unfinished(dir.path());
+        assert!(!of_version.join("begun.wip-atomic-write-mod").exists());
+        assert!(of_version.join("writing.wip-atomic-write-mod").exists());
+        assert_eq!(files(dir.path())?.len(), 2, "no links are followed");
         Ok(())
     }
 }

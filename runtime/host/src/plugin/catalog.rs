@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ordain_core::Build;
 
-use super::folder::{Folder, HandlerFile, Stamp};
+use super::folder::{Folder, HandlerFile, Stamp, split_version};
 use super::load::LoadError;
 
 /// A file is looked into when it has not changed for so long: nobody says when it is copied whole, and
@@ -96,7 +96,7 @@ impl Catalog {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Takes in what is in the folder now. Answers handlers of which the last file is gone, once each.
+    /// Takes in what is in the folder now. Answers handlers of which the last usable file is gone, once each.
     pub fn look(&mut self, folder: Folder, now: Instant) -> Vec<Offered> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -113,9 +113,12 @@ impl Catalog {
                 self.gone.entry(name.clone()).or_insert(now);
             }
         }
-        let had = |name: &str| before.handlers.contains_key(name);
-        let has = |name: &str| self.folder.handlers.contains_key(name);
-        let gone = self.offered.iter().filter(|(name, _)| had(name) && !has(name));
+        let is_broken = |file: &HandlerFile| self.found(&file.path).is_some_and(Result::is_err);
+        let has = |folder: &Folder, name: &str| {
+            folder.handlers.get(name).is_some_and(|files| !files.iter().all(is_broken))
+        };
+        let gone = self.offered.iter();
+        let gone = gone.filter(|(name, _)| has(&before, name) && !has(&self.folder, name));
         gone.map(|(_, offered)| offered.clone()).collect()
     }
 
@@ -234,6 +237,16 @@ impl Catalog {
     /// What was found in a file as it is now, if somebody has looked.
     pub fn found(&self, path: &Path) -> Option<&Result<Build, Refused>> {
         self.files.get(path)?.found.as_ref()
+    }
+
+    /// Whether there is a file of a version that cannot be used for now, or that nobody has looked into yet.
+    pub fn may_come(&self, version: &str) -> bool {
+        let (name, semver) = split_version(version);
+        let mut files = self.folder.handlers.get(name).into_iter().flatten();
+        files.any(|file| {
+            let found = self.found(&file.path);
+            file.semver == semver && found.is_none_or(|it| it.as_ref().is_err_and(|it| it.may_pass))
+        })
     }
 
     /// The version of a handler that can execute events.
@@ -380,6 +393,7 @@ mod tests {
         assert_eq!(change, Change::Refused("away".to_owned()));
         assert_eq!(dir.catalog.next(later), Next::At(later + AGAIN));
         assert_eq!(dir.catalog.next(later + AGAIN), Next::Load(file.clone(), stamp));
+        assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
         // It is told once.
         let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
         assert_eq!(change, Change::None);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
 
-use super::cache::open_cache;
+use super::cache::{open_cache, remove_unfinished};
 use super::engine::compiler;
 use super::load::{Unloaded, compiled};
 use super::settings::CompileLimits;
@@ -39,12 +39,6 @@ pub enum Manner {
     Polite,
 }
 
-/// This thread, and the processes that it starts, leave the processor to others from now on.
-pub(super) fn be_polite() {
-    // Where that is not allowed it is only less polite.
-    let _ = nice(NICE);
-}
-
 /// Compiles into a cache, or says why that cannot be.
 pub(super) fn compile_beside(
     bytes: &[u8],
@@ -53,14 +47,20 @@ pub(super) fn compile_beside(
     manner: Manner,
 ) -> Result<(), Unloaded> {
     let failed = |error: io::Error| {
-        Unloaded::for_now(format!("cannot be compiled: no process for that: {error}"))
+        Unloaded::for_now(format!("cannot be compiled by a process of its own: {error}"))
     };
     let mut child = start(cache, limits, manner).map_err(failed)?;
-    if let Some(mut input) = child.stdin.take() {
+    let input = child.stdin.take();
+    let give = move || {
         // One that ends before it has read all says why.
-        let _ = input.write_all(bytes);
-    }
-    let status = ended(&mut child, limits.timeout * PATIENCE).map_err(failed)?;
+        input.map(|mut input| input.write_all(bytes))
+    };
+    let status = std::thread::scope(|scope| {
+        // It may never read. It ends in any case, and this with it.
+        std::thread::Builder::new().spawn_scoped(scope, give)?;
+        ended(&mut child, limits.timeout * PATIENCE)
+    });
+    let status = status.map_err(failed)?;
     if status.success() {
         return Ok(());
     }
@@ -89,7 +89,8 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
             // A disk that does not answer, or other processes that leave it no time.
             child.kill()?;
             child.wait()?;
-            return Err(io::Error::other("it did not end, and was ended"));
+            let words = "it did not end within ten times `plugins.compile_timeout`, and was ended";
+            return Err(io::Error::other(words));
         }
         std::thread::sleep(LOOK);
     }
@@ -108,7 +109,7 @@ fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Chil
     // What the allocator only sets aside does not count as memory that it takes.
     command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     if manner == Manner::Polite {
-        command.env("RAYON_NUM_THREADS", "1");
+        command.env("RAYON_NUM_THREADS", "1").arg("--polite");
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
@@ -139,7 +140,11 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
 
 /// What that process does: compiles what comes in on standard input. Says on standard output why it
 /// could not.
-pub fn compile(cache: &Path, limits: CompileLimits) -> ExitCode {
+pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
+    if is_polite {
+        // Where that is not allowed it is only less polite.
+        let _ = nice(NICE);
+    }
     let Err(Unloaded { reason, may_pass }) = try_compile(cache, limits) else {
         return ExitCode::SUCCESS;
     };
@@ -155,10 +160,11 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
     // Where memory runs out, this goes first, and not the host.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let failed = |error: String| Unloaded::for_now(format!("cannot be compiled: {error}"));
-    let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
-    let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
     let mut bytes = Vec::new();
     io::stdin().read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
+    remove_unfinished(cache);
+    let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
+    let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
     let (memory, seconds) = (limits.memory, limits.timeout.as_secs().max(1));
     for (resource, most) in
         [(Resource::Data, memory), (Resource::Cpu, seconds), (Resource::Core, 0)]

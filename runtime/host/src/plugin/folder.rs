@@ -10,12 +10,14 @@ use std::time::SystemTime;
 
 use ordain_core::{Digest, Version};
 
+use crate::config::Name;
+
 const EXTENSION: &str = ".wasm";
 
 /// What a plugins folder holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Folder {
-    /// The versions of each handler, ascending: the last one is active.
+    /// The versions of each handler, ascending.
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
     /// `.wasm` files whose names do not say what they are, in order of their names.
     pub refused: Vec<RefusedFile>,
@@ -100,8 +102,8 @@ impl Folder {
         self.refused.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
-    /// The active version of a handler: the highest.
-    pub fn active(&self, name: &str) -> Option<&HandlerFile> {
+    /// The highest version of a handler.
+    pub fn highest(&self, name: &str) -> Option<&HandlerFile> {
         self.handlers.get(name)?.last()
     }
 }
@@ -169,14 +171,9 @@ fn parse_version(text: &str) -> Result<semver::Version, String> {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    let right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || !name.chars().all(right) {
-        return Err(format!(
-            "`{name}` is no handler name; it is made of letters, digits, `-`, `_` and `.`, \
-             as in orders@1.2.3.wasm"
-        ));
-    }
-    Ok(())
+    // As streams name them.
+    let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
+    Name::new(name).map(|_| ()).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -216,8 +213,8 @@ mod tests {
         assert_eq!(split_version("orders+abababababab"), ("orders", None));
         let candidate = split_version("orders@2.0.0-rc.1+5");
         assert_eq!(candidate, ("orders", semver::Version::parse("2.0.0-rc.1+5").ok()));
-        assert_eq!(folder.active("orders"), folder.handlers["orders"].last());
-        assert_eq!(folder.active("nobody"), None);
+        assert_eq!(folder.highest("orders"), folder.handlers["orders"].last());
+        assert_eq!(folder.highest("nobody"), None);
 
         let names = folder.refused.iter().filter_map(|file| file.path.file_name()?.to_str());
         assert_eq!(

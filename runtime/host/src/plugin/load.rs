@@ -13,7 +13,7 @@ use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 
-use super::compile::{Manner, be_polite, compile_beside};
+use super::compile::{Manner, compile_beside};
 use super::engine::Engine;
 use super::folder::HandlerFile;
 use super::guest::{Guest, LOGGING};
@@ -167,15 +167,12 @@ impl Engine {
     }
 
     /// The same, where a process of its own compiles: of the program `ordain`, which this must be. Polite,
-    /// it takes little of the processor, on a thread that has nothing else to do from now on.
+    /// that takes little of the processor.
     pub fn load_beside(
         &self,
         file: &HandlerFile,
         manner: Manner,
     ) -> Result<Arc<Handler>, LoadError> {
-        if manner == Manner::Polite {
-            be_polite();
-        }
         let compiled = || {
             let bytes = read(&file.path)?;
             check_header(&bytes)?;

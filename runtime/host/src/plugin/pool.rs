@@ -137,7 +137,8 @@ impl Turns {
     /// worker has taken yet; idle instances of the old one end as soon as nobody holds it. Where there
     /// is none (`None`), those that nobody has taken are answered here, with nothing done.
     pub fn replace(&self, active: Option<Arc<Active>>) -> Vec<TurnDone> {
-        let last = self.attachment.active();
+        // Of one that is replaced nothing must be held here.
+        let last = if active.is_none() { self.attachment.active() } else { None };
         let back = self.attachment.replace(active);
         self.queues.retire();
         let Some(last) = last else { return Vec::new() };

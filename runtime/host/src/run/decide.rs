@@ -34,21 +34,26 @@ pub(super) fn decide(known: &Known<'_>) -> Option<Decided> {
         return None;
     }
     let next = |build: &Build| Decided { generation, build: build.clone() };
-    let Some(decided) = decided else { return Some(next(mine)) };
-    let (name, semver) = split_version(&decided.build.version);
     let (my_name, my_semver) = split_version(&mine.version);
+    let highest = || {
+        let of_mine = others.iter().filter(|it| split_version(&it.version).0 == my_name);
+        let rank = |it: &&Build| (split_version(&it.version).1, it.digest);
+        of_mine.chain([mine]).max_by_key(rank).map(next)
+    };
+    let Some(decided) = decided else { return highest() };
+    let (name, semver) = split_version(&decided.build.version);
     if my_name == name && my_semver > semver {
         return Some(next(mine));
     }
     let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
     let is_other = my_name != name;
-    if !is_offered && (may_go_back || is_other) {
-        let of_mine = others.iter().filter(|it| split_version(&it.version).0 == my_name);
-        let highest = |it: &&Build| (split_version(&it.version).1, it.digest);
-        return of_mine.chain([mine]).max_by_key(highest).map(next);
+    // The store went back in time, and what it has was left.
+    let is_lost = last < newest;
+    if !is_offered && (may_go_back || is_other || is_lost) {
+        return highest();
     }
-    (last < newest).then(|| next(&decided.build))
+    is_lost.then(|| next(&decided.build))
 }
 
 #[cfg(test)]
@@ -119,5 +124,12 @@ mod tests {
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
         let known = Known { decided: None, ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
+        // What it has is nobody's any more.
+        let left = decided(4, "a+left");
+        let known = Known { decided: Some(&left), others: &[build("a@2.0.0")], ..known };
+        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")), "which is higher");
+        let (left, mine) = (decided(4, "a@3.0.0"), build("a+mine"));
+        let known = Known { decided: Some(&left), mine: &mine, ..known };
+        assert_eq!(decide(&known), Some(decided(10, "a@2.0.0")));
     }
 }

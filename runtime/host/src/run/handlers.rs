@@ -8,7 +8,7 @@ use ordain_core::{Build, Decided};
 use tokio::sync::{Notify, watch};
 
 use crate::histogram::Histogram;
-use crate::plugin::{Active, Catalog, Engine, Folder, Handler, HandlerFile, LoadError, Refused};
+use crate::plugin::{Active, Catalog, Engine, Folder, Handler, HandlerFile, Refused};
 
 /// Versions that execute nothing any more and whose times are still shown: until each has been seen by
 /// whoever reads metrics once a minute, where they change every few seconds.
@@ -188,19 +188,6 @@ impl Handlers {
             |it: &Running| it.chosen.borrow().as_ref().is_err_and(|it| !it.is_elsewhere);
         let missing = self.streams.iter().find(|(_, it)| is_missing(it));
         missing.map(|(stream, _)| Arc::clone(stream))
-    }
-
-    /// A file of a handler that some stream names, and that cannot be used.
-    pub fn broken(&self) -> Option<LoadError> {
-        let stock = self.stock();
-        let handlers = &stock.catalog.folder().handlers;
-        let of_used = self.streams.values().filter_map(|it| handlers.get(&it.handler)).flatten();
-        let mut broken = of_used.filter_map(|file| {
-            let refused = stock.catalog.found(&file.path)?.as_ref().err()?;
-            let (path, Refused { reason, may_pass }) = (file.path.clone(), refused.clone());
-            Some(LoadError { path, reason, may_pass })
-        });
-        broken.next()
     }
 
     /// Under which decision the events of each stream are executed.

@@ -11,8 +11,10 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecursiveMode, Watcher as _};
 use ordain_core::{Build, Decided};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::RunError;
 use super::decide::{Known, decide};
 use super::handlers::{Chosen, Handlers, Missing};
 use super::loading::tell_of_migrate;
@@ -32,6 +34,8 @@ use crate::wait;
 const LOOK: Duration = Duration::from_secs(2);
 /// Before the store is asked again that did not answer.
 const AGAIN: Duration = Duration::from_millis(500);
+/// Between a change in the folder and a look.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// Between two warnings that the folder cannot be read.
 const TELL_EVERY: Duration = Duration::from_mins(1);
 
@@ -47,6 +51,7 @@ pub(super) struct Versions<'a> {
     /// By stream.
     seen: BTreeMap<Arc<str>, Seen>,
     told: Told,
+    untold: Told,
 }
 
 /// What was seen of a stream.
@@ -57,6 +62,8 @@ struct Seen {
     /// The decision that this instance has offered, or may go back from since it has just started.
     had: Option<Arc<Decided>>,
     has_begun: bool,
+    /// Since when what was decided on is not here.
+    missing: Option<Instant>,
 }
 
 impl<'a> Versions<'a> {
@@ -67,19 +74,26 @@ impl<'a> Versions<'a> {
         mut membership: Membership,
     ) -> Self {
         let table = membership.table();
-        let (seen, told) = (BTreeMap::new(), Told::every(TELL_EVERY));
-        Self { loaded, store, handlers, membership, table, seen, told }
+        let (seen, told) = (BTreeMap::new(), || Told::every(TELL_EVERY));
+        let (told, untold) = (told(), told());
+        Self { loaded, store, handlers, membership, table, seen, told, untold }
     }
 
-    /// Follows the folder and the store as long as it is polled.
-    pub(super) async fn run(mut self) {
+    /// Follows the folder and the store as long as it is polled. A run that waits for its end (`once`) ends
+    /// where what it lacks does not come.
+    pub(super) async fn run(mut self, once: bool) -> RunError {
         let (tell, mut changes) = mpsc::channel(1);
         let _watcher = self.watch(tell);
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, Stamp, Loading)> = None;
+        // Of a file system that does not answer, only this hears.
+        let mut looking: Option<JoinHandle<io::Result<Folder>>> = None;
         loop {
             let again = self.decide_all().await;
+            if once && let Some(error) = self.gives_up() {
+                return error;
+            }
             let next = self.handlers.with_catalog(|catalog| catalog.next(Instant::now()));
             let at = match next {
                 Next::Load(file, stamp) if loading.is_none() => {
@@ -93,8 +107,12 @@ impl<'a> Versions<'a> {
             let handlers = Arc::clone(self.handlers);
             tokio::select! {
                 () = self.membership.changed() => self.table = self.membership.table(),
-                Some(()) = changes.recv() => self.look().await,
-                _ = look.tick() => self.look().await,
+                Some(()) = changes.recv(), if looking.is_none() => looking = Some(self.look()),
+                _ = look.tick(), if looking.is_none() => looking = Some(self.look()),
+                folder = looked(&mut looking) => {
+                    looking = None;
+                    self.looked(folder);
+                }
                 () = wait::until(at), if loading.is_none() => {}
                 () = wait::until(again) => {}
                 () = handlers.needed.notified() => self.look_for_newer().await,
@@ -107,6 +125,23 @@ impl<'a> Versions<'a> {
         }
     }
 
+    /// A stream that has been without what was decided on for longer than others may take to go.
+    fn gives_up(&mut self) -> Option<RunError> {
+        let patience = Duration::from_millis(self.loaded.config.runtime.lease.0);
+        for (stream, _) in self.handlers.streams() {
+            let seen = self.seen.entry(Arc::clone(stream)).or_default();
+            let Some(Err(missing)) = self.handlers.chosen(stream) else {
+                seen.missing = None;
+                continue;
+            };
+            if seen.missing.get_or_insert_with(Instant::now).elapsed() > patience {
+                let stream = Arc::clone(stream);
+                return Some(RunError::Missing { stream, reason: missing.reason });
+            }
+        }
+        None
+    }
+
     /// Has somebody say when something changes in the folder. Where nobody can, there is `LOOK`.
     fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
@@ -114,7 +149,10 @@ impl<'a> Versions<'a> {
         let changed = move |event: notify::Result<notify::Event>| {
             // A look into the folder opens it, and must not be what wakes the next one.
             let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
-            let is_news = event.is_ok_and(|it| !it.kind.is_access() || it.kind == written);
+            let is_news = event.is_ok_and(|it| {
+                let is_meant = it.paths.is_empty() || it.paths.iter().any(|it| may_be_handler(it));
+                is_meant && (!it.kind.is_access() || it.kind == written)
+            });
             if is_news {
                 let _ = tell.try_send(());
             }
@@ -128,14 +166,22 @@ impl<'a> Versions<'a> {
             .ok()
     }
 
-    /// Looks into the folder. A file system that does not answer holds up only this.
-    async fn look(&mut self) {
-        let dir = &self.loaded.config.plugins.dir;
-        let path = dir.clone();
-        let scanned = tokio::task::spawn_blocking(move || Folder::scan(&path)).await;
-        let folder = match scanned.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+    /// Looks into the folder.
+    fn look(&self) -> JoinHandle<io::Result<Folder>> {
+        let dir = self.loaded.config.plugins.dir.clone();
+        tokio::task::spawn_blocking(move || {
+            // What changes together is seen together.
+            std::thread::sleep(TOGETHER);
+            Folder::scan(&dir)
+        })
+    }
+
+    /// Takes in what is in the folder.
+    fn looked(&mut self, folder: io::Result<Folder>) {
+        let folder = match folder {
             Ok(folder) => folder,
             Err(error) => {
+                let dir = &self.loaded.config.plugins.dir;
                 if self.told.is_due() {
                     tracing::warn!(
                         dir = %clean(&dir.display().to_string()), %error,
@@ -145,11 +191,13 @@ impl<'a> Versions<'a> {
                 return;
             }
         };
-        let known = self.handlers.folder().refused;
-        let known: BTreeSet<&Path> = known.iter().map(|it| &*it.path).collect();
-        let new: Vec<_> =
-            folder.refused.iter().filter(|it| !known.contains(&*it.path)).cloned().collect();
-        let gone = self.handlers.with_catalog(|catalog| catalog.look(folder, Instant::now()));
+        let (new, gone) = self.handlers.with_catalog(|catalog| {
+            let known = &catalog.folder().refused;
+            let known: BTreeSet<&Path> = known.iter().map(|it| &*it.path).collect();
+            let new = folder.refused.iter().filter(|it| !known.contains(&*it.path));
+            let new: Vec<_> = new.cloned().collect();
+            (new, catalog.look(folder, Instant::now()))
+        });
         for refused in new {
             let path = refused.path.display().to_string();
             tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
@@ -244,17 +292,35 @@ impl<'a> Versions<'a> {
             let decided = self.table.versions.get(stream).cloned();
             let seen = self.seen.entry(Arc::clone(stream)).or_default();
             let begins = !std::mem::replace(&mut seen.has_begun, true);
-            if begins || decided.as_ref().is_some_and(|it| *mine == it.build) {
+            let is_mine = decided.as_ref().is_some_and(|it| *mine == it.build);
+            // One that starts beside it has no say later, when whoever has it dies.
+            let stands_alone = decided.as_ref().is_none_or(|it| {
+                let is_higher = split_version(&it.build.version).1 > split_version(&mine.version).1;
+                !(is_higher && of_others.contains(&it.build))
+            });
+            if is_mine || (begins && stands_alone) {
                 seen.had.clone_from(&decided);
             }
             seen.newest = seen.newest.max(decided.as_ref().map_or(0, |it| it.generation));
+            // A fault of the machine at a start is no reason to go back.
+            let may_come = || {
+                let version = decided.as_ref().map(|it| &it.build.version);
+                version.is_some_and(|it| handlers.with_catalog(|catalog| catalog.may_come(it)))
+            };
             let known = Known {
                 decided: decided.as_deref(),
                 mine,
                 others: &of_others,
-                may_go_back: seen.had == decided,
+                may_go_back: seen.had == decided && !may_come(),
                 newest: seen.newest,
             };
+            if seen.newest + 1 >= Decided::END && self.untold.is_due() {
+                tracing::error!(
+                    stream = &**stream,
+                    generation = seen.newest,
+                    "no version can be decided on any more: somebody else has written to the store"
+                );
+            }
             let new = decide(&known);
             let is_left = new.is_some();
             if let Some(new) = new {
@@ -263,7 +329,9 @@ impl<'a> Versions<'a> {
                     // The next table has it, or what somebody else has decided.
                     Ok(_) => self.membership.beat_soon(),
                     Err(error) => {
-                        tracing::warn!(%error, "the store cannot be told which version is to execute events");
+                        if self.untold.is_due() {
+                            tracing::warn!(%error, "the store cannot be told which version is to execute events");
+                        }
                         again = Some(Instant::now() + AGAIN);
                     }
                 }
@@ -358,4 +426,18 @@ async fn loaded(
         Some((.., done)) => done.await.ok(),
         None => std::future::pending().await,
     }
+}
+
+/// What a look has come to.
+async fn looked(looking: &mut Option<JoinHandle<io::Result<Folder>>>) -> io::Result<Folder> {
+    match looking {
+        Some(look) => look.await.unwrap_or_else(|panic| Err(io::Error::other(panic))),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether a change of this file may be one of a handler.
+fn may_be_handler(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    path.extension().is_some_and(|it| it == "wasm") && !name.as_encoded_bytes().starts_with(b".")
 }

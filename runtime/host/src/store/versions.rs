@@ -10,13 +10,21 @@ pub(super) fn encode(decided: &Decided) -> String {
     format!("{generation} {digest} {version}")
 }
 
+/// Bytes of a version's name: a file cannot have a longer one.
+const VERSION: usize = 256;
+
+/// Whether a text may be a version's name.
+pub fn is_version(text: &str) -> bool {
+    (1..=VERSION).contains(&text.len()) && !text.contains(char::is_control)
+}
+
 /// What is kept. What cannot be read is no decision: the next one mends it.
 pub(super) fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
     let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
     let generation = generation.parse().ok().filter(|it| (1..Decided::END).contains(it))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
-    Some(Decided { generation, build })
+    is_version(version).then_some(Decided { generation, build })
 }
 
 #[cfg(test)]
@@ -39,6 +47,8 @@ mod tests {
             &text.replacen('7', "4503599627370496", 1),
             &text.replacen("a5", "g5", 1),
             &text.replacen("a5", "a5a5", 1),
+            &text.replacen("orders", &"o".repeat(300), 1),
+            &text.replacen("orders", "or\nders", 1),
         ] {
             assert_eq!(decode(strange), None, "{strange}");
         }

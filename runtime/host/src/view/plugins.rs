@@ -31,18 +31,35 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Value, RunError> {
     Ok(json!({ "handlers": handlers, "refused": refused(&folder) }))
 }
 
-/// What a process would find in a file, wherever it is. It is loaded for that.
-pub fn look_into(engine: &Engine, path: &Path) -> Value {
+/// What a process would find in a file, if it were in its folder. It is loaded for that.
+pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<Value, RunError> {
+    let folder = folder(loaded)?;
     let not_one =
         || Err("is passed over: a handler's file ends with .wasm, and is not hidden".to_owned());
     let file = HandlerFile::from_path(path).unwrap_or_else(not_one);
-    let found = file.and_then(|file| load(engine, &file).map_err(|refused| refused.reason));
-    json!({
+    let found = file.and_then(|file| {
+        let build = load(engine, &file).map_err(|refused| refused.reason)?;
+        let others = folder.handlers.get(&file.name).into_iter().flatten();
+        let mut same = others.filter(|it| it.semver.is_some() && it.semver == file.semver);
+        let is_other = |other: &HandlerFile| {
+            load(engine, other).is_ok_and(|other| other.digest != build.digest)
+        };
+        match same.find(|other| is_other(other)) {
+            Some(other) => Err(format!(
+                "has another content than {}: give it a higher version",
+                other.path.display()
+            )),
+            None => Ok((build, streams_of(loaded, &file.name))),
+        }
+    });
+    let build = found.as_ref().ok().map(|(build, _)| build);
+    Ok(json!({
         "path": path.to_string_lossy(),
-        "handler": found.as_ref().ok().map(|it| &*it.version),
-        "digest": found.as_ref().ok().map(|it| it.digest.to_string()),
+        "handler": build.map(|it| &*it.version),
+        "digest": build.map(|it| it.digest.to_string()),
+        "streams": found.as_ref().map_or(&[][..], |(_, streams)| streams),
         "reason": found.as_ref().err(),
-    })
+    }))
 }
 
 fn load(engine: &Engine, file: &HandlerFile) -> Result<Build, Refused> {

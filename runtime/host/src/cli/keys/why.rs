@@ -92,7 +92,7 @@ fn cause(row: &Value) -> Option<Cause> {
 fn standing(row: &Value) -> String {
     let (next, attempts) = (number(row, "next"), number(row, "attempts"));
     match text(row, "status") {
-        "active" => format!("everything before event {next} is settled; nothing is wrong"),
+        "active" => format!("everything before event {next} is settled; nothing is wrong with it"),
         "waiting" => format!("waits for {}", missing(row)),
         "retrying" => {
             let times = count(attempts, "time");

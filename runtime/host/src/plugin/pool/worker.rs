@@ -121,7 +121,7 @@ impl Worker {
                 Poll::Ready(turn) => {
                     bytes += turn.bytes;
                     self.measure(&turn.done, ran);
-                    ended.push(self.end(&attachment, &handler, turn));
+                    ended.push(self.end(&handler, turn));
                     if bytes > RESULT_BYTES {
                         self.hand_back(&attachment, &mut ended, &mut bytes);
                         began = Instant::now();
@@ -144,6 +144,18 @@ impl Worker {
         handler.note_times(&mut self.times);
         self.hand_back(&attachment, &mut ended, &mut bytes);
         self.queues.give_back(&attachment, turns);
+        drop(setting);
+        self.leave(&attachment, handler);
+    }
+
+    /// Ends with a handler that may have been replaced meanwhile: then whoever held it last has idle instances
+    /// looked after.
+    fn leave(&self, attachment: &Attachment, handler: Arc<Handler>) {
+        let is_left = !attachment.executes(&handler);
+        drop(handler);
+        if is_left {
+            self.queues.retire();
+        }
     }
 
     /// Counts the events of a turn, each with the same share of its time.
@@ -171,9 +183,8 @@ impl Worker {
         Box::pin(turn::run(Arc::clone(setting), turn, instance))
     }
 
-    fn end(&mut self, of: &Attachment, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
-        // Of a version that was replaced meanwhile nobody needs one.
-        if let Some(instance) = ended.instance.filter(|_| of.executes(handler)) {
+    fn end(&mut self, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
+        if let Some(instance) = ended.instance {
             self.instances.put(handler, instance);
         }
         ended.done
@@ -193,8 +204,11 @@ impl Worker {
                 self.measure(&ended.done, slow.ran);
                 slow.handler.note_times(&mut self.times);
                 let mut bytes = ended.bytes;
-                let done = self.end(&slow.attachment, &slow.handler, ended);
-                self.hand_back(&slow.attachment, &mut vec![done], &mut bytes);
+                let Slow { attachment, handler, turn, .. } = slow;
+                drop(turn);
+                let done = self.end(&handler, ended);
+                self.hand_back(&attachment, &mut vec![done], &mut bytes);
+                self.leave(&attachment, handler);
             }
             Poll::Pending => self.slow.push_back(slow),
         }

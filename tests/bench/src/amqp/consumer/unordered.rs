@@ -45,7 +45,7 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
         // The store is new.
         let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(INBOX);
-        let file = folder.active(&stream.handler).context("a handler")?;
+        let file = folder.highest(&stream.handler).context("a handler")?;
         let active = Active::first(engine.load(file)?);
         let version = Arc::clone(&active.decided);
         let done = Box::new(move |results| drop(send.blocking_send(results)));
