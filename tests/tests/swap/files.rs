@@ -2,6 +2,8 @@
 //! reason in the log, in the list of handlers and in a metric.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::wait_until;
@@ -173,5 +175,36 @@ fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
     fs::remove_file(home.path("plugins/tally@1.0.0.wasm"))?;
     let output = home.output(&["run"])?;
     ensure!(output.status.code() == Some(75), "it may come back: {output:?}");
+    Ok(())
+}
+
+/// Whoever was ended while it wrote the cache, and a folder that others may change, keep no handler away.
+#[test]
+fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
+    let home = home()?;
+    ensure!(home.output(&["check"])?.status.success());
+    let mut entries = Vec::new();
+    for of_version in fs::read_dir(home.path("plugins/.cache/modules"))? {
+        for entry in fs::read_dir(of_version?.path())? {
+            entries.push(entry?.path());
+        }
+    }
+    let entry = entries.iter().find(|it| it.extension().is_none()).context("an entry")?;
+    fs::remove_file(entry)?;
+    let unfinished = fs::File::create(entry.with_extension("wip-atomic-write-mod"))?;
+    unfinished.set_modified(SystemTime::now() - Duration::from_mins(2))?;
+    let output = home.output(&["check"])?;
+    ensure!(output.status.success() && entry.exists(), "{output:?}");
+
+    for open in ["plugins", "plugins/.cache"] {
+        let path = home.path(open);
+        let before = fs::metadata(&path)?.permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+        let output = home.output(&["check"])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.contains("are not kept in"), "{open}: {said}");
+        ensure!(said.contains("chmod"), "{open}: {said}");
+        fs::set_permissions(&path, before)?;
+    }
     Ok(())
 }
