@@ -13,6 +13,10 @@ use ordain_tests::log::{in_turn, text};
 use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
+use wasm_encoder::{
+    CodeSection, ComponentSection as _, Function, FunctionSection, Module, ModuleSection,
+    TypeSection,
+};
 
 use super::support::{handlers, metric, remove, stream, until_runs};
 
@@ -207,4 +211,50 @@ fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
         fs::set_permissions(&path, before)?;
     }
     Ok(())
+}
+
+/// A host that is killed while it has a file compiled leaves no compiler behind, and the next one starts.
+#[test]
+fn a_kill_while_a_file_is_compiled() -> Result<()> {
+    let home = home()?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    let mut component = noted("tally", "large")?;
+    let (mut types, mut all, mut code) =
+        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    // Seconds of work, which a start does not wait for: it is no higher version.
+    for _ in 0..200_000 {
+        all.function(0);
+        let mut function = Function::new([]);
+        function.instructions().end();
+        code.function(&function);
+    }
+    let mut module = Module::new();
+    module.section(&types).section(&all).section(&code);
+    ModuleSection(&module).append_to_component(&mut component);
+    home.write("plugins/tally@0.1.0.wasm", component)?;
+    let children = format!("/proc/{0}/task", service.id());
+    let compilers = || -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for task in fs::read_dir(&children).into_iter().flatten() {
+            let of = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+            found.extend(of.split_whitespace().map(str::to_owned));
+        }
+        Ok(found)
+    };
+    wait_until("a compiler", || Ok(!compilers()?.is_empty()))?;
+    // It has begun to say whose end is its own.
+    std::thread::sleep(Duration::from_millis(300));
+    let left = compilers()?;
+    ensure!(!left.is_empty(), "it was too fast to be met");
+    service.kill()?;
+    let runs = |id: &String| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z")
+    };
+    wait_until("the compiler's end", || Ok(!left.iter().any(runs)))?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_runs(&mut service, "tally@1.0.0")?;
+    service.end()
 }
