@@ -56,6 +56,9 @@ pub struct Event {
     end: bool,
 }
 
+/// Where the sequence stands in the stored form of an event that has one.
+pub const EVENT_SEQUENCE_AT: usize = 2;
+
 const EVENT_FORMAT: u8 = 1;
 const HAS_SEQUENCE: u8 = 1;
 const HAS_TIME: u8 = 2;
@@ -164,14 +167,20 @@ impl Event {
 
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_with(self.sequence, out);
+    }
+
+    /// Appends the stored form of the same event with another sequence, or with none. It begins at
+    /// [`EVENT_SEQUENCE_AT`], with the lowest byte first.
+    pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
         out.put_u8(
-            if self.sequence.is_some() { HAS_SEQUENCE } else { 0 }
+            if sequence.is_some() { HAS_SEQUENCE } else { 0 }
                 | if self.time_ms.is_some() { HAS_TIME } else { 0 }
                 | if self.end { IS_END } else { 0 },
         );
-        out.put_u64_le(self.sequence.unwrap_or(0));
+        out.put_u64_le(sequence.unwrap_or(0));
         out.put_u64_le(self.time_ms.unwrap_or(0));
         self.parts.encode(out);
     }

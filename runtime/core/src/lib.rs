@@ -22,7 +22,8 @@ mod version;
 
 pub use effect::{Effect, Stop};
 pub use event::{
-    Delivery, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END, digest, shard_of,
+    Delivery, EVENT_SEQUENCE_AT, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END,
+    digest, shard_of,
 };
 #[cfg(feature = "faults")]
 pub use fault::Fault;

@@ -4,6 +4,7 @@
 //! A store keeps and refuses; it decides nothing. What is written, and under which condition,
 //! stands in the [`Batch`] that the sequencer made.
 
+mod chains;
 pub mod codec;
 pub mod embedded;
 mod insist;
@@ -20,6 +21,10 @@ use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, SpillPage, Status,
 };
 
+pub use chains::{
+    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Numbers, Origin, Part,
+    Place, Rules,
+};
 pub use insist::insist_on;
 pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
 pub use versions::is_version;
@@ -196,7 +201,7 @@ pub type OfKey<T> = Result<T, String>;
 /// A store. All methods may be called from many tasks at once; for one (partition, shard) the
 /// caller has one commit under way.
 #[async_trait]
-pub trait Store: Leases {
+pub trait Store: Leases + Chains {
     /// Shards that it spreads keys over.
     fn shards(&self) -> u32;
 
@@ -311,7 +316,8 @@ pub trait Store: Leases {
     /// Makes everything written so far durable.
     async fn flush(&self) -> Result<(), StoreError>;
 
-    /// The streams of which it holds anything: a job, a dead letter, or what is to be published.
+    /// The streams of which it holds anything: a job, a dead letter, what is to be published, or what
+    /// waits to be taken.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer

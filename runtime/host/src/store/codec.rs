@@ -6,6 +6,7 @@
 //! panics and never allocates more than the input is long, whatever the bytes are. This module
 //! must know nothing of keys, tables or scripts: where a record lies is its store's affair.
 
+mod chains;
 mod fence;
 mod job;
 mod letter;
@@ -14,6 +15,10 @@ mod place;
 mod spilled;
 mod wire;
 
+pub use chains::{
+    COUNTER_FORMAT, Counter, KnownPart, ORIGIN_FORMAT, OriginRecord, Told, decode_retained,
+    encode_retained, ids_digest,
+};
 pub use fence::{
     FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,
     decode_fence, encode_fence, refused,

@@ -15,6 +15,7 @@
 //! Policy must never be decided here; what a write does and when it applies stands in the batch.
 
 mod answered;
+mod chains;
 mod changes;
 mod clock;
 mod fences;
@@ -57,8 +58,9 @@ use self::shared::Shared;
 use self::tables::{Tables, read_error};
 use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
 use super::{
-    Claim, Claimed, Durability, KeyFilter, KeyRow, MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page,
-    Partition, STREAM_NAME_LIMIT, Store, StoreError, StoredLetter, claimed_by_another,
+    Assign, AssignReply, Chains, Claim, Claimed, Destination, Durability, KeyFilter, KeyRow,
+    MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition, STREAM_NAME_LIMIT, Store,
+    StoreError, StoredLetter, claimed_by_another,
 };
 
 /// How long an answer may be out before it is looked at whether the engine is still alive: when
@@ -216,6 +218,54 @@ impl Drop for Embedded {
             // Its panics are caught and told where they happen.
             let _ = thread.join();
         }
+    }
+}
+
+#[async_trait]
+impl Chains for Embedded {
+    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        self.ask(|answer| Request::Assign { assign, answer }).await?
+    }
+
+    async fn retained(
+        &self,
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        bytes: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let (to, key, wanted) = (to.clone(), key.clone(), wanted.to_vec());
+        self.read(move |shared| chains::retained(shared, &to, &key, &wanted, bytes)).await
+    }
+
+    async fn queued(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<(u64, Event)>, StoreError> {
+        let partition = partition.clone();
+        let read =
+            move |shared: &Shared| chains::queued(shared, &partition, shard, after, limit, bytes);
+        self.read(read).await
+    }
+
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> Result<(), StoreError> {
+        let partition = partition.clone();
+        self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
+    }
+
+    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
+        let partition = partition.clone();
+        self.read(move |shared| chains::waiting(shared, &partition)).await
     }
 }
 

@@ -309,11 +309,12 @@ pub(super) struct Earliest {
     pub(super) due: u64,
     pub(super) expiry: u64,
     pub(super) letter: u64,
+    pub(super) kept: u64,
 }
 
 impl Default for Earliest {
     fn default() -> Self {
-        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX }
+        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX, kept: u64::MAX }
     }
 }
 

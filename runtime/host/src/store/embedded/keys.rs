@@ -7,17 +7,24 @@
 
 use ordain_core::{Key, LetterId};
 
-use crate::store::Partition;
 use crate::store::codec::{put_letter_key, split_letter_place};
+use crate::store::{Destination, Origin, Partition};
 
 const DUE: u8 = b'd';
 const EXPIRY: u8 = b'e';
 const LETTER_AGE: u8 = b'l';
+const KEPT_AGE: u8 = b'r';
 
 const COUNTER: u8 = b'c';
 const DONE: u8 = b'd';
 const FENCE: u8 = b'f';
 const MARK: u8 = b'm';
+const QUEUE: u8 = b'q';
+
+const COUNT: u8 = b'c';
+const ID: u8 = b'i';
+const RETAINED: u8 = b'm';
+const ORIGIN: u8 = b'o';
 
 /// All records of a stream in the tables that begin with it. The name has at most
 /// [`STREAM_NAME_LIMIT`](crate::store::STREAM_NAME_LIMIT) bytes, which a claim checks.
@@ -172,6 +179,52 @@ pub(super) fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
 }
 
+/// What waits for a partition in a shard, by number.
+pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
+    outbox(partition, shard, number)
+}
+
+/// From which number to which there is something.
+pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
+    with_shard(&[QUEUE], partition, shard, 0)
+}
+
+/// How far a key of a destination has counted.
+pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
+    let mut out = with_destination(COUNT, to, key.len());
+    out.extend_from_slice(key.as_bytes());
+    out
+}
+
+/// Whether a place is a count's.
+pub(super) fn is_count(place: &[u8]) -> bool {
+    place.first() == Some(&COUNT)
+}
+
+/// A message that is kept.
+pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
+    of_key(RETAINED, to, key, sequence)
+}
+
+/// An id that is remembered, by its digest.
+pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
+    of_key(ID, to, key, digest)
+}
+
+/// What a shard of a destination knows of an origin.
+pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
+    let Origin { partition, shard: of_outbox, .. } = origin;
+    let mut out = with_destination(ORIGIN, to, 20 + partition.stream.len());
+    out.extend_from_slice(&shard.to_be_bytes());
+    out.extend_from_slice(&with_shard(&[], partition, *of_outbox, 0));
+    out
+}
+
+/// The entry by which what is kept until then is found: one of several of that time.
+pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
+    timed(KEPT_AGE, at, &which.to_be_bytes())
+}
+
 /// How many commits were ever made.
 pub(super) const COMMITS: [u8; 1] = [COUNTER];
 
@@ -179,6 +232,23 @@ pub(super) const COMMITS: [u8; 1] = [COUNTER];
 pub(super) fn mark(name: &str) -> Vec<u8> {
     let mut out = vec![MARK];
     out.extend_from_slice(name.as_bytes());
+    out
+}
+
+fn of_key(tag: u8, to: &Destination, key: &str, number: u64) -> Vec<u8> {
+    let mut out = with_destination(tag, to, key.len() + 10);
+    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(&number.to_be_bytes());
+    out
+}
+
+fn with_destination(tag: u8, to: &Destination, room: usize) -> Vec<u8> {
+    let to = to.to_string();
+    let mut out = Vec::with_capacity(3 + to.len() + room);
+    out.push(tag);
+    out.extend_from_slice(&(to.len() as u16).to_be_bytes());
+    out.extend_from_slice(to.as_bytes());
     out
 }
 

@@ -12,7 +12,7 @@ use ordain_core::{Cause, DeadLetter, Key, LetterContent, LetterId};
 use super::keys;
 use super::record::{Record, State};
 use super::shared::Shared;
-use super::tables::{detach, read_error};
+use super::tables::{Tables, detach, read_error};
 use crate::store::codec::decode_letter;
 use crate::store::{KeyFilter, KeyRow, Page, StoreError, StoredLetter};
 
@@ -33,7 +33,8 @@ const LETTER_CURSOR: &str = "d1:";
 pub(super) fn streams(shared: &Shared) -> Result<Vec<Arc<str>>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let mut names = BTreeSet::new();
-    for table in [&shared.tables.jobs, &shared.tables.letters, &shared.tables.outbox] {
+    let Tables { jobs, letters, outbox, queue, .. } = &shared.tables;
+    for table in [jobs, letters, outbox, queue] {
         let mut from = Vec::new();
         while let Some(place) = first_from(&snapshot, table, from)? {
             let Some((name, _)) = keys::split_stream(&place) else { break };

@@ -4,6 +4,7 @@
 
 use fjall::OwnedWriteBatch;
 
+use super::chains;
 use super::changes::{Earliest, remove_job};
 use super::keys;
 use super::recent::Recent;
@@ -26,6 +27,7 @@ pub(super) fn with_group(writes: usize) -> usize {
 pub(super) struct Sweep {
     jobs_from: u64,
     letters_from: u64,
+    kept_from: u64,
     /// An index could not be read.
     stopped: bool,
 }
@@ -35,6 +37,7 @@ impl Sweep {
     pub(super) fn lower(&mut self, earliest: &Earliest) {
         self.jobs_from = self.jobs_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);
+        self.kept_from = self.kept_from.min(earliest.kept);
     }
 
     /// Removes about `limit` entries that have expired.
@@ -47,17 +50,19 @@ impl Sweep {
     ) -> fjall::Result<()> {
         let tables = &shared.tables;
         let before = now.saturating_sub(shared.dead_ttl);
-        if self.stopped || (self.jobs_from > now && self.letters_from > before) {
+        let is_early = self.jobs_from > now && self.letters_from > before && self.kept_from > now;
+        if self.stopped || is_early {
             return Ok(());
         }
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 64);
         let looked = self
             .jobs(shared, recent, &mut batch, now, limit)
-            .and_then(|()| self.letters(shared, &mut batch, before, limit));
+            .and_then(|()| self.letters(shared, &mut batch, before, limit))
+            .and_then(|()| self.kept(shared, &mut batch, now, limit));
         match looked {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
-                    "expired jobs and letters are no longer removed, only invisible: {error}"
+                    "expired jobs, letters and messages are no longer removed: {error}"
                 );
                 self.stopped = true;
                 Ok(())
@@ -119,6 +124,32 @@ impl Sweep {
             batch.remove(&tables.times, entry);
         }
         self.letters_from = u64::MAX;
+        Ok(())
+    }
+}
+
+impl Sweep {
+    /// What was kept for replay, and counts that have ended.
+    fn kept(
+        &mut self,
+        shared: &Shared,
+        batch: &mut OwnedWriteBatch,
+        now: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
+        let times = &shared.tables.times;
+        let mut work = 0;
+        let from = keys::kept_age(self.kept_from, 0);
+        for entry in times.range(from..keys::kept_age(u64::MAX, 0)) {
+            let entry = own_key(entry)?;
+            let Some((at, _)) = keys::split_timed(&entry) else { continue };
+            self.kept_from = at;
+            if at > now || work >= limit {
+                return Ok(());
+            }
+            work += chains::forget(&shared.tables, batch, entry, now)?;
+        }
+        self.kept_from = u64::MAX;
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ const WORKERS: usize = 1;
 
 /// What a table holds in memory before it is written out. What is large and short-lived gets more
 /// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
-/// them longer. The engine holds writers back when four of a table wait to be written out, 480 MiB
+/// them longer. The engine holds writers back when four of a table wait to be written out, 608 MiB
 /// for all tables together; ordinarily they have a fifth of that. What it takes to write them out
 /// and to merge them comes on top, and grows with the length of keys.
 const SMALL_TABLE: u64 = 8 * MIB;
@@ -58,7 +58,11 @@ pub(super) struct Tables {
     pub(super) letters: Keyspace,
     /// Committed messages, one value for each commit.
     pub(super) outbox: Keyspace,
-    /// Entries in order of time: due keys, expiring jobs, dead letters by age.
+    /// Of destinations: counts, what is kept for replay, ids, origins.
+    pub(super) log: Keyspace,
+    /// What waits for streams that are fed from here.
+    pub(super) queue: Keyspace,
+    /// Entries in order of time: due keys, expiring jobs, dead letters by age, what is kept for replay.
     pub(super) times: Keyspace,
     /// Fences, marks, counters.
     pub(super) meta: Keyspace,
@@ -126,6 +130,8 @@ impl Tables {
             ids: table("ids", SMALL_TABLE, inside)?,
             letters: table("letters", SMALL_TABLE, apart)?,
             outbox: table("outbox", LARGE_TABLE, apart)?,
+            log: table("log", LARGE_TABLE, apart)?,
+            queue: table("queue", LARGE_TABLE, apart)?,
             times: table("times", SMALL_TABLE, inside)?,
             meta: table("meta", SMALL_TABLE, inside)?,
             db,

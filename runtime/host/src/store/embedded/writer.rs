@@ -15,7 +15,8 @@ use ordain_core::{Applied, Batch, CommitReply, Key};
 use tokio::sync::{mpsc, oneshot};
 
 use super::answered::Answered;
-use super::changes::Changes;
+use super::chains::{Assigning, Failed, Queue};
+use super::changes::{Changes, Earliest};
 use super::fences::Fences;
 use super::keys;
 use super::recent::Recent;
@@ -24,7 +25,7 @@ use super::shared::Shared;
 use super::sweep::{self, Sweep};
 use super::tables::{is_damage, own_key, reason, words_of};
 use crate::store::codec::{FenceRecord, Verdict, encode_outbox_letters};
-use crate::store::{Claim, Claimed, Mark, Partition};
+use crate::store::{Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, StoreError};
 
 /// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
 /// commit under way, so that this is only met with more partitions than that.
@@ -65,6 +66,18 @@ pub(super) enum Request {
         marks: Vec<Mark>,
         answer: Answer<()>,
     },
+    Assign {
+        assign: Arc<Assign>,
+        answer: Answer<Result<AssignReply, StoreError>>,
+    },
+    /// Removes what waits for a partition up to a number.
+    Dequeue {
+        partition: Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+        answer: Answer<Result<(), StoreError>>,
+    },
     Flush {
         answer: Answer<()>,
     },
@@ -92,6 +105,8 @@ enum Ready {
     Commit(Answer<CommitReply>, CommitReply),
     Claim(Answer<Option<Claimed>>, Option<Claimed>),
     Epoch(Answer<u64>, u64),
+    Assign(Answer<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
+    Dequeue(Answer<Result<(), StoreError>>, Result<(), StoreError>),
     Unit(Answer<()>),
 }
 
@@ -102,6 +117,8 @@ impl Ready {
             Self::Commit(answer, reply) => drop(answer.send(reply)),
             Self::Claim(answer, claimed) => drop(answer.send(claimed)),
             Self::Epoch(answer, epoch) => drop(answer.send(epoch)),
+            Self::Assign(answer, reply) => drop(answer.send(reply)),
+            Self::Dequeue(answer, done) => drop(answer.send(done)),
             Self::Unit(answer) => drop(answer.send(())),
         }
     }
@@ -191,6 +208,14 @@ impl Writer {
             Request::Done { outbox, marks, answer } => {
                 self.done(outbox.as_ref(), marks)?;
                 Ready::Unit(answer)
+            }
+            Request::Assign { assign, answer } => {
+                let reply = self.assign(&assign)?;
+                Ready::Assign(answer, reply)
+            }
+            Request::Dequeue { partition, claim, shard, through, answer } => {
+                let done = self.dequeue(&partition, claim, shard, through)?;
+                Ready::Dequeue(answer, done)
             }
             Request::Flush { answer } => {
                 self.must_sync = true;
@@ -336,6 +361,59 @@ impl Writer {
             batch.insert(&tables.meta, keys::mark(&mark.name), mark.value);
         }
         batch.commit()
+    }
+}
+
+/// Between stages.
+impl Writer {
+    fn assign(&mut self, assign: &Assign) -> fjall::Result<Result<AssignReply, StoreError>> {
+        let now = self.shared.clock.now();
+        let mut assigning = Assigning::new(&self.shared.tables, assign, now);
+        let reply = match assigning.run() {
+            Err(Failed::Engine(error)) if !is_damage(&error) => return Err(error),
+            Err(Failed::Engine(error)) => return Ok(Err(StoreError::Corrupt(error.to_string()))),
+            Err(Failed::Store(error)) => return Ok(Err(error)),
+            Ok(reply) => reply,
+        };
+        if matches!(reply, AssignReply::Done(_)) {
+            let Assigning { batch, earliest, .. } = assigning;
+            self.written += batch.len();
+            batch.commit()?;
+            self.sweep.lower(&Earliest { kept: earliest, ..Earliest::default() });
+            // What waits for a stream is read behind it in the same journal.
+            self.must_sync |= !matches!(assign.to, Destination::Stream(_));
+        }
+        Ok(Ok(reply))
+    }
+
+    fn dequeue(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> fjall::Result<Result<(), StoreError>> {
+        let tables = &self.shared.tables;
+        if self.fences.get(partition, shard).is_none_or(|fence| fence.claim != claim) {
+            return Ok(Ok(()));
+        }
+        let place = keys::queue(partition, shard);
+        let mut queue = match Queue::decode(tables.log.get(&place)?.as_deref()) {
+            Ok(queue) => queue,
+            Err(error) => return Ok(Err(error)),
+        };
+        let through = through.min(queue.last);
+        if through < queue.first {
+            return Ok(Ok(()));
+        }
+        let count = (through - queue.first + 1) as usize;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), count + 1);
+        for number in queue.first..=through {
+            batch.remove(&tables.queue, keys::queued(partition, shard, number));
+        }
+        queue.first = through + 1;
+        batch.insert(&tables.log, place, queue.encode());
+        batch.commit().map(Ok)
     }
 }
 

@@ -27,29 +27,31 @@ impl Redis {
     /// Runs a script, again where that may help: all but commits, whose sender knows better when.
     pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
         let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
-        let answer = self.again(|| self.answer(script, &call), what).await;
+        let ask = || async { self.answer(script, &call).await.map_err(|error| failed(&error)) };
+        let answer = self.again(ask, what).await;
         self.named(answer, || Script::keys(&call)).await
     }
 
     /// Sends a command, again where that may help.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        let answer = self.again(|| self.link.call(cmd), || key_of(cmd).concat()).await;
+        let ask = || async { self.link.call(cmd).await.map_err(|error| failed(&error)) };
+        let answer = self.again(ask, || key_of(cmd).concat()).await;
         self.named(answer, || key_of(cmd)).await
     }
 
     /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
     /// twice.
-    async fn again<F>(
+    pub(super) async fn again<F>(
         &self,
         ask: impl Fn() -> F,
         what: impl Fn() -> String,
     ) -> Result<Value, StoreError>
     where
-        F: Future<Output = RedisResult<Value>>,
+        F: Future<Output = Result<Value, StoreError>>,
     {
         let (mut wait, started) = (RETRY_MIN, Instant::now());
         loop {
-            let answer = ask().await.map_err(|error| failed(&error));
+            let answer = ask().await;
             let Err(StoreError::Unavailable(reason)) = &answer else {
                 self.trouble.over(what);
                 return answer;

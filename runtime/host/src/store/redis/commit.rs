@@ -5,6 +5,7 @@ use redis::{Cmd, Value, pipe};
 
 use super::error::{failed, has_code};
 use super::names::Kind;
+use super::script::Script;
 use super::value::{bytes, number, parts};
 use super::{Redis, record};
 use crate::store::codec::{
@@ -74,7 +75,7 @@ pub(super) async fn commit(
     let keys = [data, due, expiry, letters, age, spilled, ids];
     let mut call = store.call_of(&store.scripts.commit, &keys);
     put(&mut call, number, claim, batch, store.dead_ttl);
-    let answer = send(store, shard, call).await;
+    let answer = send(store, &store.scripts.commit, shard, call).await;
     let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
     let reason = match store.named(answer, || keys.to_vec()).await {
         Ok(Some(answer)) => match reply(answer, claim, batch.number) {
@@ -91,10 +92,14 @@ pub(super) async fn commit(
     CommitReply::Unknown
 }
 
-/// Sends a commit once, and waits for replicas where that is asked for; `None` where too few have it
+/// Sends what writes once, and waits for replicas where that is asked for; `None` where too few have it
 /// in time.
-async fn send(store: &Redis, shard: u32, call: Cmd) -> Result<Option<Value>, StoreError> {
-    let script = &store.scripts.commit;
+pub(super) async fn send(
+    store: &Redis,
+    script: &Script,
+    shard: u32,
+    call: Cmd,
+) -> Result<Option<Value>, StoreError> {
     if store.waiting_links.is_empty() {
         return store.answer(script, &call).await.map(Some).map_err(|error| failed(&error));
     }
@@ -112,7 +117,7 @@ async fn send(store: &Redis, shard: u32, call: Cmd) -> Result<Option<Value>, Sto
         answers = link.pipe(&with_wait(script.with_text(call))).await;
     }
     let answers = answers.map_err(|error| failed(&error))?;
-    let [reply, replicas] = parts(answers, "a commit that waits for replicas")?;
+    let [reply, replicas] = parts(answers, "what waits for replicas")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }

@@ -16,7 +16,7 @@ pub(super) use self::letters::{Bounds, Wanted, letter, letters, letters_of_shard
 use super::Redis;
 use super::names::Kind;
 use super::value::{array, number, parts, strange, text};
-use crate::store::StoreError;
+use crate::store::{Destination, StoreError};
 
 /// Rows of a page, whatever is asked for.
 const PAGE_ROWS: usize = 1_000;
@@ -39,7 +39,9 @@ async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError>
     let script = &store.scripts.holds;
     // One after the other: the first one nearly always has something.
     for shard in 0..store.shards {
-        let (names, mut cursor) = (store.of_stream(shard, stream, [Kind::Data]), 0);
+        let [data] = store.of_stream(shard, stream, [Kind::Data]);
+        let log = store.log(shard, &Destination::Stream(stream.into()));
+        let (names, mut cursor) = ([data, log], 0);
         loop {
             let mut call = store.call_of(script, &names);
             call.arg(cursor);

@@ -41,10 +41,12 @@ pub(super) enum Kind {
     Spilled,
     /// Ids that a key has taken, in blocks.
     Ids,
+    /// Of a destination: counts, what is kept for replay and what waits.
+    Log,
 }
 
 /// Its name, and its type in Redis.
-const KINDS: [(Kind, &str, &str); 14] = [
+const KINDS: [(Kind, &str, &str); 15] = [
     (Kind::Store, "store", "hash"),
     (Kind::Partitions, "partitions", "set"),
     (Kind::Marks, "marks", "hash"),
@@ -59,6 +61,7 @@ const KINDS: [(Kind, &str, &str); 14] = [
     (Kind::LettersAge, "letters-age", "zset"),
     (Kind::Spilled, "spilled", "zset"),
     (Kind::Ids, "ids", "hash"),
+    (Kind::Log, "log", "hash"),
 ];
 
 impl Kind {

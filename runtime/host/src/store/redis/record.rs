@@ -5,14 +5,15 @@
 use std::fmt::Write;
 
 use bytes::Bytes;
-use ordain_core::{Change, Job, JobWrite};
+use ordain_core::{Change, EVENT_SEQUENCE_AT, Job, JobWrite};
 
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
-    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GENERATION_AT, INCARNATION_AT, JOB_FORMAT,
-    JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, OUTBOX_LETTERS, OUTBOX_TIME,
-    PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, Undecodable, encode_job, refused,
+    COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GENERATION_AT, INCARNATION_AT,
+    JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, ORIGIN_FORMAT,
+    OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT,
+    Undecodable, encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -52,6 +53,9 @@ pub(super) fn layout() -> String {
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
         ("JOB_FORMAT", usize::from(JOB_FORMAT)),
+        ("EVENT_SEQUENCE", EVENT_SEQUENCE_AT + 1),
+        ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
+        ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
         ("FENCE_NUMBER", FENCE_NUMBER_AT + 1),
         ("FENCE_ANSWER", FENCE_ANSWER_AT + 1),

@@ -5,7 +5,6 @@
 -- means nothing until a record speaks of it, and is written over by the next try. What is removed
 -- after it no record speaks of any more. So a script that ends half-way, or a server's log that is
 -- read back to a point within it, leaves nothing wrong, and the same commit may be made again.
-local NO_NUMBER = string.rep('\0', 8)
 -- Arguments of the one HSET: nearly what Lua's stack holds. The host's `BATCH_LIMIT` rests on it.
 local MOST = 7900
 

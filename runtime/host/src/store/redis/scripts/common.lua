@@ -17,6 +17,9 @@ local EXACT = 2 ^ 52
 -- The longest outbox, in commits: a thousand a second for fifty days. To look for more takes hours.
 local LONGEST = 2 ^ 32
 
+-- A number that there is not.
+local NO_NUMBER = string.rep('\0', 8)
+
 local function has(flags, flag)
   return flags % (flag * 2) >= flag
 end

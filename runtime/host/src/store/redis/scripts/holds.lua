@@ -1,6 +1,9 @@
--- Whether there is anything but what partitions keep of themselves: 1, or from where on to look on, 0
--- at the end.
-local data, cursor, looked, step = KEYS[1], ARGV[2], 0, 8
+-- Whether there is anything but what partitions keep of themselves, or something waits for them: 1, or
+-- from where on to look on, 0 at the end.
+local data, log, cursor, looked, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
+if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
+  return {1, '0'}
+end
 repeat
   -- Nearly always the first few fields say it.
   local scanned = redis.call('HSCAN', data, cursor, 'COUNT', step)

@@ -1,0 +1,388 @@
+//! Numbers for messages, what is kept of them, and queues.
+//!
+//! What is kept until some time stands together in one entry in the order of time: a list of places,
+//! each with its length before it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fjall::{OwnedWriteBatch, Readable, Slice};
+use ordain_core::{Event, Key};
+
+use super::keys;
+use super::shared::Shared;
+use super::tables::{Tables, detach, read_error};
+use crate::store::codec::{
+    Counter, KnownPart, OriginRecord, Told, decode_retained, encode_retained, ids_digest,
+};
+use crate::store::{
+    Assign, AssignReply, Assigned, Destination, Item, Numbers, Partition, StoreError,
+};
+
+/// What a write of messages is about to change.
+pub(super) struct Assigning<'a> {
+    tables: &'a Tables,
+    assign: &'a Assign,
+    now: u64,
+    pub(super) batch: OwnedWriteBatch,
+    counters: HashMap<&'a str, Counter>,
+    queues: BTreeMap<u32, Queue>,
+    /// Ids and messages of this write, which are not in the tables yet: the number, and the content.
+    seen: HashMap<Vec<u8>, (u64, u64)>,
+    /// Places of what is kept, and when they go.
+    kept: BTreeMap<u64, Vec<u8>>,
+    /// When the first of them goes.
+    pub(super) earliest: u64,
+}
+
+/// Why nothing was assigned.
+pub(super) enum Failed {
+    Engine(fjall::Error),
+    Store(StoreError),
+}
+
+impl From<fjall::Error> for Failed {
+    fn from(error: fjall::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// The numbers of what waits in a queue: from the first one to the last one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Queue {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Queue {
+    pub(super) fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
+        let Some(value) = value else { return Ok(Self { first: 1, last: 0 }) };
+        let parts = value.split_first_chunk::<8>();
+        let parts = parts.and_then(|(first, last)| Some((first, last.first_chunk::<8>()?)));
+        let (first, last) = parts.ok_or_else(|| corrupt("a queue's numbers"))?;
+        Ok(Self { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) })
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        [self.first.to_le_bytes(), self.last.to_le_bytes()].concat()
+    }
+
+    pub(super) fn len(self) -> u64 {
+        (self.last + 1).saturating_sub(self.first)
+    }
+}
+
+fn corrupt(words: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(words.to_string())
+}
+
+impl<'a> Assigning<'a> {
+    pub(super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
+        let items: usize = assign.parts.iter().map(|part| part.items.len()).sum();
+        Self {
+            tables,
+            assign,
+            now,
+            batch: OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * items + 8),
+            counters: HashMap::new(),
+            queues: BTreeMap::new(),
+            seen: HashMap::new(),
+            kept: BTreeMap::new(),
+            earliest: u64::MAX,
+        }
+    }
+
+    /// What becomes of the messages; the batch has it where they are done.
+    pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
+        let assign = self.assign;
+        let mut answers = Vec::new();
+        if let Some(origin) = &assign.origin {
+            let place = keys::origin(&assign.to, assign.shard, origin);
+            let mut record = match self.tables.log.get(&place)? {
+                Some(bytes) => {
+                    OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?
+                }
+                None => OriginRecord::default(),
+            };
+            if origin.epoch < record.epoch {
+                return Ok(AssignReply::Fenced);
+            }
+            let known = (record.epoch, record.last);
+            if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
+                return Ok(AssignReply::WentBack);
+            }
+            if self.is_full()? {
+                return Ok(AssignReply::Full);
+            }
+            record.parts.retain(|part| part.place.commit > origin.done);
+            for part in &assign.parts {
+                let digest = ids_digest(&part.items);
+                match record.told(origin.epoch, part.place, digest) {
+                    Told::Late => return Ok(AssignReply::Fenced),
+                    Told::Known(numbers) => {
+                        let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
+                        answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
+                    }
+                    Told::New => {
+                        let mut sequences = Vec::new();
+                        for item in &part.items {
+                            let sequence = self.put(item, None)?;
+                            answers.push(Assigned::New(sequence.unwrap_or_default()));
+                            sequences.extend(sequence);
+                        }
+                        let part = KnownPart { place: part.place, digest, sequences };
+                        record.put(part);
+                    }
+                }
+                record.given(origin.epoch, part.place);
+            }
+            let mut value = Vec::new();
+            record.encode(&mut value);
+            self.batch.insert(&self.tables.log, place, value);
+        } else {
+            if self.is_full()? {
+                return Ok(AssignReply::Full);
+            }
+            for item in assign.parts.iter().flat_map(|part| &part.items) {
+                answers.push(self.put_by_id(item)?);
+            }
+        }
+        self.finish();
+        Ok(AssignReply::Done(answers))
+    }
+
+    fn is_full(&mut self) -> Result<bool, Failed> {
+        let (Some(limit), Destination::Stream(stream)) = (self.assign.rules.queue, &self.assign.to)
+        else {
+            return Ok(false);
+        };
+        for item in self.assign.parts.iter().flat_map(|part| &part.items) {
+            if self.queues.contains_key(&item.partition) {
+                continue;
+            }
+            let partition = Partition { stream: Arc::clone(stream), number: item.partition };
+            let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
+            let queue = Queue::decode(found.as_deref()).map_err(Failed::Store)?;
+            self.queues.insert(item.partition, queue);
+        }
+        Ok(self.queues.values().any(|queue| queue.len() >= limit))
+    }
+
+    /// What a producer gives: known by its id, or by its own number.
+    fn put_by_id(&mut self, item: &'a Item) -> Result<Assigned, Failed> {
+        let (to, event) = (&self.assign.to, &item.event);
+        let Some(numbers) = self.assign.rules.numbers else {
+            self.put(item, None)?;
+            return Ok(Assigned::New(0));
+        };
+        let place = match event.sequence() {
+            Some(sequence) => keys::retained(to, event.key(), sequence),
+            None => keys::id(to, event.key(), event.id_digest()),
+        };
+        let found = match self.seen.get(&place) {
+            Some(found) => Some(*found),
+            None => self.tables.log.get(&place)?.map(|found| {
+                let number = |at: usize| found.get(at..at + 8).and_then(|it| it.try_into().ok());
+                let [first, second] = [0, 8].map(|at| number(at).unwrap_or([0; 8]));
+                match event.sequence() {
+                    Some(sequence) => (sequence, u64::from_be_bytes(first)),
+                    None => (u64::from_le_bytes(first), u64::from_be_bytes(second)),
+                }
+            }),
+        };
+        if let Some((sequence, content)) = found {
+            let is_same = content == event.content();
+            let known = if is_same { Assigned::Known } else { Assigned::Conflict };
+            return Ok(known(sequence));
+        }
+        let sequence = self.put(item, event.sequence())?.unwrap_or_default();
+        self.seen.insert(place.clone(), (sequence, event.content()));
+        if event.sequence().is_none() {
+            let content = event.content().to_be_bytes();
+            let value = [sequence.to_le_bytes(), content].concat();
+            self.keep(self.now.saturating_add(numbers.retain), &place);
+            self.batch.insert(&self.tables.log, place, value);
+        }
+        Ok(Assigned::New(sequence))
+    }
+
+    /// Numbers a message, keeps it, and lets it wait for its stream.
+    fn put(&mut self, item: &'a Item, own: Option<u64>) -> Result<Option<u64>, Failed> {
+        let sequence = match self.assign.rules.numbers {
+            Some(numbers) => Some(self.number(item, own, &numbers)?),
+            None => None,
+        };
+        let (to, event) = (&self.assign.to, &item.event);
+        let value = encode_retained(event, sequence);
+        if let Some(queue) = self.queues.get_mut(&item.partition)
+            && let Destination::Stream(stream) = to
+        {
+            queue.last += 1;
+            let partition = Partition { stream: Arc::clone(stream), number: item.partition };
+            let place = keys::queued(&partition, self.assign.shard, queue.last);
+            self.batch.insert(&self.tables.queue, place, &value[8..]);
+        }
+        if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbers, sequence) {
+            let place = keys::retained(to, event.key(), sequence);
+            self.keep(self.now.saturating_add(numbers.retain), &place);
+            self.batch.insert(&self.tables.log, place, value);
+            if let Some(old) = sequence.checked_sub(numbers.retain_events) {
+                let old = keys::retained(to, event.key(), old);
+                self.batch.remove(&self.tables.log, old);
+            }
+        }
+        Ok(sequence)
+    }
+
+    /// The number of a message, which may be its own.
+    fn number(
+        &mut self,
+        item: &'a Item,
+        own: Option<u64>,
+        numbers: &Numbers,
+    ) -> Result<u64, Failed> {
+        let key = item.event.key();
+        let mut counter = match self.counters.get(key) {
+            Some(counter) => *counter,
+            None => match self.tables.log.get(keys::count(&self.assign.to, key))? {
+                Some(bytes) => Counter::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
+                None => Counter { next: numbers.first, end: 0 },
+            },
+        };
+        if counter.end != 0 && counter.end <= self.now {
+            counter = Counter { next: numbers.first, end: 0 };
+        }
+        let sequence = own.unwrap_or(counter.next);
+        counter.next = counter.next.max(sequence.saturating_add(1));
+        if item.event.end() {
+            counter.end = self.now.saturating_add(numbers.complete_ttl.max(numbers.retain));
+            let place = keys::count(&self.assign.to, key);
+            self.keep(counter.end, &place);
+        }
+        self.counters.insert(key, counter);
+        Ok(sequence)
+    }
+
+    fn keep(&mut self, until: u64, place: &[u8]) {
+        let block = self.kept.entry(until).or_default();
+        block.extend_from_slice(&(place.len() as u32).to_le_bytes());
+        block.extend_from_slice(place);
+    }
+
+    fn finish(&mut self) {
+        for (key, counter) in &self.counters {
+            let place = keys::count(&self.assign.to, key);
+            self.batch.insert(&self.tables.log, place, counter.encode());
+        }
+        if let Destination::Stream(stream) = &self.assign.to {
+            for (number, queue) in &self.queues {
+                let partition = Partition { stream: Arc::clone(stream), number: *number };
+                let place = keys::queue(&partition, self.assign.shard);
+                self.batch.insert(&self.tables.log, place, queue.encode());
+            }
+        }
+        for (until, block) in std::mem::take(&mut self.kept) {
+            self.earliest = self.earliest.min(until);
+            self.batch.insert(&self.tables.times, keys::kept_age(until, rand::random()), block);
+        }
+    }
+}
+
+/// Removes what has been kept long enough. Answers how many entries that were.
+pub(super) fn forget(
+    tables: &Tables,
+    batch: &mut OwnedWriteBatch,
+    entry: Slice,
+    now: u64,
+) -> fjall::Result<usize> {
+    let Some(block) = tables.times.get(&entry)? else { return Ok(0) };
+    let (mut rest, mut count) = (&block[..], 0);
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some((place, after)) = after.split_at_checked(length) else { break };
+        // A count that has ended, and has been ended again since.
+        let goes_on = keys::is_count(place)
+            && tables
+                .log
+                .get(place)?
+                .is_some_and(|it| Counter::decode(&it).is_ok_and(|it| it.end == 0 || it.end > now));
+        if !goes_on {
+            batch.remove(&tables.log, place);
+        }
+        (rest, count) = (after, count + 1);
+    }
+    batch.remove(&tables.times, entry);
+    Ok(count)
+}
+
+/// See [`Chains::retained`](crate::store::Chains::retained).
+pub(super) fn retained(
+    shared: &Shared,
+    to: &Destination,
+    key: &Key,
+    wanted: &[RangeInclusive<u64>],
+    bytes: usize,
+) -> Result<Vec<Arc<Event>>, StoreError> {
+    let (mut events, mut read) = (Vec::new(), 0);
+    let snapshot = shared.tables.db.snapshot();
+    for range in wanted {
+        let (from, last) = (keys::retained(to, key, *range.start()), *range.end());
+        for entry in snapshot.range(&shared.tables.log, from..=keys::retained(to, key, last)) {
+            let value = entry.value().map_err(|error| read_error(&error))?;
+            if !events.is_empty() && read + value.len() > bytes {
+                return Ok(events);
+            }
+            read += value.len();
+            events.push(decode_retained(&detach(value)).map_err(corrupt)?);
+        }
+    }
+    Ok(events)
+}
+
+/// See [`Chains::queued`](crate::store::Chains::queued).
+pub(super) fn queued(
+    store: &Shared,
+    partition: &Partition,
+    shard: u32,
+    after: u64,
+    limit: usize,
+    bytes: usize,
+) -> Result<Vec<(u64, Event)>, StoreError> {
+    let snapshot = store.tables.db.snapshot();
+    let queue = snapshot.get(&store.tables.log, keys::queue(partition, shard));
+    let queue = Queue::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
+    let from = keys::queued(partition, shard, queue.first.max(after + 1));
+    let (mut events, mut read) = (Vec::new(), 0);
+    for entry in
+        snapshot.range(&store.tables.queue, from..=keys::queued(partition, shard, u64::MAX))
+    {
+        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        if events.len() >= limit || (!events.is_empty() && read + value.len() > bytes) {
+            break;
+        }
+        read += value.len();
+        let number = keys::outbox_number(&place).unwrap_or_default();
+        events.push((number, decode_queued(partition, number, detach(value))?));
+    }
+    Ok(events)
+}
+
+fn decode_queued(partition: &Partition, number: u64, value: Bytes) -> Result<Event, StoreError> {
+    Event::decode(value).map_err(|error| {
+        let Partition { stream, number: of } = partition;
+        corrupt(format!("stream {stream:?}, partition {of}, waiting event {number}: {error}"))
+    })
+}
+
+/// See [`Chains::waiting`](crate::store::Chains::waiting).
+pub(super) fn waiting(shared: &Shared, partition: &Partition) -> Result<u64, StoreError> {
+    let mut sum = 0;
+    for shard in 0..shared.shards {
+        let found = shared.tables.log.get(keys::queue(partition, shard));
+        let found = found.map_err(|error| read_error(&error))?;
+        sum += Queue::decode(found.as_deref())?.len();
+    }
+    Ok(sum)
+}

@@ -1,0 +1,231 @@
+//! Numbers for messages, what is kept of them, and queues. What is of one destination in a shard is one
+//! hash; `scripts/assign.lua` says what its fields are.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ordain_core::{Event, Key, shard_of};
+use redis::{Cmd, Value, cmd};
+
+use super::Redis;
+use super::commit::{claim_bytes, send};
+use super::names::Kind;
+use super::script::Script;
+use super::value::{array, bytes, number, strange};
+use crate::store::codec::{decode_retained, encode_retained, ids_digest};
+use crate::store::{
+    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, Partition, StoreError,
+};
+
+/// Sequences that are asked for together.
+const WANTED: usize = 1_000;
+
+#[async_trait]
+impl Chains for Redis {
+    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        let script = &self.scripts.assign;
+        let mut call = self.call_of(script, &[self.log(assign.shard, &assign.to)]);
+        put(&mut call, &assign);
+        let answer = self.run_durably(script, call, assign.shard).await?;
+        let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
+        let count = assign.parts.iter().map(|part| part.items.len()).sum();
+        reply(&answer, count).ok_or_else(|| strange(script.name))
+    }
+
+    async fn retained(
+        &self,
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        mut room: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let script = &self.scripts.retained;
+        let names = [self.log(shard_of(key, self.shards), to)];
+        let (mut events, mut wanted) = (Vec::new(), wanted.iter().cloned().flatten().peekable());
+        while room > 0 && wanted.peek().is_some() {
+            let mut call = self.call_of(script, &names);
+            call.arg(&**key).arg(room);
+            for sequence in wanted.by_ref().take(WANTED) {
+                call.arg(&sequence.to_be_bytes()[..]);
+            }
+            for value in array(self.run(script, call).await?, script.name)? {
+                let value = bytes(value).ok_or_else(|| strange(script.name))?;
+                room = room.saturating_sub(value.len());
+                events.push(decode_retained(&value).map_err(StoreError::Corrupt)?);
+            }
+        }
+        Ok(events)
+    }
+
+    async fn queued(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+        room: usize,
+    ) -> Result<Vec<(u64, Event)>, StoreError> {
+        let script = &self.scripts.queued;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let mut call = self.call_of(script, &[self.log(shard, &to)]);
+        call.arg(partition.number).arg(after).arg(limit).arg(room);
+        let mut answer = array(self.run(script, call).await?, script.name)?.into_iter();
+        let mut events = Vec::new();
+        while let (Some(at), Some(event)) = (answer.next(), answer.next()) {
+            let at = number(&at).ok_or_else(|| strange(script.name))?;
+            let event = bytes(event).ok_or_else(|| strange(script.name))?;
+            events.push((at, decode(partition, shard, at, event)?));
+        }
+        Ok(events)
+    }
+
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> Result<(), StoreError> {
+        let script = &self.scripts.dequeue;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let [data] = self.of_stream(shard, &partition.stream, [Kind::Data]);
+        loop {
+            let mut call = self.call_of(script, &[data.clone(), self.log(shard, &to)]);
+            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(through);
+            if number(&self.run(script, call).await?) != Some(1) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let mut sum = 0;
+        for shard in 0..self.shards {
+            let mut ask = cmd("HGET");
+            ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
+            let found = bytes(self.ask(&ask).await?);
+            if let Some((first, last)) = found.as_deref().and_then(|it| it.split_first_chunk::<8>())
+                && let Some(last) = last.first_chunk::<8>()
+            {
+                let next = u64::from_le_bytes(*last).saturating_add(1);
+                sum += next.saturating_sub(u64::from_le_bytes(*first));
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl Redis {
+    /// What there is of a destination in a shard.
+    pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
+        self.names.of_stream(shard, Kind::Log, &to.to_string())
+    }
+
+    /// Runs a script that writes, until as many replicas have it as must.
+    async fn run_durably(
+        &self,
+        script: &Script,
+        call: Cmd,
+        shard: u32,
+    ) -> Result<Value, StoreError> {
+        if self.waiting_links.is_empty() {
+            return self.run(script, call).await;
+        }
+        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+        let send = || async {
+            send(self, script, shard, call.clone()).await?.ok_or_else(|| {
+                let few = format!("fewer than {} replicas have it", self.replicas);
+                StoreError::Unavailable(few)
+            })
+        };
+        let answer = self.again(send, what).await;
+        self.named(answer, || Script::keys(&call)).await
+    }
+}
+
+/// Appends what is to be assigned to the call of the script.
+fn put(call: &mut Cmd, assign: &Assign) {
+    match &assign.origin {
+        None => call.arg("").arg(0).arg("").arg("").arg(0),
+        Some(origin) => {
+            let of = &origin.partition;
+            let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
+            call.arg(name).arg(origin.epoch);
+            match origin.before {
+                Some(before) => call.arg(before.commit).arg(before.part),
+                None => call.arg("").arg(""),
+            };
+            call.arg(origin.done)
+        }
+    };
+    let rules = assign.rules;
+    match rules.numbers {
+        None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
+        Some(it) => {
+            call.arg(1).arg(it.first).arg(it.retain).arg(it.retain_events).arg(it.complete_ttl)
+        }
+    };
+    match rules.queue {
+        None => call.arg(""),
+        Some(limit) => call.arg(limit),
+    };
+    call.arg(assign.parts.len());
+    for part in &assign.parts {
+        call.arg(part.place.commit).arg(part.place.part);
+        call.arg(&ids_digest(&part.items).to_le_bytes()[..]).arg(part.items.len());
+        for item in &part.items {
+            call.arg(item.event.key()).arg(about(item)).arg(event(item, rules.numbers.is_some()));
+        }
+    }
+}
+
+/// Whether it has a sequence of its own, whether it is the last one, its partition, content and id.
+fn about(item: &Item) -> Vec<u8> {
+    let event = &item.event;
+    let mut out = vec![u8::from(event.sequence().is_some()), u8::from(event.end())];
+    out.extend_from_slice(&item.partition.to_le_bytes());
+    out.extend_from_slice(&event.content().to_be_bytes());
+    out.extend_from_slice(&event.id_digest().to_le_bytes());
+    out
+}
+
+/// The event, with room for a number where it gets one.
+fn event(item: &Item, is_numbered: bool) -> Vec<u8> {
+    let sequence = is_numbered.then(|| item.event.sequence().unwrap_or_default());
+    encode_retained(&item.event, sequence).split_off(8)
+}
+
+fn reply(answer: &Bytes, count: usize) -> Option<AssignReply> {
+    Some(match answer.split_first()? {
+        (b'F', []) => AssignReply::Full,
+        (b'C', []) => AssignReply::Fenced,
+        (b'B', []) => AssignReply::WentBack,
+        (b'A', answers) => {
+            let (answers, []) = answers.as_chunks::<9>() else { return None };
+            let assigned = answers.iter().map(|[kind, sequence @ ..]| {
+                let sequence = u64::from_le_bytes(*sequence);
+                match kind {
+                    0 => Some(Assigned::New(sequence)),
+                    1 => Some(Assigned::Known(sequence)),
+                    2 => Some(Assigned::Conflict(sequence)),
+                    _ => None,
+                }
+            });
+            let assigned: Vec<_> = assigned.collect::<Option<_>>()?;
+            (assigned.len() == count).then_some(AssignReply::Done(assigned))?
+        }
+        _ => return None,
+    })
+}
+
+fn decode(partition: &Partition, shard: u32, at: u64, event: Bytes) -> Result<Event, StoreError> {
+    Event::decode(event).map_err(|error| {
+        let Partition { stream, number } = partition;
+        StoreError::Corrupt(format!(
+            "stream {stream:?}, partition {number}, shard {shard}, waiting event {at}: {error}"
+        ))
+    })
+}

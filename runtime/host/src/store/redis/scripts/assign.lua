@@ -1,0 +1,305 @@
+-- Numbers messages, keeps them for replay, and lets them wait for their stream: all or nothing, in
+-- one HSET. What goes with age is removed after it.
+--
+-- Fields: c KEY how far a key has counted; m KEY SEQUENCE a message that is kept; i KEY ID a
+-- producer's id; o ORIGIN what an owner has given; q PARTITION which numbers wait there, and
+-- n PARTITION:NUMBER what; w how many wait in all; a and e lists of what goes with age, A and E their
+-- ends.
+local log = KEYS[1]
+local origin, epoch, before_commit, before_part, done = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local numbered, first, retain, most, ttl, limit = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local count, at = tonumber(ARGV[13]), 13
+local now = time_now()
+
+local function next_argument()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function number_of(bytes, from, field, words)
+  local number = unpack8('<I8', bytes, from)
+  if number >= EXACT then
+    corrupt_field(field, log, words)
+  end
+  return number
+end
+
+-- What is to be written, and what goes afterwards.
+local main, gone = {}, {}
+local function put(field, value)
+  main[#main + 1] = field
+  main[#main + 1] = value
+end
+
+local parts, partitions, touched = {}, {}, {}
+for i = 1, count do
+  local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(), items = {}}
+  for j = 1, tonumber(next_argument()) do
+    local key, about, event = next_argument(), next_argument(), next_argument()
+    local partition = text(unpack8('<I4', about, 3))
+    part.items[j] = {key = key, own = byte(about, 1) == 1, ends = byte(about, 2) == 1,
+      partition = partition, content = sub(about, 7, 14), id = sub(about, 15, 22), event = event}
+    if not touched[partition] then
+      touched[partition] = true
+      partitions[#partitions + 1] = partition
+    end
+  end
+  parts[i] = part
+end
+
+-- What is known of the origin.
+local record = {epoch = 0, commit = 0, part = 0, parts = {}}
+if origin ~= '' then
+  local found, field = redis.call('HGET', log, 'o' .. origin), 'o' .. origin
+  if found then
+    if #found < 21 or byte(found, 1) ~= ORIGIN_FORMAT then
+      corrupt_field(field, log, 'record of an origin that this version reads')
+    end
+    record.epoch = number_of(found, 2, field, 'record of an origin')
+    record.commit = number_of(found, 10, field, 'record of an origin')
+    record.part = unpack8('<I4', found, 18)
+    local from = 22
+    while from <= #found do
+      local size = #found - from >= 23 and unpack8('<I4', found, from + 20)
+      if not size or from + 23 + 8 * size > #found then
+        corrupt_field(field, log, 'whole record of an origin')
+      end
+      record.parts[#record.parts + 1] = {commit = number_of(found, from, field, 'record of an origin'),
+        part = unpack8('<I4', found, from + 8), digest = sub(found, from + 12, from + 19), size = size,
+        numbers = sub(found, from + 24, from + 23 + 8 * size)}
+      from = from + 24 + 8 * size
+    end
+  end
+  if epoch < record.epoch then
+    return 'C'
+  end
+  if before_commit and (record.epoch < epoch or record.commit < before_commit
+    or (record.commit == before_commit and record.part < before_part)) then
+    return 'B'
+  end
+  local left = {}
+  for _, known in ipairs(record.parts) do
+    if known.commit > done then
+      left[#left + 1] = known
+    end
+  end
+  record.parts = left
+end
+
+-- Queues.
+local queues = {}
+if limit then
+  for _, partition in ipairs(partitions) do
+    local found = redis.call('HGET', log, 'q' .. partition)
+    local queue = {first = 1, last = 0}
+    if found then
+      if #found ~= 16 then
+        corrupt_field('q' .. partition, log, 'pair of numbers')
+      end
+      queue = {first = number_of(found, 1, 'q' .. partition, 'pair of numbers'),
+        last = number_of(found, 9, 'q' .. partition, 'pair of numbers')}
+    end
+    if queue.last + 1 - queue.first >= limit then
+      return 'F'
+    end
+    queues[partition] = queue
+  end
+end
+
+local answers, kept, endings = {}, {}, {}
+local counters, seen, waits = {}, {}, 0
+
+local function counter_of(key)
+  local counter = counters[key]
+  if not counter then
+    local found = redis.call('HGET', log, 'c' .. key)
+    counter = {next = first, ends = 0}
+    if found then
+      if #found ~= 17 or byte(found, 1) ~= COUNTER_FORMAT then
+        corrupt_field('c' .. key, log, 'count of a key that this version reads')
+      end
+      counter = {next = number_of(found, 2, 'c' .. key, 'count of a key'),
+        ends = number_of(found, 10, 'c' .. key, 'count of a key')}
+    end
+    counters[key] = counter
+  end
+  if counter.ends ~= 0 and counter.ends <= now then
+    counter.next, counter.ends = first, 0
+  end
+  return counter
+end
+
+-- What goes at the same time, each with the kind of its field.
+local function keep(list, kind, key, bytes)
+  list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
+end
+
+-- The number of a new message, as eight bytes with the lowest first.
+local function put_message(item)
+  local event, number8 = item.event, NO_NUMBER
+  if numbered then
+    local counter = counter_of(item.key)
+    local number = item.own and unpack8('<I8', event, EVENT_SEQUENCE) or counter.next
+    if number >= EXACT then
+      corrupt_field('c' .. item.key, log, 'count of a key: it is too large')
+    end
+    counter.next = math.max(counter.next, number + 1)
+    if item.ends then
+      counter.ends = now + math.max(ttl, retain)
+      keep(endings, 'c', item.key, '')
+    end
+    number8 = pack('<I8', number)
+    event = sub(event, 1, EVENT_SEQUENCE - 1) .. number8 .. sub(event, EVENT_SEQUENCE + 8)
+    local place = string.reverse(number8)
+    put('m' .. item.key .. place, item.content .. event)
+    keep(kept, 'm', item.key, place)
+    if number >= most then
+      gone[#gone + 1] = 'm' .. item.key .. string.reverse(pack('<I8', number - most))
+    end
+  end
+  local queue = queues[item.partition]
+  if queue then
+    queue.last, waits = queue.last + 1, waits + 1
+    put('n' .. item.partition .. ':' .. text(queue.last), event)
+  end
+  return number8
+end
+
+-- A producer's message is known by its id, or by its own number.
+local function put_by_id(item)
+  if not numbered then
+    return char(0) .. put_message(item)
+  end
+  local field = item.own and 'm' .. item.key .. string.reverse(sub(item.event, EVENT_SEQUENCE, EVENT_SEQUENCE + 7))
+    or 'i' .. item.key .. item.id
+  local found = seen[field] or redis.call('HGET', log, field)
+  if found then
+    local number8 = item.own and sub(item.event, EVENT_SEQUENCE, EVENT_SEQUENCE + 7) or sub(found, 1, 8)
+    local content = item.own and sub(found, 1, 8) or sub(found, 9, 16)
+    return char(content == item.content and 1 or 2) .. number8
+  end
+  local number8 = put_message(item)
+  seen[field] = item.own and item.content or number8 .. item.content
+  if not item.own then
+    put(field, seen[field])
+    keep(kept, 'i', item.key, item.id)
+  end
+  return char(0) .. number8
+end
+
+for _, part in ipairs(parts) do
+  local known
+  for _, other in ipairs(record.parts) do
+    if other.commit == part.commit and other.part == part.part then
+      known = other
+    end
+  end
+  if origin == '' then
+    for _, item in ipairs(part.items) do
+      answers[#answers + 1] = put_by_id(item)
+    end
+  elseif known and known.digest == part.digest then
+    for i = 1, #part.items do
+      local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
+      answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
+    end
+  elseif not known and epoch == record.epoch and (part.commit < record.commit
+    or (part.commit == record.commit and part.part <= record.part)) then
+    return 'C'
+  else
+    local numbers = {}
+    for i, item in ipairs(part.items) do
+      local number8 = put_message(item)
+      answers[#answers + 1] = char(0) .. number8
+      numbers[i] = numbered and number8 or ''
+    end
+    local others = {}
+    for _, other in ipairs(record.parts) do
+      if other ~= known then
+        others[#others + 1] = other
+      end
+    end
+    others[#others + 1] = {commit = part.commit, part = part.part, digest = part.digest,
+      size = numbered and #part.items or 0, numbers = table.concat(numbers)}
+    record.parts = others
+  end
+  if record.epoch ~= epoch then
+    record.epoch, record.commit, record.part = epoch, 0, 0
+  end
+  if part.commit > record.commit or (part.commit == record.commit and part.part > record.part) then
+    record.commit, record.part = part.commit, part.part
+  end
+end
+
+if origin ~= '' then
+  local whole = {char(ORIGIN_FORMAT) .. pack('<I8I8I4', record.epoch, record.commit, record.part)}
+  for _, known in ipairs(record.parts) do
+    whole[#whole + 1] = pack('<I8I4', known.commit, known.part) .. known.digest .. pack('<I4', known.size) .. known.numbers
+  end
+  put('o' .. origin, table.concat(whole))
+end
+for key, counter in pairs(counters) do
+  put('c' .. key, char(COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
+end
+for partition, queue in pairs(queues) do
+  put('q' .. partition, pack('<I8I8', queue.first, queue.last))
+end
+if waits > 0 then
+  put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
+end
+
+-- Adds a block to a list of what goes with age, and takes out some whose time has come: each call adds
+-- one at most, so that what is due never grows.
+local function age(list, head, blocks, until_when)
+  local ends = redis.call('HGET', log, head) or '1 0'
+  local from, to = string.match(ends, '^(%d+) (%d+)$')
+  if not from then
+    corrupt_field(head, log, 'pair of numbers')
+  end
+  from, to = tonumber(from), tonumber(to)
+  local old = {}
+  for i = from, math.min(from + 3, to) do
+    old[#old + 1] = list .. text(i)
+  end
+  if #blocks == 0 and #old == 0 then
+    return
+  end
+  local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
+  for i = 1, #values do
+    local block = values[i]
+    if block and unpack8('<I8', block, 1) > now then
+      break
+    end
+    local at = 9
+    while block and at + 2 < #block do
+      local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
+      local rest = kind == 'c' and 0 or 8
+      local field = kind .. sub(block, at + 3, at + 2 + size + rest)
+      local key = sub(field, 2)
+      local counter = kind == 'c' and (counters[key] or redis.call('HGET', log, field))
+      if type(counter) == 'string' then
+        counter = {ends = #counter == 17 and unpack8('<I8', counter, 10) or 0}
+      end
+      -- One that has ended again since goes later.
+      if not counter or (counter.ends ~= 0 and counter.ends <= now) then
+        gone[#gone + 1] = field
+      end
+      at = at + 3 + size + rest
+    end
+    gone[#gone + 1] = old[i]
+    from = from + 1
+  end
+  if #blocks > 0 then
+    to = to + 1
+    put(list .. text(to), pack('<I8', until_when) .. table.concat(blocks))
+  end
+  put(head, text(from) .. ' ' .. text(to))
+end
+age('a', 'A', kept, now + retain)
+age('e', 'E', endings, now + math.max(ttl, retain))
+
+if #main > 0 then
+  redis.call('HSET', log, unpack(main))
+end
+with_all('HDEL', log, gone)
+return 'A' .. table.concat(answers)

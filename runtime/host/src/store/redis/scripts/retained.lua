@@ -1,0 +1,20 @@
+-- Reads messages of a key that are kept for replay, of these sequences, until it has so many bytes.
+local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
+for from = 4, #ARGV, 64 do
+  local fields = {}
+  for i = from, math.min(from + 63, #ARGV) do
+    fields[#fields + 1] = 'm' .. key .. ARGV[i]
+  end
+  local values = redis.call('HMGET', log, unpack(fields))
+  for i = 1, #values do
+    local value = values[i]
+    if value then
+      if read + #value > bytes and #answer > 0 then
+        return answer
+      end
+      read = read + #value
+      answer[#answer + 1] = value
+    end
+  end
+end
+return answer

@@ -1,0 +1,364 @@
+//! Numbers for messages, what is kept of them, and queues.
+
+use std::sync::Arc;
+
+use ordain::store::{
+    Assign, AssignReply, Assigned, Claim, Destination, Item, Numbers, Origin, Part, Partition,
+    Place, Rules, Store,
+};
+use ordain_core::{Event, EventParts, Key, shard_of};
+
+use super::{Fixture, Owner};
+
+/// Times long beside what a case takes.
+const RETAIN: u64 = 100_000;
+const COMPLETE: u64 = 400_000;
+
+const NUMBERS: Numbers =
+    Numbers { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
+
+/// Gives messages for keys of one shard.
+struct Giver {
+    to: Destination,
+    rules: Rules,
+    origin: Option<Origin>,
+    shard: u32,
+}
+
+impl Giver {
+    /// To an exchange, of an owner of this epoch.
+    fn exchange(store: &dyn Store, epoch: u64) -> Self {
+        Self {
+            to: Destination::Exchange("next".into()),
+            rules: Rules { numbers: Some(NUMBERS), queue: None },
+            origin: Some(Origin {
+                partition: Partition { stream: "first".into(), number: 3 },
+                shard: 0,
+                epoch,
+                before: None,
+                done: 0,
+            }),
+            shard: shard_of("key-0", store.shards()),
+        }
+    }
+
+    /// The same to a stream in which so many may wait.
+    fn stream(store: &dyn Store, numbers: Option<Numbers>, limit: u64) -> Self {
+        let rules = Rules { numbers, queue: Some(limit) };
+        Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
+    }
+
+    /// A producer, to an exchange.
+    fn producer(store: &dyn Store) -> Self {
+        Self { origin: None, ..Self::exchange(store, 1) }
+    }
+
+    async fn send(&self, store: &dyn Store, parts: Vec<Part>) -> AssignReply {
+        let Self { to, rules, origin, shard } = self;
+        let (to, origin) = (to.clone(), origin.clone());
+        let assign = Assign { to, shard: *shard, rules: *rules, origin, parts };
+        store.assign(Arc::new(assign)).await.expect("an answer")
+    }
+
+    /// Gives one part.
+    async fn give(&self, store: &dyn Store, commit: u64, items: &[Arc<Event>]) -> AssignReply {
+        self.send(store, vec![part(commit, 0, items)]).await
+    }
+
+    /// Gives one part that must be done; what became of it.
+    async fn done(&self, store: &dyn Store, commit: u64, items: &[Arc<Event>]) -> Vec<Assigned> {
+        done(self.give(store, commit, items).await)
+    }
+
+    async fn kept(&self, store: &dyn Store, key: &str, from: u64, to: u64) -> Vec<(u64, String)> {
+        let wanted = [from..=to];
+        let kept = store.retained(&self.to, &key.into(), &wanted, 1 << 20).await.expect("a read");
+        kept.iter().map(|it| (it.sequence().expect("a number"), data(it))).collect()
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
+        self.origin.as_mut().map(change);
+        self
+    }
+}
+
+fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
+    let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0 };
+    Part { place: Place { commit, part }, items: items.iter().map(item).collect() }
+}
+
+fn done(reply: AssignReply) -> Vec<Assigned> {
+    match reply {
+        AssignReply::Done(assigned) => assigned,
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+fn data(event: &Event) -> String {
+    String::from_utf8_lossy(event.data()).into_owned()
+}
+
+/// A message whose id is its key and its data.
+fn message(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), false)
+}
+
+fn last(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), true)
+}
+
+fn event(key: &str, data: &str, sequence: Option<u64>, id: &str, end: bool) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key,
+        sequence,
+        id,
+        kind: "test",
+        source: "/ordain/first",
+        headers: &[("a", "b")],
+        data: data.as_bytes(),
+        end,
+        ..EventParts::default()
+    }))
+}
+
+/// Two keys of the shard in which all cases are.
+fn keys(store: &dyn Store) -> [Key; 2] {
+    let shard = shard_of("key-0", store.shards());
+    let names = (0..).map(|at| format!("key-{at}"));
+    let mut found = names.filter(|it| shard_of(it, store.shards()) == shard).map(Key::from);
+    [found.next().expect("a key"), found.next().expect("a key")]
+}
+
+/// Each key counts for itself, from the first number on, in each destination; what was numbered is kept
+/// as its receiver will see it.
+pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
+    use Assigned::New;
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let giver = Giver::exchange(store, 1);
+    let parts = vec![
+        part(1, 0, &[message(&a, "1"), message(&b, "1"), message(&a, "2")]),
+        part(1, 1, &[message(&a, "3")]),
+        part(4, 0, &[message(&b, "2")]),
+    ];
+    assert_eq!(done(giver.send(store, parts).await), [New(1), New(1), New(2), New(3), New(2)]);
+    let zero = Numbers { first: 0, ..NUMBERS };
+    let rules = Rules { numbers: Some(zero), queue: None };
+    let other = Destination::Exchange("other".into());
+    let other = Giver { to: other, rules, ..Giver::exchange(store, 1) };
+    assert_eq!(other.done(store, 1, &[message(&a, "x"), message(&a, "y")]).await, [New(0), New(1)]);
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(giver.done(store, 5, &[message(&a, "4")]).await, [New(4)]);
+    let expected = [(2, "2".to_owned()), (3, "3".to_owned())];
+    assert_eq!(giver.kept(store, &a, 2, 3).await, expected);
+    assert_eq!(giver.kept(store, &b, 0, 9).await.len(), 2);
+    let kept = store.retained(&giver.to, &a, &[1..=1, 3..=9], 1 << 20).await.expect("a read");
+    assert_eq!(kept.len(), 3);
+    let (kept, third) = (&kept[1], message(&a, "3"));
+    assert_eq!((kept.id(), kept.kind(), kept.source()), (third.id(), "test", "/ordain/first"));
+    assert_eq!((kept.key(), kept.content()), (&*a, third.content()));
+    assert_eq!(kept.headers().collect::<Vec<_>>(), [("a", "b")]);
+    let one = store.retained(&giver.to, &a, &[1..=4], 1).await.expect("a read");
+    assert_eq!(one.len(), 1);
+}
+
+/// As long as the outbox may have a message it has its number, whoever gives it again.
+pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Giver::exchange(store, 1);
+    let two = [message(&a, "1"), message(&a, "2")];
+    assert_eq!(first.done(store, 1, &two).await, [New(1), New(2)]);
+    assert_eq!(first.done(store, 2, &[message(&a, "3")]).await, [New(3)]);
+    assert_eq!(first.done(store, 1, &two).await, [Known(1), Known(2)]);
+    fixture.reopen().await;
+    let store = fixture.store();
+
+    // Another owner, who has left-overs in other groups.
+    let second = Giver::exchange(store, 2);
+    assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
+    let second = second.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
+    let parts =
+        vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
+    assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
+    // What it has marked done is not asked for again: only a late sending comes then.
+    let second = second.with(|origin| origin.done = 3);
+    assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [New(5)]);
+    assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, AssignReply::Fenced);
+    assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [Known(5)]);
+    // The one before gives nothing any more.
+    assert_eq!(first.give(store, 5, &[message(&a, "6")]).await, AssignReply::Fenced);
+    assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, AssignReply::Fenced);
+    assert_eq!(second.kept(store, &a, 0, 9).await.len(), 5);
+}
+
+/// Another origin, and the same one after its store went back, is not taken for what was before.
+pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Giver::exchange(store, 1);
+    assert_eq!(first.done(store, 1, &[message(&a, "1")]).await, [New(1)]);
+    let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
+    assert_eq!(other.done(store, 1, &[message(&a, "2")]).await, [New(2)]);
+    let other = Giver::exchange(store, 1).with(|origin| origin.partition.number = 0);
+    assert_eq!(other.done(store, 1, &[message(&a, "3")]).await, [New(3)]);
+
+    let second = Giver::exchange(store, 2);
+    assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [New(4)]);
+    assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [Known(4)]);
+
+    // The store has less than it had answered.
+    let went = second.with(|origin| origin.before = Some(Place { commit: 1, part: 1 }));
+    assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, AssignReply::WentBack);
+    let right = went.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
+    assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
+    let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
+    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, AssignReply::WentBack);
+}
+
+/// A key that has ended counts on for a while, and then begins anew.
+pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
+    use Assigned::New;
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let giver = Giver::exchange(store, 1);
+    let items = [message(&a, "1"), last(&a, "2"), message(&b, "1")];
+    assert_eq!(giver.done(store, 1, &items).await, [New(1), New(2), New(1)]);
+    fixture.pass(COMPLETE / 2).await;
+    // It is the receiver who says that this is too late.
+    assert_eq!(giver.done(fixture.store(), 2, &[last(&a, "3")]).await, [New(3)]);
+    fixture.pass(COMPLETE * 3 / 4).await;
+    assert_eq!(giver.done(fixture.store(), 3, &[message(&a, "4")]).await, [New(4)]);
+    fixture.pass(COMPLETE).await;
+    let items = [message(&a, "new"), message(&b, "2")];
+    assert_eq!(giver.done(fixture.store(), 4, &items).await, [New(1), New(2)]);
+    // What removes it does not remove the new one.
+    fixture.pass(2 * COMPLETE).await;
+    for commit in 5..10 {
+        giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
+    }
+    assert_eq!(giver.done(fixture.store(), 10, &[message(&a, "newer")]).await, [New(2)]);
+}
+
+/// So many of a key, and so long.
+pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let numbers = Numbers { retain_events: 3, ..NUMBERS };
+    let rules = Rules { numbers: Some(numbers), queue: None };
+    let giver = Giver { rules, ..Giver::exchange(store, 1) };
+    for commit in 1..=5 {
+        giver.done(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    giver.done(store, 6, &[message(&b, "1")]).await;
+    let numbers = |kept: Vec<(u64, String)>| kept.into_iter().map(|it| it.0).collect::<Vec<_>>();
+    assert_eq!(numbers(giver.kept(store, &a, 0, 9).await), [3, 4, 5]);
+    fixture.pass(RETAIN * 2).await;
+    for commit in 7..=9 {
+        let commit_data = commit.to_string();
+        giver.done(fixture.store(), commit, &[message(&b, &commit_data)]).await;
+    }
+    assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, []);
+    assert_eq!(numbers(giver.kept(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
+}
+
+/// What a producer publishes again is the same one, by its id or by its own number.
+pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
+    use Assigned::{Conflict, Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Giver::producer(store);
+    let items = [message(&a, "1"), message(&a, "2"), message(&a, "1")];
+    assert_eq!(producer.done(store, 0, &items).await, [New(1), New(2), Known(1)]);
+    fixture.reopen().await;
+    let store = fixture.store();
+    let items = [message(&a, "2"), message(&a, "3"), message(&b, "1")];
+    assert_eq!(producer.done(store, 0, &items).await, [Known(2), New(3), New(1)]);
+    let other = event(&a, "other", None, &format!("{a}/2"), false);
+    assert_eq!(producer.done(store, 0, &[other]).await, [Conflict(2)]);
+
+    let own = |data, sequence| event(&a, data, Some(sequence), "own", false);
+    let items = [own("7", 7), message(&a, "8"), own("7", 7), own("x", 7), own("x", 3)];
+    let expected = [New(7), New(8), Known(7), Conflict(7), Conflict(3)];
+    assert_eq!(producer.done(store, 0, &items).await, expected);
+    assert_eq!(producer.done(store, 0, &[own("7", 7), own("5", 5)]).await, [Known(7), New(5)]);
+    assert_eq!(producer.done(store, 0, &[message(&a, "9")]).await, [New(9)]);
+
+    // After a while ids are forgotten, and counts are not.
+    fixture.pass(RETAIN * 2).await;
+    for data in ["2", "3", "4"] {
+        producer.done(fixture.store(), 0, &[message(&b, data)]).await;
+    }
+    assert_eq!(producer.done(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
+}
+
+/// What waits for a stream comes in order, until its owner says that it is done.
+pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let (giver, partition) =
+        (Giver::stream(store, Some(NUMBERS), 4), Partition { stream: "next".into(), number: 0 });
+    let shard = giver.shard;
+    let read = async |store: &dyn Store, after, limit, bytes| {
+        let read = store.queued(&partition, shard, after, limit, bytes).await.expect("a read");
+        let row = |(number, event): (u64, Event)| (number, event.sequence(), data(&event));
+        read.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let row = |number, sequence, data: &str| (number, Some(sequence), data.to_owned());
+    assert_eq!(read(store, 0, 10, 1 << 20).await, []);
+    giver.done(store, 1, &[message(&a, "1"), message(&b, "1")]).await;
+    giver.done(store, 2, &[message(&a, "2")]).await;
+    giver.done(store, 1, &[message(&a, "1"), message(&b, "1")]).await;
+    let all = [row(1, 1, "1"), row(2, 1, "1"), row(3, 2, "2")];
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all);
+    assert_eq!(read(store, 1, 1, 1 << 20).await, all[1..2]);
+    assert_eq!(read(store, 1, 10, 1).await, all[1..2]);
+    assert_eq!(store.waiting(&partition).await.expect("a number"), 3);
+    assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
+    assert_eq!(giver.kept(store, &a, 0, 9).await.len(), 2);
+
+    // Only its owner may say so.
+    let owner = Owner::claim(store, "next", 0).await;
+    let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
+    store.dequeue(&partition, other, shard, 2).await.expect("an answer");
+    assert_eq!(read(store, 0, 10, 1 << 20).await.len(), 3);
+    store.dequeue(&partition, owner.claim, shard, 2).await.expect("done");
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
+    store.dequeue(&partition, owner.claim, shard, 1).await.expect("done");
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
+
+    // No more than may wait, beyond what comes together.
+    let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
+    giver.done(store, 3, &many).await;
+    assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
+    store.dequeue(&partition, owner.claim, shard, 100).await.expect("done");
+    assert_eq!(store.waiting(&partition).await.expect("a number"), 0);
+    assert_eq!(store.streams().await.expect("streams"), [] as [Arc<str>; 0]);
+    giver.done(store, 4, &[message(&b, "5")]).await;
+    assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
+}
+
+/// Without numbers messages only wait, each in its partition.
+pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let giver = Giver::stream(store, None, 100);
+    let mut parts = vec![part(1, 0, &[message(&a, "1"), message(&b, "1"), message(&a, "2")])];
+    parts[0].items[1].partition = 5;
+    assert_eq!(done(giver.send(store, parts.clone()).await), [New(0); 3]);
+    assert_eq!(done(giver.send(store, parts).await), [Known(0); 3]);
+    for (number, expected) in [(0, vec!["1", "2"]), (5, vec!["1"])] {
+        let partition = Partition { stream: "next".into(), number };
+        let read = store.queued(&partition, giver.shard, 0, 10, 1 << 20).await.expect("a read");
+        assert!(read.iter().all(|(_, event)| event.sequence().is_none()));
+        assert_eq!(read.iter().map(|it| data(&it.1)).collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(giver.kept(store, &a, 0, 9).await, []);
+}
