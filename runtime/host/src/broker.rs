@@ -6,7 +6,7 @@
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
 //! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes
 //! by a `link`; `flight` has those that are on their way, `held` those that nobody takes, of which
-//! `complaints` tell. `reach` knows whether the broker answers. Nothing here decides what becomes of an event: that a delivery is
+//! `complaints` tell. `produce` publishes a producer's events. `reach` knows whether the broker answers. Nothing here decides what becomes of an event: that a delivery is
 //! acknowledged, and which, is said by the sequencer.
 
 mod complaints;
@@ -17,6 +17,7 @@ mod encode;
 mod flight;
 mod held;
 mod link;
+mod produce;
 mod publish;
 mod reach;
 mod subscription;
@@ -30,6 +31,7 @@ mod window;
 pub use connect::{Broker, BrokerError};
 pub use consumer::{ConsumerOptions, start};
 pub use decode::Decoder;
+pub use produce::Producer;
 pub use publish::{AmqpSink, Published};
 pub use reach::{Reach, watch_reach};
 pub use topology::Topology;

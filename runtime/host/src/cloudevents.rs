@@ -10,6 +10,7 @@ mod compact;
 mod decode;
 mod encode;
 mod envelope;
+mod event;
 mod id;
 mod letter;
 
@@ -19,6 +20,7 @@ mod tests;
 pub use compact::{NESTING_LIMIT, TooDeep, compact};
 pub use decode::{DecodeError, Decoder};
 pub use encode::encode;
+pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};
 pub use letter::{LetterAttributes, REASONS, encode_letter, letter_attributes};
 

@@ -89,7 +89,7 @@ pub struct Driver {
 impl Driver {
     /// Runs until the end that was asked for, or an error.
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
-        let Parts { mut inbox, mut source, mut version, once, .. } = parts;
+        let Parts { mut inbox, mut source, mut version, mut may_end, once, .. } = parts;
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
         let breaks = parts.store.breaks();
@@ -124,9 +124,7 @@ impl Driver {
             failed: None,
             progress: parts.progress,
         };
-        for left in parts.left_over {
-            driver.input(left);
-        }
+        driver.begin(parts.left_over, once && source.is_fed_from_here);
         let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
         // Up to here decisions are known.
         let mut known = decided.as_ref().map_or(0, |it| it.generation);
@@ -141,7 +139,9 @@ impl Driver {
                 known = newest;
             }
             let draining = stage == Stage::Leaving;
-            if driver.is_over(once && parked.is_over(), draining) {
+            let rests = once && parked.is_over() && driver.rests();
+            driver.progress.set_rests(rests);
+            if driver.is_over(rests && *may_end.borrow_and_update(), draining) {
                 driver.begin_end()?;
                 if driver.leaves_all_behind() {
                     return driver.end(source).await;
@@ -152,11 +152,7 @@ impl Driver {
                 driver.watch_full(no_more && parked.is_over())?;
             }
             let wake = driver.wake();
-            let reads = !driver.source_ended
-                && !draining
-                && driver.source_failed.is_none()
-                && driver.waiting.is_empty()
-                && driver.sequencer.credit() > 0;
+            let reads = !draining && driver.takes_more();
             tokio::select! {
                 biased;
                 next = stages.past(stage) => match next {
@@ -182,12 +178,32 @@ impl Driver {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
                     None => driver.source_fails(&mut source).await,
                 },
+                Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
             driver.deliver(stage == Stage::Leaving, once);
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
+    }
+
+    /// What an earlier process left to be published comes first. From here, what comes has no gaps for
+    /// which more would have to be waited.
+    fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
+        for left in left_over {
+            self.input(left);
+        }
+        if from_here {
+            self.end_of_source();
+        }
+    }
+
+    /// Whether another delivery of the source is taken.
+    fn takes_more(&self) -> bool {
+        !self.source_ended
+            && self.source_failed.is_none()
+            && self.waiting.is_empty()
+            && self.sequencer.credit() > 0
     }
 
     /// Looks for keys that other versions than this one have parked.
@@ -314,9 +330,13 @@ impl Driver {
             self.sequencer.handle(now, input);
         }
         if self.source_ended && self.waiting.is_empty() && once && !self.progress.ended() {
-            self.progress.set_ended();
-            self.sequencer.handle(now, Input::SourceEnded);
+            self.end_of_source();
         }
+    }
+
+    fn end_of_source(&mut self) {
+        self.progress.set_ended();
+        self.input(Input::SourceEnded);
     }
 
     /// When to look again if nothing happens.
@@ -332,14 +352,19 @@ impl Driver {
         [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
     }
 
-    fn is_over(&mut self, once: bool, draining: bool) -> bool {
+    /// Whether nothing is going to happen before another event comes.
+    fn rests(&self) -> bool {
+        self.progress.ended() && self.waiting.is_empty() && self.sequencer.quiescent()
+    }
+
+    fn is_over(&mut self, rests: bool, draining: bool) -> bool {
         if draining {
             return self.sequencer.drained() && self.needs_no_sink();
         }
         if self.source_failed.is_some() {
             return self.waiting.is_empty() && self.taken.is_empty();
         }
-        once && self.progress.ended() && self.sequencer.quiescent()
+        rests
     }
 
     /// Whether all is published, or nothing more has been for long.

@@ -2,6 +2,7 @@
 //! closes it all again. Read [`run`] from top to bottom.
 
 mod broker;
+mod chains;
 mod decide;
 mod figures;
 mod files;
@@ -38,6 +39,8 @@ use files::Files;
 use owning::Owning;
 use versions::Versions;
 
+pub(crate) use broker::configured as configured_broker;
+pub(crate) use chains::numbers;
 pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Chosen, Handlers, Missing, VersionFeed};
@@ -161,6 +164,11 @@ fn ends(loaded: &Loaded) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Whether any stream is, so that others may have something for it until all have come to rest.
+fn is_fed_from_here(loaded: &Loaded) -> bool {
+    loaded.config.streams.values().any(|stream| matches!(stream.source, Source::Stream(_)))
+}
+
 /// Opens what is needed, and drives.
 async fn start(
     loaded: &Loaded,
@@ -211,8 +219,10 @@ async fn drive(
     numbering::check(loaded, &**store, id).await?;
     let broker = broker::configured(loaded)?;
     let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
+    let feeds = Arc::default();
+    chains::add(loaded, store, &feeds, &mut outlets);
     tokio::select! {
-        prepared = broker::prepare(loaded, &**store, broker.as_ref(), &mut outlets) => prepared?,
+        prepared = broker::prepare(loaded, store, broker.as_ref(), &feeds, &mut outlets) => prepared?,
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     }
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
@@ -226,6 +236,8 @@ async fn drive(
         handlers,
         sources: sources.into(),
         broker,
+        feeds,
+        may_end: watch::Sender::new(!once || !is_fed_from_here(loaded)),
         last_windows: RefCell::default(),
         committed,
         questions,
@@ -296,6 +308,11 @@ pub async fn known_streams(loaded: &Loaded, store: &dyn Store) -> Result<Vec<Str
     known.sort();
     known.dedup();
     Ok(known)
+}
+
+/// Refuses a store whose data was written with other settings.
+pub(crate) async fn check_numbering(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
+    numbering::check(loaded, store, InstanceId::random()).await
 }
 
 /// Opens the store of a configuration. What is asked of one that is out of reach is asked again for

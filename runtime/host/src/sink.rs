@@ -1,6 +1,7 @@
 //! Where messages go. A sink appends what it is given, in that order; which messages those are,
 //! and when they are done, is the publisher's affair.
 
+mod chain;
 mod error;
 mod file;
 mod outlets;
@@ -9,6 +10,7 @@ mod runs;
 
 use std::io;
 
+pub use chain::{ChainSink, Passage};
 pub use error::PublisherError;
 pub use file::FileSink;
 pub use outlets::Outlets;

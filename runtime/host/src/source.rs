@@ -2,15 +2,19 @@
 //! it never decides what becomes of an event.
 
 mod checkpoint;
+mod feed;
 mod file;
 mod lines;
+mod queue;
 
 use ordain_core::{DeadLetter, Event};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Print, read_again};
+pub use feed::{Feed, Feeds};
 pub use file::{FileOptions, start};
+pub use queue::{QueueOptions, read_queue};
 
 /// One delivery: an event, or what was delivered instead of one.
 pub type Delivered = Result<Event, Box<DeadLetter>>;
@@ -68,4 +72,7 @@ pub struct Source {
     pub acknowledge: Option<watch::Sender<Acknowledged>>,
     /// Ends when it has said what it was last told.
     pub ended: Option<JoinHandle<()>>,
+    /// Whether what it delivers comes from streams of this process, in order and without gaps. It has
+    /// no end of its own.
+    pub is_fed_from_here: bool,
 }

@@ -74,7 +74,8 @@ pub fn start(options: ConsumerOptions) -> Source {
             let _ = fail.send(io::Error::other(error));
         }
     });
-    Source { deliveries, failure, acknowledge: Some(acknowledge), ended: Some(ended) }
+    let (acknowledge, ended) = (Some(acknowledge), Some(ended));
+    Source { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
 }
 
 async fn run(

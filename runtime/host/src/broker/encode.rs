@@ -18,7 +18,7 @@ use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::decode::{END, PREFIXES, SEQUENCE, TIME_MS};
 use crate::cloudevents::{REASONS, letter_attributes, message_id, source_of};
-use crate::config::RoutingKey;
+use crate::config::{KeyFrom, RoutingKey};
 use crate::store::OutboxMessage;
 use crate::text::cut;
 
@@ -102,14 +102,22 @@ impl Body {
     }
 }
 
-/// A message of `stream`.
-pub(super) fn message(stream: &str, message: &OutboxMessage, template: &RoutingKey) -> Outgoing {
+/// A message of `stream`, with its number if it has one.
+pub(super) fn message(
+    stream: &str,
+    message: &OutboxMessage,
+    sequence: Option<u64>,
+    template: &RoutingKey,
+) -> Outgoing {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let mut envelope = Envelope::new(stream, key, inner.headers(), &[]);
+    let mut envelope = Envelope::new(&source_of(stream), key, inner.headers(), &[]);
     envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
     envelope.attribute("type", inner.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
+    if let Some(sequence) = sequence {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
     if inner.end() {
         envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
     }
@@ -120,15 +128,21 @@ pub(super) fn message(stream: &str, message: &OutboxMessage, template: &RoutingK
     }
 }
 
-/// A dead letter of `stream`: the event as it came, with the reason in headers.
-pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -> Outgoing {
+/// A dead letter of `stream`: the event as it came, with the reason in headers. Its number is the one
+/// that it got as a message, if it did, else the event's.
+pub(super) fn letter(
+    stream: &str,
+    letter: &DeadLetter,
+    sequence: Option<u64>,
+    template: &RoutingKey,
+) -> Outgoing {
     let event: Option<&Event> = match &letter.content {
         LetterContent::Event(event) => Some(event),
         LetterContent::Nothing | LetterContent::Raw(_) => None,
     };
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
-    let mut envelope = Envelope::new(stream, &letter.id.key, headers, &REASONS);
+    let mut envelope = Envelope::new(&source_of(stream), &letter.id.key, headers, &REASONS);
     envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
     envelope.attribute("type", attributes.kind, BasicProperties::with_type);
     envelope.attribute(
@@ -139,7 +153,7 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
     for (name, value) in &attributes.reason {
         envelope.headers.insert((*name).into(), text(&cut(value.to_string(), REASON_LIMIT)));
     }
-    if let Some(sequence) = event.and_then(Event::sequence) {
+    if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
         envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
     }
     Outgoing {
@@ -151,6 +165,30 @@ pub(super) fn letter(stream: &str, letter: &DeadLetter, template: &RoutingKey) -
             LetterContent::Event(event) => Body::Event(Arc::clone(event)),
         },
     }
+}
+
+/// A producer's event, with its number if it has one, in the form that the stream reads.
+pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) -> Outgoing {
+    let mut envelope = Envelope::new(event.source(), event.key(), event.headers(), &[]);
+    envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+    envelope.attribute("type", event.kind(), BasicProperties::with_type);
+    envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
+    if let Some(sequence) = sequence {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
+    if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
+        envelope.headers.insert(TIME_MS.into(), AMQPValue::LongLongInt(time));
+    }
+    if event.end() {
+        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+    }
+    if let KeyFrom::Header(name) = key {
+        envelope.headers.insert(name.as_str().into(), text(event.key()));
+    }
+    let mut routing_key = event.key().to_owned();
+    routing_key.truncate(routing_key.floor_char_boundary(RoutingKey::LIMIT));
+    let properties = envelope.properties();
+    Outgoing { routing_key: routing_key.into(), properties, body: Body::Event(Arc::clone(event)) }
 }
 
 /// A handler's message has none that is too long. That of a dead letter, or one from before the
@@ -170,7 +208,7 @@ struct Envelope {
 impl Envelope {
     /// With the headers of others, of which those that are `taken` get other names.
     fn new<'a>(
-        stream: &str,
+        source: &str,
         key: &str,
         headers: impl Iterator<Item = (&'a str, &'a str)>,
         taken: &[&str],
@@ -186,7 +224,9 @@ impl Envelope {
             envelope.headers.insert(name.into(), text(value));
         }
         envelope.headers.insert(KEY.into(), text(key));
-        envelope.headers.insert(SOURCE.into(), text(&source_of(stream)));
+        if !source.is_empty() {
+            envelope.headers.insert(SOURCE.into(), text(source));
+        }
         envelope
     }
 

@@ -115,14 +115,14 @@ impl AmqpSink {
         Some(outlet.run(connection, taken, published))
     }
 
-    /// Takes a message.
-    pub fn put(&mut self, stream: &str, message: &OutboxMessage) {
-        self.gathered.push(encode::message(stream, message, &self.routing_key));
+    /// Takes a message, with its number if it has one.
+    pub fn put(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
+        self.gathered.push(encode::message(stream, message, sequence, &self.routing_key));
     }
 
-    /// Takes a dead letter.
-    pub fn put_letter(&mut self, stream: &str, letter: &DeadLetter) {
-        self.gathered.push(encode::letter(stream, letter, &self.routing_key));
+    /// Takes a dead letter, with its number if it has got one.
+    pub fn put_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
+        self.gathered.push(encode::letter(stream, letter, sequence, &self.routing_key));
     }
 
     /// Lets what was taken go, as the messages of a run.

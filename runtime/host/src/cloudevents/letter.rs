@@ -80,7 +80,8 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 /// Type, content type, headers and data are the event's, so that whoever knows the event reads
 /// the letter. Bytes that are no event are the data, as base64; of an event that never came there
 /// is none. Id and source are the letter's own; those of the event are in `deadid`, `deadsource`.
-pub fn encode_letter(stream: &str, letter: &DeadLetter, out: &mut Vec<u8>) {
+/// `sequence` is what a sequenced sink gave it.
+pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     member(out, "id", &id);
@@ -88,6 +89,9 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, out: &mut Vec<u8>) {
     member(out, "type", kind);
     if !letter.id.key.is_empty() {
         member(out, "subject", &letter.id.key);
+    }
+    if let Some(sequence) = sequence {
+        member(out, "sequence", &sequence.to_string());
     }
     for (name, value) in &reason {
         member(out, name, value);

@@ -294,7 +294,7 @@ fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
 
 fn forwarded(letter: &DeadLetter) -> String {
     let mut out = Vec::new();
-    encode_letter("orders", letter, &mut out);
+    encode_letter("orders", letter, None, &mut out);
     String::from_utf8(out).expect("JSON is text")
 }
 

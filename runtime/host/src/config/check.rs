@@ -8,7 +8,7 @@ use ordain_core::Ordering;
 use super::problem::{Lines, Problem};
 use super::text::{Name, Place, Secret};
 use super::units::Millis;
-use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream};
+use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream, StreamSink};
 use crate::instance::PARTITIONS;
 use crate::store::redis::BATCH_LIMIT;
 
@@ -141,6 +141,20 @@ impl Checks<'_> {
         }
         if let Some(sink) = &stream.dead_letter {
             self.sink_exists(&at("dead_letter"), sink);
+            if matches!(self.config.sinks.get(sink), Some(Sink::Stream(it)) if it.stream == *name) {
+                let message =
+                    "leads back to this stream: a letter that it cannot read would never end";
+                self.note(&at("dead_letter"), message);
+            }
+        }
+        if stream.key_ttl.0.is_some()
+            && let Some(sink) = self.numbered_by(name)
+        {
+            let message = format!(
+                "must be \"off\": sink \"{sink}\" numbers its keys and goes on counting, so that a key \
+                 that was forgotten would wait for what it has had"
+            );
+            self.note(&at("key_ttl"), message);
         }
         if stream.bake.is_some() != stream.canary.is_some() {
             let (here, missing) =
@@ -196,21 +210,41 @@ impl Checks<'_> {
                 self.note(&format!("{at}.path"), message);
             }
             Sink::File(_) => {}
-            Sink::Stream(sink) => self.stream_sink(&format!("{at}.stream"), &sink.stream),
+            Sink::Stream(sink) => self.stream_sink(&at, sink),
         }
     }
 
-    fn stream_sink(&mut self, at: &str, target: &Name) {
+    fn stream_sink(&mut self, at: &str, sink: &StreamSink) {
+        let (target, setting) = (&sink.stream, format!("{at}.stream"));
         if !self.lines.has(&format!("streams.{target}")) {
-            self.note(at, format!("there is no [streams.{target}]"));
+            self.note(&setting, format!("there is no [streams.{target}]"));
         }
-        if let Some(stream) = self.config.streams.get(target)
-            && !matches!(stream.source, Source::Stream(_))
-        {
+        let Some(stream) = self.config.streams.get(target) else { return };
+        if !matches!(stream.source, Source::Stream(_)) {
             let message =
                 format!("[streams.{target}] has another source: it needs kind = \"stream\"");
+            self.note(&setting, message);
+        } else if stream.ordering == Ordering::Sequenced && !sink.sequenced {
+            let message = format!(
+                "[streams.{target}] needs numbers: set sequenced = true here, or ordering = \"fifo\" \
+                 there"
+            );
             self.note(at, message);
         }
+    }
+
+    /// The sink that numbers the keys of a stream.
+    fn numbered_by(&self, stream: &Name) -> Option<&Name> {
+        let exchange = match &self.config.streams.get(stream)?.source {
+            Source::Amqp(source) => source.exchange.as_ref(),
+            _ => None,
+        };
+        let feeds = |sink: &Sink| match sink {
+            Sink::Stream(sink) => sink.sequenced && sink.stream == *stream,
+            Sink::Amqp(sink) => sink.sequenced && Some(&sink.exchange) == exchange,
+            Sink::File(_) => false,
+        };
+        self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
     fn is_fed(&self, stream: &Name) -> bool {

@@ -2,45 +2,22 @@
 //! row from [`NOT_YET`]; nothing else knows of the list.
 
 use super::problem::{Lines, Problem};
-use super::{Config, Replay, Sink, Source, Stream};
+use super::{Config, Replay, Source, Stream};
 
 /// What it is, its places in the reference, and the settings of a configuration that ask for it.
-type NotYet = (&'static str, &'static [&'static str], fn(&Config, &Lines) -> Vec<String>);
+type NotYet = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("events over HTTP", &["ingress"], |it, _| given(it.ingress.is_some(), "ingress")),
-    ("alerts", &["runtime.alerts"], |it, _| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a source of kind \"http\"", &["streams.source.http"], |it, _| {
+    ("events over HTTP", &["ingress"], |it| given(it.ingress.is_some(), "ingress")),
+    ("alerts", &["runtime.alerts"], |it| given(it.runtime.alerts.is_some(), "runtime.alerts")),
+    ("a source of kind \"http\"", &["streams.source.http"], |it| {
         sources(it, |it| matches!(it, Source::Http(_)))
     }),
-    ("a source of kind \"stream\"", &["streams.source.stream"], |it, _| {
-        sources(it, |it| matches!(it, Source::Stream(_)))
-    }),
-    ("a sink of kind \"stream\"", &["sinks.stream"], |it, _| {
-        sinks(it, |it| matches!(it, Sink::Stream(_)), "")
-    }),
-    (
-        "a sequenced sink",
-        &["sinks.amqp.sequenced", "sinks.file.sequenced", "sinks.stream.sequenced"],
-        |it, _| sinks(it, Sink::sequenced, ".sequenced"),
-    ),
-    ("replay over HTTP", &["streams.gap.replay"], |it, _| streams(it, asks_http, "gap.replay")),
-    ("a file in several partitions", &["streams.source.file.partitions"], |it, _| {
+    ("replay over HTTP", &["streams.gap.replay"], |it| streams(it, asks_http, "gap.replay")),
+    ("a file in several partitions", &["streams.source.file.partitions"], |it| {
         sources(it, is_split_file)
     }),
-    (
-        "a log of events that can be replayed",
-        &["streams.retain", "streams.retain_events"],
-        |it, lines| {
-            let fields = ["retain", "retain_events"];
-            let settings = it
-                .streams
-                .keys()
-                .flat_map(|name| fields.iter().map(move |field| format!("streams.{name}.{field}")));
-            settings.filter(|setting| lines.has(setting)).collect()
-        },
-    ),
-    ("a canary", &["streams.canary", "streams.bake"], |it, _| {
+    ("a canary", &["streams.canary", "streams.bake"], |it| {
         streams(it, |it| it.canary.is_some(), "canary")
     }),
 ];
@@ -60,9 +37,7 @@ pub(super) fn places() -> impl Iterator<Item = &'static str> {
 pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems: Vec<Problem> = NOT_YET
         .iter()
-        .flat_map(|(what, _, find)| {
-            find(config, lines).into_iter().map(move |setting| (what, setting))
-        })
+        .flat_map(|(what, _, find)| find(config).into_iter().map(move |setting| (what, setting)))
         .map(|(what, setting)| Problem {
             line: lines.of(&setting),
             setting,
@@ -85,11 +60,6 @@ fn streams(config: &Config, asks: fn(&Stream) -> bool, field: &str) -> Vec<Strin
 fn sources(config: &Config, asks: fn(&Source) -> bool) -> Vec<String> {
     let asking = config.streams.iter().filter(|(_, stream)| asks(&stream.source));
     asking.map(|(name, _)| format!("streams.{name}.source")).collect()
-}
-
-fn sinks(config: &Config, asks: fn(&Sink) -> bool, field: &str) -> Vec<String> {
-    let asking = config.sinks.iter().filter(|(_, sink)| asks(sink));
-    asking.map(|(name, _)| format!("sinks.{name}{field}")).collect()
 }
 
 fn is_split_file(source: &Source) -> bool {

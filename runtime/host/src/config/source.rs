@@ -106,6 +106,9 @@ section! {
         /// Events of a partition taken and not yet settled or held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "the same window as with a broker";
+        /// Events of a partition that wait in the store, about; beyond, what feeds it waits.
+        queue: u64 [1 to 1_000_000_000] = 100_000,
+            because "a stage may be behind for a minute, and no more is written twice than needed";
     }
 }
 
@@ -162,13 +165,19 @@ impl Scalar for KeyFrom {
 }
 
 /// A file's checkpoint is written at least after so many events: after a crash they are read
-/// again, on top of the prefetch window.
+/// again, on top of the prefetch window. Of a queue in the store as many may be there again, and
+/// another window of what was acknowledged while others were removed.
 pub const CHECKPOINT_EVENTS: usize = 1_024;
 
 impl Source {
     /// Events that a crash can bring again. A `fifo` stream must remember as many ids.
     pub fn repeats(&self) -> usize {
-        let beyond = if matches!(self, Self::File(_)) { CHECKPOINT_EVENTS } else { 0 };
-        self.prefetch() + beyond
+        let prefetch = self.prefetch();
+        prefetch
+            + match self {
+                Self::File(_) => CHECKPOINT_EVENTS,
+                Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
+                Self::Amqp(_) | Self::Http(_) => 0,
+            }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ordain_core::{Input, Settings};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Progress;
 use crate::plugin::{Results, Turns};
@@ -49,6 +49,8 @@ pub struct Parts {
     pub checkpoint: Option<String>,
     /// End when the source has ended and everything is settled or held.
     pub once: bool,
+    /// With `once`: whether it may end, or others may have something for it.
+    pub may_end: watch::Receiver<bool>,
     /// Where its figures are shown.
     pub progress: Arc<Progress>,
 }

@@ -27,6 +27,7 @@ pub struct Progress {
     times: Mutex<Times>,
     lag: AtomicU64,
     ended: AtomicBool,
+    rests: AtomicBool,
 }
 
 /// The figures of the driver that there is, and of those before it.
@@ -75,6 +76,7 @@ impl Progress {
             times: Mutex::default(),
             lag: AtomicU64::new(UNKNOWN),
             ended: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
         }
     }
 
@@ -95,6 +97,7 @@ impl Progress {
         drop(kept);
         self.set_lag(None);
         self.ended.store(false, Ordering::Relaxed);
+        self.rests.store(false, Ordering::SeqCst);
     }
 
     /// The last figures, of all drivers together.
@@ -140,6 +143,16 @@ impl Progress {
     /// Notes how many events wait in the broker.
     pub fn set_lag(&self, events: Option<u64>) {
         self.lag.store(events.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// Whether its source is at its end, or empty for now, all of that is settled or held, and all
+    /// that is committed is published.
+    pub fn rests(&self) -> bool {
+        self.rests.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_rests(&self, rests: bool) {
+        self.rests.store(rests, Ordering::SeqCst);
     }
 
     /// Whether the sequencer has been told that the source is at its end.

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use ordain_core::Ordering;
 
 use super::RunError;
+use super::chains::passage;
 use crate::broker::{AmqpSink, Broker, BrokerError, Topology};
 use crate::config::{Loaded, Sink, Source};
-use crate::sink::Outlets;
+use crate::sink::{ChainSink, Outlets};
+use crate::source::Feeds;
 use crate::store::Store;
 use crate::told::Told;
 
@@ -24,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(500);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// The broker, if one is configured.
-pub(super) fn configured(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
+pub(crate) fn configured(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
     let Some(config) = &loaded.config.broker else { return Ok(None) };
     let heartbeat = config.heartbeat.map_or(loaded.config.runtime.lease.0 / LEASE_PARTS, |it| it.0);
     let broker = Broker::new(config.url.0.expose(), Duration::from_millis(heartbeat));
@@ -35,8 +37,9 @@ pub(super) fn configured(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunErro
 /// Makes what streams need, and opens the sinks.
 pub(super) async fn prepare(
     loaded: &Loaded,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     broker: Option<&Arc<Broker>>,
+    feeds: &Arc<Feeds>,
     outlets: &mut Outlets,
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
@@ -59,7 +62,12 @@ pub(super) async fn prepare(
     for (name, sink) in &loaded.config.sinks {
         let Sink::Amqp(config) = sink else { continue };
         let opened = wait_for(until, async || AmqpSink::open(name, config, broker).await).await?;
-        outlets.add_exchange(name, opened);
+        match passage(&loaded.config, sink) {
+            Some(passage) => {
+                outlets.add_chain(name, ChainSink::new(passage, Some(opened), store, feeds));
+            }
+            None => outlets.add_exchange(name, opened),
+        }
     }
     Ok(())
 }

@@ -26,6 +26,8 @@ use crate::wait;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Between two reports of how much is to be done.
 const REPORT: Duration = Duration::from_secs(2);
+/// Between two looks at whether all have come to rest.
+const REST: Duration = Duration::from_millis(20);
 /// How long `run --once` waits for a partition beyond the lease of its holder, who may have died.
 const BEYOND: Duration = Duration::from_secs(2);
 
@@ -110,6 +112,8 @@ impl<'a> Owning<'a> {
         let mut reach = self.watch_reach();
         let mut report = interval(REPORT);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rest = interval(REST);
+        rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.rebalance(&all)?;
             let is_done = self.is_ending || self.starting.once && self.ended == all;
@@ -136,12 +140,30 @@ impl<'a> Owning<'a> {
                 () = asked_to_stop(&mut shutdown), if !self.is_ending => self.begin_end(),
                 () = wait::until(again) => self.again.retain(|_, at| *at > Instant::now()),
                 Ok(()) = reach.changed() => self.reaches_broker(*reach.borrow_and_update()),
+                _ = rest.tick(), if !*self.starting.may_end.borrow() => {
+                    if self.all_rest(&all) {
+                        self.starting.may_end.send_replace(true);
+                    }
+                }
                 _ = report.tick() => {
                     let driven = self.mine.iter().filter(|it| it.1.is_driven);
                     self.heart.report(self.figures.report(driven.map(|it| it.0)).encode());
                 }
             }
         }
+    }
+
+    /// Whether nothing goes on in any partition, and nothing is on its way between them. Each was looked
+    /// at when it rested; as nothing was put before the last was looked at, each has rested since.
+    fn all_rest(&self, all: &BTreeSet<Partition>) -> bool {
+        let feeds = &self.starting.feeds;
+        let (before, was_empty) = feeds.puts();
+        let rests = |it: &Partition| {
+            self.mine.get(it).is_some_and(|it| it.is_driven) && self.figures.of(it).rests()
+        };
+        let all_rest = all.iter().all(rests);
+        let (after, is_empty) = feeds.puts();
+        all_rest && was_empty && is_empty && before == after
     }
 
     /// Whether the broker is reached, where events come from there.

@@ -8,10 +8,13 @@ use super::streams::Starting;
 use super::{RunError, files};
 use crate::broker::{self, ConsumerOptions, Topology};
 use crate::cloudevents::Decoder;
-use crate::config::{AmqpSource, FileSource, Name, Place, Source as SourceConfig, Stream};
+use crate::config::{
+    AmqpSource, FileSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
+};
 use crate::driver::Progress;
 use crate::instance::Tenure;
-use crate::source::{self, Checkpoint, FileOptions, Position, Source};
+use crate::sink::Target;
+use crate::source::{self, Checkpoint, FileOptions, Position, QueueOptions, Source};
 
 /// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
 /// for events, states and outcomes.
@@ -25,14 +28,27 @@ impl Starting<'_> {
         stream: &Stream,
         settings: &Settings,
         progress: &Arc<Progress>,
-        tenure: &Arc<Tenure>,
+        target: &Target,
     ) -> Result<(Source, Option<String>), RunError> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
+                let tenure = &target.tenure;
                 Ok((self.queue(name, stream, config, settings, progress, tenure), None))
             }
+            SourceConfig::Stream(config) => {
+                let source = source::read_queue(QueueOptions {
+                    store: Arc::clone(self.store),
+                    partition: target.partition.clone(),
+                    claim: target.claim,
+                    feed: self.feeds.of(&target.partition),
+                    limit: config.queue,
+                    others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
+                    progress: Arc::clone(progress),
+                });
+                Ok((source, None))
+            }
             SourceConfig::File(config) => self.file(name, stream, config).await,
-            _ => unreachable!("`unsupported` refuses other sources"),
+            SourceConfig::Http(_) => unreachable!("`unsupported` refuses other sources"),
         }
     }
 

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ordain_core::{Decided, Input};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::{Handlers, RunError, numbering};
@@ -19,6 +20,7 @@ use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
+use crate::source::Feeds;
 use crate::store::{Claimed, InstanceId, Partition, Store, StoreError};
 use crate::told::Told;
 
@@ -37,6 +39,10 @@ pub(super) struct Starting<'a> {
     /// The files of events, by stream, until their sources are started for the first time.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
+    /// Of streams that are fed from here.
+    pub(super) feeds: Arc<Feeds>,
+    /// With `once`: whether a partition may end that has come to rest.
+    pub(super) may_end: watch::Sender<bool>,
     /// By stream.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastWindow>>,
     pub(super) committed: mpsc::Sender<Committed>,
@@ -77,6 +83,15 @@ pub(super) async fn check_left_overs(
         }
         for number in 0..numbering::partitions(store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
+            let waiting = store.waiting(&partition).await?;
+            if waiting > 0 && !others.iter().any(|it| it.streams.contains_key(&*stream)) {
+                tracing::warn!(
+                    stream = &*stream,
+                    partition = number,
+                    events = waiting,
+                    "events wait for a stream that is not configured: they are kept until it is again"
+                );
+            }
             for shard in 0..store.shards() {
                 if store.outbox(&partition, shard, 0, 1).await?.is_empty() {
                     continue;
@@ -129,6 +144,7 @@ impl Starting<'_> {
             dead_letter: stream.dead_letter.as_ref().map(Name::shared),
             inbox: tell,
             tenure,
+            done: (0..self.store.shards()).map(|_| AtomicU64::new(0)).collect(),
         });
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);
@@ -216,8 +232,7 @@ impl Starting<'_> {
             Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
         );
         let settings = config.settings(stream, &share(config, stream, partition.number, decided));
-        let (source, checkpoint) =
-            self.source(name, stream, &settings, progress, &target.tenure).await?;
+        let (source, checkpoint) = self.source(name, stream, &settings, progress, &target).await?;
         Ok(Some(Parts {
             settings,
             version,
@@ -232,6 +247,7 @@ impl Starting<'_> {
             source,
             checkpoint,
             once: self.once,
+            may_end: self.may_end.subscribe(),
             progress: Arc::clone(progress),
         }))
     }

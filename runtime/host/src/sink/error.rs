@@ -38,6 +38,20 @@ pub enum PublisherError {
         /// The letter's sequence.
         sequence: u64,
     },
+    /// The store has lost numbers that were given.
+    #[error(
+        "stream {stream}: the store went back in time: it has lost numbers of messages to {to} that \
+         shard {shard} had given. The next start goes on behind those that it has, so that numbers come \
+         twice there: see what its receivers have of the last minutes before it"
+    )]
+    WentBack {
+        /// The stream.
+        stream: String,
+        /// Where the messages go.
+        to: String,
+        /// The shard.
+        shard: u32,
+    },
     /// Messages were committed for a stream that the configuration no longer has.
     #[error(
         "the store has committed messages of stream {0:?}, which is not configured: add the stream \

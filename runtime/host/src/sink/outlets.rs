@@ -9,31 +9,54 @@ use ordain_core::DeadLetter;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::{PublisherError, Sink};
+use super::chain::{Batch, Belt, Content};
+use super::{ChainSink, Passage, PublisherError, Sink, Target};
 use crate::broker::{AmqpSink, Published};
 use crate::cloudevents;
-use crate::instance::Tenure;
-use crate::store::{Mark, OutboxMessage};
+use crate::source::Feeds;
+use crate::store::{Mark, OutboxMessage, Store};
 
 /// Bytes that are encoded before they are written.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Between tries to write to a sink that fails.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// A sink of lines.
+struct Lines {
+    sink: Sink,
+    /// What is not yet written.
+    buffer: Vec<u8>,
+    /// Where its messages are numbered, with those of the run that is being gathered.
+    numbered: Option<(Belt, Vec<(u64, Content)>)>,
+}
+
 /// The sinks.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Outlets {
-    /// With the lines that are not yet written.
-    lines: BTreeMap<String, (Sink, Vec<u8>)>,
+    lines: BTreeMap<String, Lines>,
     exchanges: BTreeMap<String, AmqpSink>,
-    /// Messages of the run that is being gathered that go to exchanges.
+    chains: BTreeMap<String, ChainSink>,
+    /// Messages of the run that is being gathered that tasks take.
     unconfirmed: usize,
 }
 
 impl Outlets {
     /// Adds a sink of lines.
     pub fn add(&mut self, name: &str, sink: Sink) {
-        self.lines.insert(name.to_owned(), (sink, Vec::new()));
+        self.lines.insert(name.to_owned(), Lines { sink, buffer: Vec::new(), numbered: None });
+    }
+
+    /// Has the messages of a sink of lines numbered.
+    pub fn number(
+        &mut self,
+        name: &str,
+        passage: Passage,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) {
+        if let Some(lines) = self.lines.get_mut(name) {
+            lines.numbered = Some((Belt::new(passage, None, store, feeds), Vec::new()));
+        }
     }
 
     /// Adds a sink that is an exchange.
@@ -41,23 +64,49 @@ impl Outlets {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// Starts the tasks of the exchanges, which tell what they have published.
-    pub(super) fn start(&mut self, published: &UnboundedSender<Published>) -> JoinSet<()> {
-        let exchanges = self.exchanges.values_mut();
-        exchanges.filter_map(|it| it.start(published.clone())).collect()
+    /// Adds a sink whose messages pass through the store.
+    pub fn add_chain(&mut self, name: &str, sink: ChainSink) {
+        self.chains.insert(name.to_owned(), sink);
     }
 
-    /// Takes a message.
+    /// Starts the tasks of exchanges and streams, which tell what they have published.
+    pub(super) fn start(
+        &mut self,
+        published: &UnboundedSender<Published>,
+    ) -> JoinSet<Result<(), PublisherError>> {
+        let mut tasks = JoinSet::new();
+        for exchange in self.exchanges.values_mut() {
+            if let Some(outlet) = exchange.start(published.clone()) {
+                tasks.spawn(async move {
+                    outlet.await;
+                    Ok(())
+                });
+            }
+        }
+        for chain in self.chains.values_mut() {
+            chain.start(&mut tasks, published);
+        }
+        tasks
+    }
+
+    /// Takes a message of a commit.
     pub(super) fn message(
         &mut self,
         stream: &str,
+        commit: u64,
         message: &OutboxMessage,
     ) -> Result<(), PublisherError> {
         let sink = message.emitted.message.sink();
-        if let Some((_, buffer)) = self.lines.get_mut(sink) {
-            cloudevents::encode(stream, message, None, buffer);
+        if let Some(lines) = self.lines.get_mut(sink) {
+            match &mut lines.numbered {
+                None => cloudevents::encode(stream, message, None, &mut lines.buffer),
+                Some((_, gathered)) => gathered.push((commit, Content::Message(message.clone()))),
+            }
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put(stream, message);
+            exchange.put(stream, message, None);
+            self.unconfirmed += 1;
+        } else if let Some(chain) = self.chains.get_mut(sink) {
+            chain.put(commit, Content::Message(message.clone()));
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, &message.key, message.emitted.sequence));
@@ -65,10 +114,11 @@ impl Outlets {
         Ok(())
     }
 
-    /// Takes a dead letter for the sink of its stream's letters.
+    /// Takes a dead letter of a commit for the sink of its stream's letters.
     pub(super) fn letter(
         &mut self,
         stream: &str,
+        commit: u64,
         sink: Option<&str>,
         letter: &DeadLetter,
     ) -> Result<(), PublisherError> {
@@ -77,10 +127,18 @@ impl Outlets {
             let (stream, key) = (stream.to_owned(), key.to_string());
             return Err(PublisherError::NoLetterSink { stream, key, sequence });
         };
-        if let Some((_, buffer)) = self.lines.get_mut(sink) {
-            cloudevents::encode_letter(stream, letter, buffer);
+        if let Some(lines) = self.lines.get_mut(sink) {
+            match &mut lines.numbered {
+                None => cloudevents::encode_letter(stream, letter, None, &mut lines.buffer),
+                Some((_, gathered)) => {
+                    gathered.push((commit, Content::Letter(Box::new(letter.clone()))));
+                }
+            }
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put_letter(stream, letter);
+            exchange.put_letter(stream, letter, None);
+            self.unconfirmed += 1;
+        } else if let Some(chain) = self.chains.get_mut(sink) {
+            chain.put(commit, Content::Letter(Box::new(letter.clone())));
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, key, sequence));
@@ -90,19 +148,23 @@ impl Outlets {
 
     /// Bytes of lines that are not yet written.
     pub(super) fn encoded(&self) -> usize {
-        self.lines.values().map(|(_, buffer)| buffer.len()).sum()
+        self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends a run: gives the exchanges what they have of it, and writes its lines. Returns how many
-    /// messages the exchanges have to confirm, and the marks that go with the lines.
+    /// Ends a run: gives the tasks what they have of it, and writes its lines. Returns how many
+    /// messages the tasks have to confirm, and the marks that go with the lines.
     pub(super) async fn write(
         &mut self,
         run: u64,
-        tenure: &Arc<Tenure>,
+        target: &Arc<Target>,
+        shard: u32,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
-        self.exchanges.values_mut().for_each(|it| it.send(run, tenure));
+        self.exchanges.values_mut().for_each(|it| it.send(run, &target.tenure));
+        self.chains.values_mut().for_each(|it| it.send(run, target, shard));
         let mut marks = Vec::new();
-        for (name, (sink, buffer)) in &mut self.lines {
+        for (name, lines) in &mut self.lines {
+            lines.number(run, target, shard).await?;
+            let Lines { sink, buffer, .. } = lines;
             if buffer.is_empty() {
                 continue;
             }
@@ -117,9 +179,34 @@ impl Outlets {
 
     /// Makes the lines durable.
     pub(super) async fn sync(&mut self) -> Result<(), PublisherError> {
-        for (name, (sink, _)) in &mut self.lines {
-            if sink.needs_sync() {
-                insist(name, sink, Sink::sync).await?;
+        for (name, lines) in &mut self.lines {
+            if lines.sink.needs_sync() {
+                insist(name, &mut lines.sink, Sink::sync).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Encodes what waits for its numbers.
+    async fn number(
+        &mut self,
+        run: u64,
+        target: &Arc<Target>,
+        shard: u32,
+    ) -> Result<(), PublisherError> {
+        let Some((belt, gathered)) = &mut self.numbered else { return Ok(()) };
+        if gathered.is_empty() {
+            return Ok(());
+        }
+        let (target, contents) = (Arc::clone(target), std::mem::take(gathered));
+        let batch = [Batch { run, target, shard, contents }];
+        let numbers = belt.pass(&batch).await?;
+        let [Batch { target, contents, .. }] = &batch;
+        for ((_, content), number) in contents.iter().zip(numbers.into_iter().flatten()) {
+            if number.is_some() {
+                content.encode(&target.partition.stream, number, &mut self.buffer);
             }
         }
         Ok(())

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
@@ -40,6 +41,15 @@ pub struct Target {
     pub inbox: mpsc::Sender<Note>,
     /// In which it may be published.
     pub tenure: Arc<Tenure>,
+    /// Of each shard, through which commit all is marked done.
+    pub done: Box<[AtomicU64]>,
+}
+
+impl Target {
+    /// Through which commit of a shard all is marked done.
+    pub(super) fn done(&self, shard: u32) -> u64 {
+        self.done[shard as usize].load(Ordering::Relaxed)
+    }
 }
 
 /// A committed batch with something to publish.
@@ -84,7 +94,7 @@ pub struct Publisher {
     aside: VecDeque<LeftOver>,
     /// Bytes of them, about, beyond which no more is taken.
     room: usize,
-    exchanges: JoinSet<()>,
+    tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<Published>,
     /// Of those that were received.
     confirmed: Vec<Published>,
@@ -105,10 +115,10 @@ impl Publisher {
     pub fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
         // What is told there is of the outbox, which has a limit.
         let (tell, published) = mpsc::unbounded_channel();
-        let exchanges = outlets.start(&tell);
+        let tasks = outlets.start(&tell);
         let (runs, left, aside) = (Runs::default(), Vec::new(), VecDeque::new());
         let confirmed = Vec::new();
-        Self { store, outlets, runs, left, aside, room, exchanges, published, confirmed }
+        Self { store, outlets, runs, left, aside, room, tasks, published, confirmed }
     }
 
     /// Publishes until all who give batches have gone, and everything is published.
@@ -134,7 +144,10 @@ impl Publisher {
                     self.publish(&mut group).await?;
                 }
                 Some(question) = questions.recv() => self.answer(question),
-                () = self.news() => self.settle().await,
+                news = self.news() => {
+                    news?;
+                    self.settle().await;
+                }
             }
         }
         Ok(())
@@ -165,11 +178,12 @@ impl Publisher {
             messages += entry.messages.len() + entry.letters.len();
             for message in &entry.messages {
                 bytes += message.emitted.message.memory();
-                self.outlets.message(stream, message)?;
+                self.outlets.message(stream, entry.number, message)?;
             }
             for letter in &entry.letters {
                 bytes += letter.memory();
-                self.outlets.letter(stream, target.dead_letter.as_deref(), letter)?;
+                let sink = target.dead_letter.as_deref();
+                self.outlets.letter(stream, entry.number, sink, letter)?;
             }
         }
         let Some(last) = entries.last() else { return Ok(0) };
@@ -181,17 +195,21 @@ impl Publisher {
         Ok(messages)
     }
 
-    /// Waits until exchanges have confirmed something, and notes it.
-    async fn news(&mut self) {
+    /// Waits until tasks have confirmed something, and notes it.
+    async fn news(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRMED),
-                if !self.exchanges.is_empty() =>
+                if !self.tasks.is_empty() =>
             {
                 for (run, count) in self.confirmed.drain(..) {
                     self.runs.confirmed(run, count);
                 }
+                Ok(())
             }
-            Some(Err(panic)) = self.exchanges.join_next() => resume_unwind(panic.into_panic()),
+            Some(ended) = self.tasks.join_next() => match ended {
+                Ok(ended) => ended,
+                Err(panic) => resume_unwind(panic.into_panic()),
+            },
             else => std::future::pending().await,
         }
     }
@@ -219,7 +237,7 @@ impl Publisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.outlets.write(self.runs.number(), &target.tenure).await?;
+        let (unconfirmed, marks) = self.outlets.write(self.runs.number(), &target, shard).await?;
         self.runs.push(Run { target, shard, through, marks, unconfirmed });
         Ok(())
     }
@@ -229,6 +247,7 @@ impl Publisher {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
         for Run { target, shard, through, .. } in done {
+            target.done[shard as usize].fetch_max(through, Ordering::Relaxed);
             let before = self.left.len();
             self.left.retain(|it| {
                 !Arc::ptr_eq(&it.target, &target) || it.shard != shard || it.through > through
@@ -285,11 +304,12 @@ impl Publisher {
             for emitted in &write.messages {
                 let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
                 let message = OutboxMessage { key, incarnation, emitted };
-                self.outlets.message(stream, &message)?;
+                self.outlets.message(stream, batch.number, &message)?;
             }
         }
         for letter in batch.forwarded(applied) {
-            self.outlets.letter(stream, target.dead_letter.as_deref(), letter)?;
+            let sink = target.dead_letter.as_deref();
+            self.outlets.letter(stream, batch.number, sink, letter)?;
         }
         Ok(())
     }

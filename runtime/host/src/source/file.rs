@@ -55,7 +55,7 @@ pub fn start(options: FileOptions) -> io::Result<Source> {
             let _ = fail.send(error);
         }
     })?;
-    Ok(Source { deliveries, failure, acknowledge: None, ended: None })
+    Ok(Source { deliveries, failure, acknowledge: None, ended: None, is_fed_from_here: false })
 }
 
 type Input = Lines<Box<dyn Read + Send>>;

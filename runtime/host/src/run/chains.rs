@@ -1,0 +1,80 @@
+//! Sinks whose messages pass through the store: streams of this configuration, and exchanges whose
+//! messages are numbered.
+
+use std::sync::Arc;
+
+use crate::config::{Config, Loaded, Place, Sink, Source, Stream};
+use crate::sink::{ChainSink, Outlets, Passage};
+use crate::source::Feeds;
+use crate::store::{Destination, Numbers, Rules, Store};
+
+/// Adds the sinks that are streams, and has those of lines numbered that are to be.
+pub(super) fn add(
+    loaded: &Loaded,
+    store: &Arc<dyn Store>,
+    feeds: &Arc<Feeds>,
+    outlets: &mut Outlets,
+) {
+    for (name, sink) in &loaded.config.sinks {
+        let Some(passage) = passage(&loaded.config, sink) else { continue };
+        match sink {
+            Sink::Stream(_) => {
+                outlets.add_chain(name, ChainSink::new(passage, None, store, feeds));
+            }
+            Sink::File(_) => outlets.number(name, passage, store, feeds),
+            Sink::Amqp(_) => {}
+        }
+    }
+}
+
+/// How messages of a sink pass through the store, if they do.
+pub(super) fn passage(config: &Config, sink: &Sink) -> Option<Passage> {
+    match sink {
+        Sink::Amqp(sink) if sink.sequenced => {
+            let fed = config.streams.values().find(|stream| match &stream.source {
+                Source::Amqp(source) => source.exchange.as_ref() == Some(&sink.exchange),
+                _ => false,
+            });
+            Some(Passage {
+                to: Destination::Exchange((*sink.exchange.0).into()),
+                rules: Rules { numbers: Some(numbers(fed)), queue: None },
+                partitions: 1,
+            })
+        }
+        Sink::Stream(sink) => {
+            let stream = config.streams.get(&sink.stream)?;
+            let Source::Stream(source) = &stream.source else { return None };
+            Some(Passage {
+                to: Destination::Stream(sink.stream.shared()),
+                rules: Rules {
+                    numbers: sink.sequenced.then(|| numbers(Some(stream))),
+                    queue: Some(source.queue),
+                },
+                partitions: source.partitions,
+            })
+        }
+        Sink::File(sink) if sink.sequenced => {
+            let name = match &sink.path {
+                Place::Standard => "-".into(),
+                Place::File(path) => path.display().to_string().into(),
+            };
+            Some(Passage {
+                to: Destination::File(name),
+                rules: Rules { numbers: Some(numbers(None)), queue: None },
+                partitions: 1,
+            })
+        }
+        Sink::Amqp(_) | Sink::File(_) => None,
+    }
+}
+
+/// As the stream says that gets them, if it is here; else as any would say by default.
+pub(crate) fn numbers(stream: Option<&Stream>) -> Numbers {
+    let Some(stream) = stream else { return Numbers::default() };
+    Numbers {
+        first: stream.first,
+        retain: stream.retain.0,
+        retain_events: stream.retain_events,
+        complete_ttl: stream.complete_ttl.0,
+    }
+}

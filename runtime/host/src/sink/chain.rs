@@ -1,0 +1,366 @@
+//! Messages that pass through the store before they go on: to be numbered, to be kept for replay, to
+//! wait for a stream.
+//!
+//! Each destination is a task, so that one that stands holds up nothing else. What has come together
+//! is given to the store together: of each outbox in its order, different ones side by side.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use ordain_core::{DeadLetter, Event, shard_of};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+
+use super::{PublisherError, Target};
+use crate::broker::{AmqpSink, Published};
+use crate::cloudevents::{self, letter_event, message_event};
+use crate::source::Feeds;
+use crate::store::{
+    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin, OutboxMessage, Part,
+    Partition, Place, Rules, Store, insist_on,
+};
+use crate::told::Told;
+
+/// Runs that are given to the store together.
+const GROUP: usize = 64;
+/// Before a full queue is tried again, unless something is taken from it here.
+const FULL: Duration = Duration::from_millis(50);
+/// Between two warnings that it is full.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Where messages go that pass through the store.
+#[derive(Clone)]
+pub struct Passage {
+    /// What they are numbered for.
+    pub to: Destination,
+    /// What is done with them.
+    pub rules: Rules,
+    /// Parts of the stream that share its keys; 1 where it is none.
+    pub partitions: u32,
+}
+
+/// What is to be published.
+pub(super) enum Content {
+    Message(OutboxMessage),
+    Letter(Box<DeadLetter>),
+}
+
+impl Content {
+    fn event(&self, stream: &str) -> Event {
+        match self {
+            Self::Message(message) => message_event(stream, message),
+            Self::Letter(letter) => letter_event(stream, letter),
+        }
+    }
+
+    /// Appends it as a line.
+    pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
+        match self {
+            Self::Message(message) => cloudevents::encode(stream, message, sequence, out),
+            Self::Letter(letter) => cloudevents::encode_letter(stream, letter, sequence, out),
+        }
+    }
+}
+
+/// Messages of a run, each with the number of its commit.
+pub(super) struct Batch {
+    pub(super) run: u64,
+    pub(super) target: Arc<Target>,
+    pub(super) shard: u32,
+    pub(super) contents: Vec<(u64, Content)>,
+}
+
+/// The numbers of a batch's messages; `None`: another owner has gone on, and publishes it.
+pub(super) type Numbers = Vec<Option<u64>>;
+
+/// Takes messages for a destination.
+pub struct ChainSink {
+    /// Of the run that is being gathered.
+    gathered: Vec<(u64, Content)>,
+    /// What waits here is of the outbox, which has a limit.
+    input: UnboundedSender<Batch>,
+    start: Option<(Belt, UnboundedReceiver<Batch>)>,
+}
+
+impl ChainSink {
+    /// To a stream, or to the exchange that this is.
+    pub fn new(
+        passage: Passage,
+        exchange: Option<AmqpSink>,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) -> Self {
+        let (input, taken) = mpsc::unbounded_channel();
+        let belt = Belt::new(passage, exchange, store, feeds);
+        Self { gathered: Vec::new(), input, start: Some((belt, taken)) }
+    }
+
+    /// Starts the task, and that of its exchange.
+    pub(super) fn start(
+        &mut self,
+        tasks: &mut JoinSet<Result<(), PublisherError>>,
+        published: &UnboundedSender<Published>,
+    ) {
+        let Some((mut belt, taken)) = self.start.take() else { return };
+        if let Some(outlet) = belt.exchange.as_mut().and_then(|it| it.start(published.clone())) {
+            tasks.spawn(async move {
+                outlet.await;
+                Ok(())
+            });
+        }
+        tasks.spawn(belt.run(taken, published.clone()));
+    }
+
+    pub(super) fn put(&mut self, commit: u64, content: Content) {
+        self.gathered.push((commit, content));
+    }
+
+    /// Lets what was taken go, as the messages of a run.
+    pub(super) fn send(&mut self, run: u64, target: &Arc<Target>, shard: u32) {
+        if !self.gathered.is_empty() {
+            let (target, contents) = (Arc::clone(target), std::mem::take(&mut self.gathered));
+            // A task that has ended has failed, and is noticed where it was started.
+            let _ = self.input.send(Batch { run, target, shard, contents });
+        }
+    }
+}
+
+/// What carries messages through the store.
+pub(super) struct Belt {
+    passage: Passage,
+    exchange: Option<AmqpSink>,
+    store: Arc<dyn Store>,
+    feeds: Arc<Feeds>,
+    /// How far each outbox has given, for each shard of the destination, under which epoch.
+    given: HashMap<(Partition, u32, u32), (u64, Place)>,
+}
+
+/// Messages of one outbox for one shard.
+struct Strand {
+    target: Arc<Target>,
+    of: u32,
+    to: u32,
+    before: Option<Place>,
+    parts: Vec<Part>,
+    /// Where each of them came from: the batch, and its place there.
+    from: Vec<(usize, usize)>,
+}
+
+/// What became of them.
+struct Passed {
+    /// The number of each, as far as they are done; the others are another owner's.
+    assigned: Vec<Assigned>,
+    last: Option<Place>,
+}
+
+impl Belt {
+    pub(super) fn new(
+        passage: Passage,
+        exchange: Option<AmqpSink>,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) -> Self {
+        let (store, feeds) = (Arc::clone(store), Arc::clone(feeds));
+        Self { passage, exchange, store, feeds, given: HashMap::new() }
+    }
+
+    async fn run(
+        mut self,
+        mut input: UnboundedReceiver<Batch>,
+        published: UnboundedSender<Published>,
+    ) -> Result<(), PublisherError> {
+        let mut group = Vec::with_capacity(GROUP);
+        while input.recv_many(&mut group, GROUP).await > 0 {
+            let numbers = self.pass(&group).await?;
+            for (batch, numbers) in group.drain(..).zip(numbers) {
+                self.forward(batch, &numbers, &published);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives batches to the store.
+    pub(super) async fn pass(&mut self, batches: &[Batch]) -> Result<Vec<Numbers>, PublisherError> {
+        let strands = self.strands(batches);
+        let passing = strands.iter().map(|strand| self.give(strand));
+        let passed: Vec<Passed> = join_all(passing).await.into_iter().collect::<Result<_, _>>()?;
+        let mut numbers: Vec<Numbers> =
+            batches.iter().map(|batch| vec![None; batch.contents.len()]).collect();
+        for (strand, Passed { assigned, last }) in strands.iter().zip(passed) {
+            for ((batch, at), assigned) in strand.from.iter().zip(&assigned) {
+                numbers[*batch][*at] = Some(assigned.sequence());
+            }
+            if let Some(last) = last {
+                let from = strand.target.partition.clone();
+                let epoch = strand.target.claim.epoch;
+                self.given.insert((from, strand.of, strand.to), (epoch, last));
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// What is to be given, by outbox and shard.
+    fn strands(&self, batches: &[Batch]) -> Vec<Strand> {
+        let shards = self.store.shards();
+        let mut places = HashMap::new();
+        let mut strands: Vec<Strand> = Vec::new();
+        for (index, batch) in batches.iter().enumerate() {
+            if batch.target.tenure.is_over() {
+                continue;
+            }
+            for (at, (commit, content)) in batch.contents.iter().enumerate() {
+                let event = content.event(&batch.target.partition.stream);
+                let (of, to) = (batch.shard, shard_of(event.key(), shards));
+                let name = (Arc::as_ptr(&batch.target), of, to);
+                let strand = *places.entry(name).or_insert_with(|| {
+                    strands.push(self.strand(&batch.target, of, to));
+                    strands.len() - 1
+                });
+                let partition = shard_of(event.key(), self.passage.partitions);
+                let item = Item { event: Arc::new(event), partition };
+                strands[strand].put(*commit, item);
+                strands[strand].from.push((index, at));
+            }
+        }
+        strands
+    }
+
+    fn strand(&self, target: &Arc<Target>, of: u32, to: u32) -> Strand {
+        let given = self.given.get(&(target.partition.clone(), of, to));
+        let before =
+            given.filter(|(epoch, _)| *epoch == target.claim.epoch).map(|(_, before)| *before);
+        let target = Arc::clone(target);
+        Strand { target, of, to, before, parts: Vec::new(), from: Vec::new() }
+    }
+
+    /// Gives a strand to the store, as much at a time as may be, until all of it is done.
+    async fn give(&self, strand: &Strand) -> Result<Passed, PublisherError> {
+        let mut passed = Passed { assigned: Vec::new(), last: strand.before };
+        let mut rest = &strand.parts[..];
+        while !rest.is_empty() {
+            let mut items = 0;
+            let fits = rest.iter().take_while(|part| {
+                items += part.items.len();
+                items <= ASSIGN_LIMIT
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            rest = later;
+            let Some(assigned) = self.give_some(strand, now, passed.last).await? else { break };
+            self.tell(strand.to, now);
+            passed.assigned.extend(assigned);
+            passed.last = now.last().map(|part| part.place);
+        }
+        Ok(passed)
+    }
+
+    /// `None` where another owner goes on.
+    async fn give_some(
+        &self,
+        strand: &Strand,
+        parts: &[Part],
+        before: Option<Place>,
+    ) -> Result<Option<Vec<Assigned>>, PublisherError> {
+        let Target { partition, claim, tenure, .. } = &*strand.target;
+        let Passage { to, rules, .. } = &self.passage;
+        let assign = Arc::new(Assign {
+            to: to.clone(),
+            shard: strand.to,
+            rules: *rules,
+            origin: Some(Origin {
+                partition: partition.clone(),
+                shard: strand.of,
+                epoch: claim.epoch,
+                before,
+                done: strand.target.done(strand.of),
+            }),
+            parts: parts.to_vec(),
+        });
+        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        while !tenure.is_over() {
+            let reply =
+                insist_on("numbering of messages", || self.store.assign(Arc::clone(&assign))).await;
+            match reply {
+                AssignReply::Done(assigned) => return Ok(Some(assigned)),
+                AssignReply::Fenced => return Ok(None),
+                AssignReply::WentBack => {
+                    return Err(PublisherError::WentBack {
+                        stream: partition.stream.to_string(),
+                        to: to.to_string(),
+                        shard: strand.to,
+                    });
+                }
+                AssignReply::Full => {
+                    // For a moment that is nothing to speak of.
+                    if started.elapsed() >= TELL_EVERY && told.is_due() {
+                        tracing::warn!(
+                            stream = &*partition.stream, to = %to,
+                            "as many events wait there as may (`source.queue`): what is committed for \
+                             it waits until some of them are taken"
+                        );
+                    }
+                    self.room(parts).await;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until there may be room.
+    async fn room(&self, parts: &[Part]) {
+        let Destination::Stream(stream) = &self.passage.to else { return };
+        let number = parts.iter().flat_map(|part| &part.items).map(|item| item.partition).next();
+        let partition = Partition { stream: Arc::clone(stream), number: number.unwrap_or(0) };
+        let feed = self.feeds.of(&partition);
+        let _ = tokio::time::timeout(FULL, feed.room()).await;
+    }
+
+    /// Tells whoever reads here that more waits.
+    fn tell(&self, shard: u32, parts: &[Part]) {
+        let Destination::Stream(stream) = &self.passage.to else { return };
+        let items = parts.iter().flat_map(|part| &part.items);
+        let partitions: BTreeSet<u32> = items.map(|item| item.partition).collect();
+        for number in partitions {
+            let partition = Partition { stream: Arc::clone(stream), number };
+            self.feeds.of(&partition).put(shard);
+        }
+    }
+
+    /// Lets a batch go on with its numbers. What has none is another owner's.
+    fn forward(&mut self, batch: Batch, numbers: &Numbers, published: &UnboundedSender<Published>) {
+        let Batch { run, target, contents, .. } = batch;
+        let mut here = contents.len();
+        if let Some(exchange) = &mut self.exchange {
+            let stream = &target.partition.stream;
+            for ((_, content), number) in contents.iter().zip(numbers) {
+                let Some(number) = *number else { continue };
+                here -= 1;
+                match content {
+                    Content::Message(message) => exchange.put(stream, message, Some(number)),
+                    Content::Letter(letter) => exchange.put_letter(stream, letter, Some(number)),
+                }
+            }
+            exchange.send(run, &target.tenure);
+        }
+        if here > 0 {
+            // Whoever hears of it may be gone; then it does not matter.
+            let _ = published.send((run, here));
+        }
+    }
+}
+
+impl Strand {
+    /// Adds a message: a commit has as many parts as it takes, of a size that never changes.
+    fn put(&mut self, commit: u64, item: Item) {
+        let part = match self.parts.last_mut() {
+            Some(last) if last.place.commit == commit && last.items.len() < ASSIGN_LIMIT => {
+                last.items.push(item);
+                return;
+            }
+            Some(last) if last.place.commit == commit => last.place.part + 1,
+            _ => 0,
+        };
+        self.parts.push(Part { place: Place { commit, part }, items: vec![item] });
+    }
+}

@@ -1,0 +1,271 @@
+//! Events that wait in the store for a stream that is fed from here.
+//!
+//! Each shard has a queue of its own, which is read from its beginning when the partition comes here:
+//! what was taken and not removed comes again. It is removed when it is acknowledged, a little later.
+//! Whoever puts something in this process says so; what others put is found by looking.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, try_join_all};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::feed::Feed;
+use super::{Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source};
+use crate::driver::Progress;
+use crate::store::{Claim, Partition, Store, StoreError, insist_on};
+use crate::told::Told;
+
+/// Between two looks at what others have put, from and to: the longer nothing comes, the fewer.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// Between two looks where only this process can have put something.
+const LOOK_ALONE: Duration = Duration::from_secs(5);
+/// Acknowledged events are removed when there are so many, or a quarter of what may wait, or after a
+/// while.
+const REMOVE: u64 = 512;
+const REMOVE_AFTER: Duration = Duration::from_millis(100);
+/// Between two counts of what waits.
+const COUNT: Duration = Duration::from_secs(2);
+/// Between two warnings of a store that cannot be read.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// For the last removal.
+const LAST: Duration = Duration::from_secs(2);
+/// Before it is read again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What to read.
+pub struct QueueOptions {
+    /// Where it waits.
+    pub store: Arc<dyn Store>,
+    /// For whom.
+    pub partition: Partition,
+    /// Under which it is removed.
+    pub claim: Claim,
+    /// By which this process says that there is more.
+    pub feed: Arc<Feed>,
+    /// How many may wait.
+    pub limit: u64,
+    /// Whether other processes may put something.
+    pub others: bool,
+    /// Where it is told how much waits.
+    pub progress: Arc<Progress>,
+}
+
+/// Starts reading. It ends when nobody takes its deliveries any more.
+pub fn read_queue(options: QueueOptions) -> Source {
+    let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
+    let (fail, failure) = oneshot::channel();
+    let (acknowledge, acknowledged) = watch::channel(Acknowledged::default());
+    let reader = Reader::new(options, acknowledged);
+    let ended = tokio::spawn(async move {
+        if let Err(error) = reader.run(deliver).await {
+            // Nobody listens when the process is ending: then it does not matter.
+            let _ = fail.send(io::Error::other(error));
+        }
+    });
+    let (acknowledge, ended) = (Some(acknowledge), Some(ended));
+    Source { deliveries, failure, acknowledge, ended, is_fed_from_here: true }
+}
+
+struct Reader {
+    options: QueueOptions,
+    acknowledged: watch::Receiver<Acknowledged>,
+    /// Of each shard, the last number that was read.
+    read: Vec<u64>,
+    /// Of each shard, the last number that is acknowledged and not removed.
+    done: Vec<Option<u64>>,
+    /// How many of those there are, and since when.
+    undone: usize,
+    since: Instant,
+    /// What is delivered and not acknowledged: shard and number.
+    open: VecDeque<(u32, u64)>,
+    /// How many were acknowledged.
+    through: u64,
+    /// Shards that are to be read.
+    hot: BTreeSet<u32>,
+    look: Duration,
+    counted: Option<Instant>,
+    told: Told,
+}
+
+impl Reader {
+    fn new(options: QueueOptions, acknowledged: watch::Receiver<Acknowledged>) -> Self {
+        let shards = options.store.shards() as usize;
+        Self {
+            options,
+            acknowledged,
+            read: vec![0; shards],
+            done: vec![None; shards],
+            undone: 0,
+            since: Instant::now(),
+            open: VecDeque::new(),
+            through: 0,
+            hot: BTreeSet::new(),
+            look: LOOK.0,
+            counted: None,
+            told: Told::every(TELL_EVERY),
+        }
+    }
+
+    async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
+        // What was put before is found now.
+        self.look_everywhere();
+        loop {
+            self.remove(false).await;
+            let puts = self.options.feed.puts();
+            self.hot.append(&mut self.options.feed.take_fresh());
+            let batch = self.read().await?;
+            if !batch.items.is_empty() {
+                self.look = LOOK.0;
+                if !self.deliver(&deliver, batch).await {
+                    break;
+                }
+                continue;
+            }
+            if self.open.is_empty() && self.hot.is_empty() {
+                self.options.feed.emptied(puts);
+            }
+            self.count().await;
+            let feed = Arc::clone(&self.options.feed);
+            tokio::select! {
+                () = feed.more() => self.look = LOOK.0,
+                () = tokio::time::sleep(self.pause()) => {
+                    self.look_everywhere();
+                    self.look = (2 * self.look).min(LOOK.1);
+                }
+                changed = self.acknowledged.changed() => match changed {
+                    Ok(()) => self.acknowledge(),
+                    Err(_) => break,
+                },
+                () = tokio::time::sleep(REMOVE_AFTER), if self.undone > 0 => {}
+                () = deliver.closed() => break,
+            }
+        }
+        // Whoever drove it has said its last word.
+        drop(deliver);
+        while self.acknowledged.changed().await.is_ok() {}
+        self.acknowledge();
+        // What is not removed comes again, and is known.
+        let _ = timeout(LAST, self.remove(true)).await;
+        Ok(())
+    }
+
+    fn look_everywhere(&mut self) {
+        self.hot.extend(0..self.read.len() as u32);
+    }
+
+    fn pause(&self) -> Duration {
+        if self.options.others { self.look } else { LOOK_ALONE }
+    }
+
+    /// Reads what comes next of the shards that have something. Those that have no more are left alone.
+    async fn read(&mut self) -> Result<Deliveries, StoreError> {
+        let mut batch = Deliveries::default();
+        if self.hot.is_empty() {
+            return Ok(batch);
+        }
+        let shards: Vec<u32> = self.hot.iter().copied().collect();
+        let share = |all: usize| (all / shards.len()).max(1);
+        let (limit, bytes) = (share(BATCH_EVENTS), share(BATCH_BYTES));
+        let QueueOptions { store, partition, .. } = &self.options;
+        let asked = shards.iter().map(|shard| {
+            let after = self.read[*shard as usize];
+            store.queued(partition, *shard, after, limit, bytes)
+        });
+        let found = match try_join_all(asked).await {
+            Err(StoreError::Unavailable(reason)) => {
+                if self.told.is_due() {
+                    tracing::warn!(
+                        stream = &*partition.stream,
+                        "what waits cannot be read: {reason}"
+                    );
+                }
+                tokio::time::sleep(AGAIN).await;
+                return Ok(batch);
+            }
+            found => found?,
+        };
+        for (shard, events) in shards.into_iter().zip(found) {
+            let Some((last, _)) = events.last() else {
+                self.hot.remove(&shard);
+                continue;
+            };
+            self.read[shard as usize] = *last;
+            for (number, event) in events {
+                self.open.push_back((shard, number));
+                batch.items.push((Ok(event), Position::default()));
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Delivers, and takes acknowledgements meanwhile. Answers false when nobody takes it.
+    async fn deliver(&mut self, to: &mpsc::Sender<Deliveries>, batch: Deliveries) -> bool {
+        loop {
+            tokio::select! {
+                permit = to.reserve() => {
+                    let Ok(permit) = permit else { return false };
+                    permit.send(batch);
+                    self.acknowledge();
+                    return true;
+                }
+                changed = self.acknowledged.changed() => {
+                    if changed.is_err() {
+                        return false;
+                    }
+                    self.acknowledge();
+                    self.remove(false).await;
+                }
+            }
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let through = self.acknowledged.borrow_and_update().through;
+        while self.through < through
+            && let Some((shard, number)) = self.open.pop_front()
+        {
+            if self.undone == 0 {
+                self.since = Instant::now();
+            }
+            self.through += 1;
+            self.undone += 1;
+            self.done[shard as usize] = Some(number);
+        }
+    }
+
+    /// Removes what is acknowledged, if it is worth it.
+    async fn remove(&mut self, all: bool) {
+        let enough = (self.options.limit / 4).clamp(1, REMOVE) as usize;
+        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVE_AFTER || all;
+        if self.undone == 0 || !is_due {
+            return;
+        }
+        self.undone = 0;
+        let QueueOptions { store, partition, claim, feed, .. } = &self.options;
+        let removing = (0..).zip(&mut self.done).filter_map(|(shard, done)| {
+            let through = done.take()?;
+            Some(insist_on("removal of what was taken", move || {
+                store.dequeue(partition, *claim, shard, through)
+            }))
+        });
+        join_all(removing).await;
+        feed.removed();
+    }
+
+    /// Tells how much waits beyond what is taken.
+    async fn count(&mut self) {
+        if self.counted.is_some_and(|at| at.elapsed() < COUNT) {
+            return;
+        }
+        self.counted = Some(Instant::now());
+        let QueueOptions { store, partition, progress, .. } = &self.options;
+        if let Ok(waiting) = store.waiting(partition).await {
+            let taken = (self.open.len() + self.undone) as u64;
+            progress.set_lag(Some(waiting.saturating_sub(taken)));
+        }
+    }
+}
