@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod guests;
 pub mod host;
 pub mod http;
+pub mod ledger;
 pub mod log;
 pub mod plugins;
 pub mod raw_amqp;

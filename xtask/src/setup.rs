@@ -12,7 +12,7 @@ pub(crate) use servers::servers;
 /// Where components are built for.
 const TARGET: &str = "wasm32-wasip2";
 /// The example handlers.
-pub(crate) const PLUGINS: [&str; 4] = ["orders", "tally", "faulty", "probe"];
+pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
 /// Tells what is done.
 pub(crate) fn say(text: &str) {

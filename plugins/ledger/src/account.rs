@@ -1,0 +1,66 @@
+//! The second stage: transactions change the balance of an order.
+
+use ordain_sdk::prelude::*;
+
+use crate::State;
+
+#[derive(Deserialize)]
+struct Transaction {
+    month: String,
+    cents: i64,
+}
+
+/// Where an order stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Account {
+    balance: i64,
+    transactions: u64,
+    /// The month that is open; empty before the first.
+    month: String,
+}
+
+#[derive(Serialize)]
+struct Posting {
+    cents: i64,
+    balance: i64,
+}
+
+#[derive(Serialize)]
+struct Closed<'a> {
+    order: &'a str,
+    month: &'a str,
+}
+
+pub(crate) fn post(event: &Event<Raw>, mut account: Account) -> Result<Outcome<State>> {
+    let Transaction { month, cents } = event.data.json()?;
+    if month < account.month {
+        return Err(Failure::reject(format!(
+            "a transaction of {month}, and {} is closed: the ledger is not in order",
+            account.month
+        )));
+    }
+    let mut messages = Vec::new();
+    if !account.month.is_empty() && month > account.month {
+        messages.push(closed(event, &account.month));
+    }
+    account.balance = account.balance.checked_add(cents).or_reject("the account is full")?;
+    account.transactions += 1;
+    let posting = Posting { cents, balance: account.balance };
+    messages.push(Message::json("postings", "posting", &posting).key(name(&event.key, &month)));
+    if event.end_of_sequence {
+        messages.push(closed(event, &month));
+    }
+    account.month = month;
+    Ok(Outcome::put(State::Account(account)).emit_all(messages))
+}
+
+/// The last message of a month.
+fn closed(event: &Event<Raw>, month: &str) -> Message {
+    let closed = Closed { order: &event.key, month };
+    let message = Message::json("postings", "month.closed", &closed);
+    message.key(name(&event.key, month)).end_of_sequence(true)
+}
+
+fn name(order: &str, month: &str) -> String {
+    format!("{order}/{month}")
+}

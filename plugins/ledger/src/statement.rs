@@ -1,0 +1,66 @@
+//! The third stage: what was posted to a month of an order becomes its statement.
+
+use ordain_sdk::prelude::*;
+
+use crate::State;
+
+#[derive(Deserialize)]
+struct Posting {
+    cents: i64,
+    balance: i64,
+}
+
+#[derive(Deserialize)]
+struct Closed {
+    order: String,
+    month: String,
+}
+
+/// A month as far as it has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Statement {
+    /// The balance before its first posting.
+    opening: i64,
+    credits: i64,
+    debits: i64,
+    postings: u64,
+    closing: i64,
+}
+
+#[derive(Serialize)]
+struct Statements<'a> {
+    order: &'a str,
+    month: &'a str,
+    #[serde(flatten)]
+    statement: &'a Statement,
+}
+
+pub(crate) fn add(event: &Event<Raw>, statement: Option<Statement>) -> Result<Outcome<State>> {
+    let Posting { cents, balance } = event.data.json()?;
+    let before = balance.checked_sub(cents).or_reject("no balance can have led to this one")?;
+    let mut statement = statement.unwrap_or(Statement {
+        opening: before,
+        credits: 0,
+        debits: 0,
+        postings: 0,
+        closing: before,
+    });
+    if statement.closing != before {
+        return Err(Failure::reject(format!(
+            "a posting onto {before} cents where the balance is {}: postings are missing, or out of order",
+            statement.closing
+        )));
+    }
+    let sum = if cents < 0 { &mut statement.debits } else { &mut statement.credits };
+    *sum = sum.checked_add(cents).or_reject("the statement is full")?;
+    statement.postings += 1;
+    statement.closing = balance;
+    Ok(Outcome::put(State::Statement(statement)))
+}
+
+pub(crate) fn close(event: &Event<Raw>, statement: &Statement) -> Result<Outcome<State>> {
+    let Closed { order, month } = event.data.json()?;
+    let statement = Statements { order: &order, month: &month, statement };
+    let message = Message::json("statements", "statement", &statement).key(&order);
+    Ok(Outcome::delete().emit(message).complete())
+}

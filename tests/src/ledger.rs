@@ -1,0 +1,147 @@
+//! A ledger of many transactions over many orders, and what `plugins/ledger` must make of it, worked
+//! out a second time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+/// Months that a ledger is spread over.
+const MONTHS: usize = 6;
+
+/// An order and a month.
+type Month = (String, String);
+
+/// What a ledger comes to.
+#[derive(Debug)]
+pub struct Ledger {
+    /// Its batches, as lines of a file of CloudEvents. The last one ends it.
+    pub batches: Vec<String>,
+    /// The statement of each month of each order.
+    statements: BTreeMap<Month, Value>,
+    /// How many transactions each order has.
+    orders: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// One of so many transactions, in batches of so many.
+    pub fn new(seed: u64, transactions: usize, orders: u32, batch: usize) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut all: Vec<Value> = (0..transactions)
+            .map(|at| {
+                let order = format!("order-{}", rng.random_range(0..orders));
+                let month = format!("2026-{:02}", 1 + at * MONTHS / transactions);
+                json!({"order": order, "month": month, "cents": rng.random_range(-5_000..5_000)})
+            })
+            .collect();
+        let mut ended = BTreeSet::new();
+        for transaction in all.iter_mut().rev() {
+            if ended.insert(transaction["order"].to_string()) {
+                transaction["last"] = true.into();
+            }
+        }
+        let last = transactions.div_ceil(batch);
+        let batches = (1..).zip(all.chunks(batch)).map(|(number, transactions)| {
+            json!({
+                "specversion": "1.0", "id": format!("batch-{number}"), "source": "/bank",
+                "type": "ledger.batch", "subject": "main", "sequence": number.to_string(),
+                "endofsequence": number == last, "data": {"transactions": transactions},
+            })
+            .to_string()
+        });
+        let (statements, orders) = add_up(&all);
+        Self { batches: batches.collect(), statements, orders }
+    }
+
+    /// How many statements there must be.
+    pub fn statements(&self) -> usize {
+        self.statements.len()
+    }
+
+    /// Compares the data of all statements that came, each once.
+    pub fn check(&self, came: impl IntoIterator<Item = Value>) -> Result<()> {
+        let mut statements = BTreeMap::new();
+        for data in came {
+            let month = (text(&data, "order")?, text(&data, "month")?);
+            let again = statements.insert(month.clone(), data);
+            ensure!(again.is_none(), "two statements of {month:?}");
+        }
+        for (month, right) in &self.statements {
+            let data =
+                statements.get(month).with_context(|| format!("no statement of {month:?}"))?;
+            ensure!(data == right, "the statement of {month:?} is {data}, and {right} is right");
+        }
+        ensure!(statements.len() == self.statements.len(), "statements of other months");
+        Ok(())
+    }
+
+    /// How many events each key of the second stage must have had.
+    pub fn orders(&self) -> BTreeMap<String, u64> {
+        self.orders.clone()
+    }
+
+    /// The same for the third: its postings, and that it is closed.
+    pub fn months(&self) -> BTreeMap<String, u64> {
+        let events = |data: &Value| data["postings"].as_u64().unwrap_or(0) + 1;
+        let months = self.statements.iter();
+        months.map(|((order, month), it)| (format!("{order}/{month}"), events(it))).collect()
+    }
+}
+
+/// What the transactions come to, by month, and how many each order has.
+fn add_up(all: &[Value]) -> (BTreeMap<Month, Value>, BTreeMap<String, u64>) {
+    let mut balances: BTreeMap<String, (i64, u64)> = BTreeMap::new();
+    let mut months: BTreeMap<Month, [i64; 5]> = BTreeMap::new();
+    for it in all {
+        let [order, month] =
+            ["order", "month"].map(|name| it[name].as_str().unwrap_or("").to_owned());
+        let cents = it["cents"].as_i64().unwrap_or(0);
+        let (balance, count) = balances.entry(order.clone()).or_default();
+        let sums = months.entry((order, month)).or_insert([*balance, 0, 0, 0, 0]);
+        *balance += cents;
+        *count += 1;
+        sums[if cents < 0 { 2 } else { 1 }] += cents;
+        sums[3] += 1;
+        sums[4] = *balance;
+    }
+    let statement = |((order, month), sums): (Month, [i64; 5])| {
+        let [opening, credits, debits, postings, closing] = sums;
+        let data = json!({
+            "order": order, "month": month, "opening": opening, "credits": credits,
+            "debits": debits, "postings": postings, "closing": closing,
+        });
+        ((order, month), data)
+    };
+    let orders = balances.into_iter().map(|(order, (_, count))| (order, count)).collect();
+    (months.into_iter().map(statement).collect(), orders)
+}
+
+fn text(data: &Value, name: &str) -> Result<String> {
+    let text = data[name].as_str().with_context(|| format!("no {name} in {data}"))?;
+    Ok(text.to_owned())
+}
+
+/// Messages as their receiver has them: key, number, id. The numbers of each key are without holes, and
+/// each is under one id, however often it came. How many each key has had.
+///
+/// Those of one key may come out of order where several outboxes send them: that is what numbers are for.
+pub fn without_holes(
+    came: impl IntoIterator<Item = (String, u64, String)>,
+) -> Result<BTreeMap<String, u64>> {
+    let (mut keys, mut ids) = (BTreeMap::<String, BTreeMap<u64, String>>::new(), BTreeSet::new());
+    for (key, number, id) in came {
+        let known = keys.entry(key.clone()).or_default().entry(number).or_insert(id.clone());
+        ensure!(*known == id, "{key} {number} is {known}, and {id} as well");
+        ids.insert(id);
+    }
+    for (key, numbers) in &keys {
+        for (right, number) in (1..).zip(numbers.keys()) {
+            ensure!(*number == right, "{key} lacks {right}");
+        }
+    }
+    let all: usize = keys.values().map(BTreeMap::len).sum();
+    ensure!(ids.len() == all, "{} messages have two numbers", all - ids.len());
+    Ok(keys.into_iter().map(|(key, numbers)| (key, numbers.len() as u64)).collect())
+}

@@ -1,0 +1,32 @@
+//! What each stage must have come to.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::ledger::Ledger;
+
+/// Seeds of a ledger of 10,000 transactions over 500 orders, in batches of 100.
+pub(super) fn ledger(seed: u64) -> Ledger {
+    Ledger::new(seed, 10_000, 500, 100)
+}
+
+/// Each key of each stage has had all its events, without a hole and none too many, and has ended. Asks
+/// the store, or the process that has it.
+pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
+    let batches = BTreeMap::from([("main".to_owned(), ledger.batches.len() as u64)]);
+    for (stream, right) in
+        [("ledgers", batches), ("orders", ledger.orders()), ("months", ledger.months())]
+    {
+        let mut had = BTreeMap::new();
+        for row in home.rows(&["keys", "list", stream, "--json", "--limit", "1000000"])? {
+            ensure!(row["status"] == "completed", "{stream}: {row}");
+            let key = row["key"].as_str().context("a key")?.to_owned();
+            had.insert(key, row["next"].as_u64().context("next")? - 1);
+        }
+        ensure!(had == right, "the keys of {stream} have had other events than they should");
+        let dead = home.rows(&["dead", "list", stream, "--json", "--limit", "10"])?;
+        ensure!(dead.is_empty(), "{stream}: {dead:?}");
+    }
+    Ok(())
+}

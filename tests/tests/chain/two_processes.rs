@@ -1,0 +1,185 @@
+//! In two processes, over RabbitMQ and Redis, each killed hard again and again.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lapin::ExchangeKind;
+use lapin::message::Delivery;
+use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_tests::amqp::{Client, from_line, header};
+use ordain_tests::host::Home;
+use ordain_tests::ledger::{Ledger, without_holes};
+use ordain_tests::service::Service;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::support::{check_stages, ledger};
+
+/// Servers, two hosts of one configuration, and queues behind what goes from stage to stage.
+struct Pair {
+    redis: Redis,
+    rabbit: Rabbit,
+    client: Client,
+    home: Home,
+    hosts: [Service; 2],
+}
+
+/// Two streams behind the first: fed by the broker, or here.
+const OVER_THE_BROKER: &str = r#"
+[streams.orders]
+handler = "ledger"
+source = { kind = "amqp", exchange = "orders", queue = "orders", partitions = 2, bind = [{ exchange = "transactions" }] }
+[streams.months]
+handler = "ledger"
+source = { kind = "amqp", exchange = "months", queue = "months", partitions = 2, bind = [{ exchange = "postings" }] }
+[sinks]
+transactions = { kind = "amqp", exchange = "transactions", sequenced = true }
+postings = { kind = "amqp", exchange = "postings", sequenced = true }
+"#;
+
+const OVER_THE_STORE: &str = r#"
+[streams.orders]
+handler = "ledger"
+source = { kind = "stream", partitions = 2 }
+[streams.months]
+handler = "ledger"
+source = { kind = "stream", partitions = 2 }
+[sinks]
+transactions = { kind = "stream", stream = "orders", sequenced = true }
+postings = { kind = "stream", stream = "months", sequenced = true }
+"#;
+
+impl Pair {
+    fn start(between: &str) -> Result<Self> {
+        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::start()?);
+        let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
+        for exchange in ["transactions", "postings", "statements"] {
+            client.exchange(exchange, ExchangeKind::Topic)?;
+            let seen = format!("seen-{exchange}");
+            client.queue(&seen)?;
+            client.bind(&seen, exchange, "#")?;
+        }
+        let text = format!(
+            "[runtime]\nlease = \"2s\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\n\
+             [broker]\nurl = \"{}\"\n[streams.ledgers]\nhandler = \"ledger\"\n\
+             source = {{ kind = \"amqp\", exchange = \"ledgers\", queue = \"ledgers\", \
+             partitions = 2 }}\n{between}\n[sinks.statements]\nkind = \"amqp\"\n\
+             exchange = \"statements\"\nsequenced = true\n",
+            redis.url(),
+            rabbit.url(),
+        );
+        let home = Home::new(&["ledger"], &text)?;
+        let hosts = [Self::host(&home)?, Self::host(&home)?];
+        wait_until("each host has a share", || {
+            let rows = home.rows(&["instances", "--json"])?;
+            let has = |row: &Value| row["partitions"].as_array().is_some_and(|it| !it.is_empty());
+            Ok(rows.len() == 2 && rows.iter().all(has))
+        })?;
+        Ok(Self { redis, rabbit, client, home, hosts })
+    }
+
+    fn host(home: &Home) -> Result<Service> {
+        let mut host = Service::start(home, &["run"])?;
+        host.until_says("events are executed by this version")?;
+        Ok(host)
+    }
+
+    fn publish(&self, ledger: &Ledger) -> Result<()> {
+        let batches: Vec<_> =
+            ledger.batches.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
+        self.client.publish("ledgers", &batches)
+    }
+
+    /// Kills one of them, and starts another in its place.
+    fn kill(&mut self, which: usize) -> Result<()> {
+        self.hosts[which].kill()?;
+        self.hosts[which] = Self::host(&self.home)?;
+        Ok(())
+    }
+
+    /// How many jobs of the last stage have ended.
+    fn ended(&self) -> Result<usize> {
+        let list =
+            ["keys", "list", "months", "--json", "--status", "completed", "--limit", "100000"];
+        Ok(self.home.rows(&list)?.len())
+    }
+
+    /// All that came to a queue: at one time it gives no more than it lets be unacknowledged.
+    fn seen(&self, queue: &str) -> Result<Vec<Delivery>> {
+        let mut seen = Vec::new();
+        loop {
+            let more = self.client.take_all(queue)?;
+            if more.is_empty() {
+                return Ok(seen);
+            }
+            seen.extend(more);
+        }
+    }
+
+    /// Ends the hosts in order when all statements are made, and looks at everything.
+    fn check(mut self, ledger: &Ledger) -> Result<()> {
+        wait_until("all statements", || Ok(self.ended()? >= ledger.statements()))?;
+        for host in &mut self.hosts {
+            host.end()?;
+        }
+        check_stages(&self.home, ledger)?;
+        let statements = self.seen("seen-statements")?;
+        let mut rows = Vec::new();
+        let mut once = std::collections::BTreeMap::new();
+        for delivery in &statements {
+            let (_, _, id) = row(delivery)?;
+            rows.push(row(delivery)?);
+            once.insert(id, serde_json::from_slice::<Value>(&delivery.data)?);
+        }
+        ledger.check(once.into_values())?;
+        let numbers = without_holes(rows)?;
+        ensure!(numbers.values().sum::<u64>() == ledger.statements() as u64);
+        for (exchange, right) in
+            [("seen-transactions", ledger.orders()), ("seen-postings", ledger.months())]
+        {
+            let seen = self.seen(exchange)?;
+            if seen.is_empty() {
+                continue;
+            }
+            let rows: Vec<_> = seen.iter().map(row).collect::<Result<_>>()?;
+            ensure!(without_holes(rows)? == right, "{exchange}");
+        }
+        drop((self.redis, self.rabbit));
+        Ok(())
+    }
+}
+
+/// Key, number and id of a message.
+fn row(delivery: &Delivery) -> Result<(String, u64, String)> {
+    let number = header(delivery, "X-Sequence-ID").context("a number")?.parse()?;
+    let id = delivery.properties.message_id().as_ref().context("an id")?.to_string();
+    Ok((header(delivery, "X-Key").context("a key")?, number, id))
+}
+
+fn killed_on_the_way(between: &str, seed: u64) -> Result<()> {
+    let mut pair = Pair::start(between)?;
+    let ledger = ledger(seed);
+    pair.publish(&ledger)?;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut kills = 0;
+    for which in [0, 1, 0, 1, 1, 0] {
+        std::thread::sleep(Duration::from_millis(rng.random_range(50..400)));
+        if pair.ended()? < ledger.statements() {
+            kills += 1;
+        }
+        pair.kill(which)?;
+    }
+    ensure!(kills >= 2, "they were through after {kills} kills");
+    pair.check(&ledger)
+}
+
+#[test]
+fn over_the_broker() -> Result<()> {
+    killed_on_the_way(OVER_THE_BROKER, 11)
+}
+
+#[test]
+fn over_the_store() -> Result<()> {
+    killed_on_the_way(OVER_THE_STORE, 12)
+}
