@@ -7,6 +7,7 @@ mod keys;
 mod logs;
 mod look;
 mod plugins;
+mod publish;
 mod remote;
 mod row;
 mod run;
@@ -49,6 +50,9 @@ enum Command {
     Run(run::RunArgs),
     /// Check a configuration and its handlers, without running anything.
     Check(check::CheckArgs),
+    /// Publish events into a stream: numbered by the store where they have no number, kept for replay,
+    /// and confirmed. Run again after a crash it neither repeats nor renumbers.
+    Publish(publish::PublishArgs),
     /// Make events: a seeded load for trying out, testing and measuring.
     Generate(GenerateArgs),
     /// Look at keys: where they stand, and why.
@@ -168,6 +172,7 @@ impl Cli {
         let result = match self.command {
             Command::Run(args) => args.run(self.log_format),
             Command::Check(args) => args.run(),
+            Command::Publish(args) => args.run(),
             Command::Generate(args) => {
                 generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
             }

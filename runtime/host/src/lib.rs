@@ -12,6 +12,7 @@ pub mod histogram;
 pub mod instance;
 pub mod plugin;
 pub mod probe;
+pub mod publish;
 pub mod run;
 pub mod sink;
 pub mod source;

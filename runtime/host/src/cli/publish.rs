@@ -1,0 +1,197 @@
+//! `ordain publish`.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use ordain_core::Ordering;
+use serde_json::{Value, json};
+
+use super::{ConfigArg, Failure, show};
+use crate::cloudevents::Decoder;
+use crate::config::Loaded;
+use crate::publish::{FileError, PublishError, Publisher, publish_file};
+use crate::store::Assigned;
+use crate::text::say;
+
+#[derive(Debug, Args)]
+pub(super) struct PublishArgs {
+    /// The stream.
+    stream: String,
+    /// CloudEvents in JSON, one a line; - is standard input. What is published already is known by its
+    /// id, and goes on where it was.
+    #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
+    file: Option<PathBuf>,
+    /// One event instead of a file: its key.
+    #[arg(long, requires = "kind")]
+    key: Option<String>,
+    /// Its type.
+    #[arg(long = "type", value_name = "TYPE", requires = "key")]
+    kind: Option<String>,
+    /// Its data, as JSON.
+    #[arg(long, value_name = "JSON", requires = "key")]
+    data: Option<String>,
+    /// Its id, by which it is known if it is published again; by default a new one.
+    #[arg(long, requires = "key")]
+    id: Option<String>,
+    /// Its number within its key, where the producer counts; else the store does.
+    #[arg(long, requires = "key")]
+    sequence: Option<u64>,
+    /// It is the last one of its key.
+    #[arg(long, requires = "key")]
+    end: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Print what was published as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl PublishArgs {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let loaded = self.config.load()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut publisher = Publisher::open(&loaded, &self.stream).await?;
+            match (&self.key, &self.file) {
+                (Some(key), _) => self.one(&mut publisher, &loaded, key).await?,
+                (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,
+                (None, None) => unreachable!("clap asks for one of the two"),
+            }
+            publisher.close().await?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn ordering(&self, loaded: &Loaded) -> Ordering {
+        let streams = &loaded.config.streams;
+        let stream = streams.iter().find(|(name, _)| ***name == *self.stream);
+        stream.map_or(Ordering::Sequenced, |(_, stream)| stream.ordering)
+    }
+
+    /// Publishes the event that the options say, which is read as a line of a file would be.
+    async fn one(
+        &self,
+        publisher: &mut Publisher,
+        loaded: &Loaded,
+        key: &str,
+    ) -> Result<(), Failure> {
+        let id = self.id.clone().unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
+        let mut event = json!({
+            "specversion": "1.0", "id": id, "source": "/ordain/publish",
+            "type": self.kind, "subject": key,
+        });
+        if let Some(data) = &self.data {
+            let data: Value = serde_json::from_str(data).with_context(|| {
+                format!("--data {data:?} is no JSON; a text has quotes: '\"text\"'")
+            })?;
+            event["data"] = data;
+        }
+        if let Some(sequence) = self.sequence {
+            event["sequence"] = sequence.to_string().into();
+        }
+        if self.end {
+            event["endofsequence"] = true.into();
+        }
+        let event_size = loaded.config.runtime.event_size.bytes();
+        let decoder = Decoder { ordering: self.ordering(loaded), event_size };
+        let event = decoder.decode(event.to_string().as_bytes());
+        let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
+        let assigned = publisher.publish(&[Arc::new(event)]).await?;
+        let (is_new, sequence) = match assigned.first() {
+            Some(Assigned::New(sequence)) => (true, *sequence),
+            Some(it) => (false, it.sequence()),
+            None => (false, 0),
+        };
+        if self.json {
+            let sequence = (sequence > 0).then_some(sequence);
+            show::json(&json!({"key": key, "id": id, "sequence": sequence, "new": is_new}), true)?;
+        } else {
+            let again = if is_new { "" } else { "; it had been published before" };
+            let number =
+                if sequence > 0 { format!(", sequence {sequence}") } else { String::new() };
+            show::text(&format!("published: key {key}{number}, id {id}{again}\n"))?;
+        }
+        Ok(())
+    }
+
+    async fn file(
+        &self,
+        publisher: &mut Publisher,
+        loaded: &Loaded,
+        file: &Path,
+    ) -> Result<(), Failure> {
+        let path = (file != Path::new("-")).then_some(file);
+        let bar = bar(path);
+        let ordering = self.ordering(loaded);
+        let done = publish_file(publisher, loaded, ordering, path, |counts, offset| {
+            bar.set_message((counts.published + counts.known).to_string());
+            bar.set_position(offset);
+        });
+        let done = done.await;
+        bar.finish_and_clear();
+        let counts = done?;
+        let name = file.display();
+        if counts.before > 0 && !self.json {
+            say(&format!("{name}: a run before has published the first {} lines", counts.before));
+        }
+        if self.json {
+            let row = json!({
+                "published": counts.published, "known": counts.known, "lines_before": counts.before,
+            });
+            show::json(&row, true)?;
+        } else {
+            let known = match counts.known {
+                0 => String::new(),
+                known => {
+                    format!("; {known} more had been published before, and keep their numbers")
+                }
+            };
+            show::text(&format!(
+                "published {} events into {}{known}\n",
+                counts.published, self.stream
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// How far a file is read, where somebody looks at it.
+fn bar(path: Option<&Path>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let size = path.and_then(|path| std::fs::metadata(path).ok()).map(|it| it.len());
+    let (bar, style) = match size {
+        Some(size) => (
+            ProgressBar::new(size),
+            "{bar:30} {bytes} of {total_bytes}, {msg} events published, {eta} left",
+        ),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {msg} events published"),
+    };
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    bar
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Run(error) => error.into(),
+            PublishError::Stream(words) => Self::Config(anyhow!(words)),
+            error @ PublishError::Conflict { .. } => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Publish(error) => error.into(),
+            error => Self::Failed(error.into()),
+        }
+    }
+}

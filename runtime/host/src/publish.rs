@@ -1,0 +1,238 @@
+//! A producer's side: events into a stream, numbered by the store where they have no number, kept for
+//! replay, and confirmed.
+//!
+//! What is published again is known by its id, as long as `retain` says: it keeps its number, and the
+//! stream takes it once.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use ordain_core::{Event, Ordering, shard_of};
+
+use crate::broker::{BrokerError, Producer, Topology};
+use crate::config::{AmqpSource, Loaded, Source, Stream};
+use crate::run::{RunError, check_numbering, configured_broker, numbers, open_store};
+use crate::store::{
+    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Part, Place, Rules, Store,
+    StoreError,
+};
+
+pub use file::{FileError, publish_file};
+
+/// How long a store or a broker that is out of reach is asked.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Before a full queue is tried again.
+const FULL: Duration = Duration::from_millis(100);
+
+/// Why events were not published. Those before the one that is named are.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Configuration, store or broker.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// An id or a sequence was published before, with something else. Those before it are published.
+    #[error("{words}")]
+    Conflict {
+        /// Which of the events.
+        at: usize,
+        /// What was published before, and what would be right.
+        words: String,
+    },
+    /// The stream cannot be published to.
+    #[error("{0}")]
+    Stream(String),
+}
+
+impl From<StoreError> for PublishError {
+    fn from(error: StoreError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+impl From<BrokerError> for PublishError {
+    fn from(error: BrokerError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+/// Publishes events into one stream.
+pub struct Publisher {
+    stream: Arc<str>,
+    store: Arc<dyn Store>,
+    to: Destination,
+    rules: Rules,
+    /// Parts of the stream that share its keys, where it is fed by the store.
+    partitions: u32,
+    /// The way into its exchange, where it has one.
+    producer: Option<Producer>,
+}
+
+impl Publisher {
+    /// Opens what a stream of a configuration needs: its store, and its exchange, which is made where it
+    /// is not there, with its queues.
+    pub async fn open(loaded: &Loaded, stream: &str) -> Result<Self, PublishError> {
+        loaded.unsupported().map_err(RunError::from)?;
+        let (stream, config) = find(loaded, stream)?;
+        let cannot =
+            |words: &str| PublishError::Stream(format!("the events of stream {stream} {words}"));
+        let (to, queue) = match &config.source {
+            Source::Amqp(source) => {
+                let exchange = source.exchange.as_ref().ok_or_else(|| {
+                    cannot("come to a queue, and no exchange is named to publish to: `source.exchange`")
+                })?;
+                (Destination::Exchange((*exchange.0).into()), None)
+            }
+            Source::Stream(source) => {
+                (Destination::Stream(Arc::clone(&stream)), Some(source.queue))
+            }
+            Source::File(_) => return Err(cannot("come from a file: append lines to it")),
+            Source::Http(_) => return Err(cannot("come over HTTP: post them there")),
+        };
+        let store = open_store(loaded, Some(PATIENCE)).await?;
+        check_numbering(loaded, &*store).await?;
+        let numbers = match config.ordering {
+            Ordering::Sequenced => Some(numbers(Some(config))),
+            Ordering::Fifo => None,
+        };
+        let producer = match &config.source {
+            Source::Amqp(source) => Some(producer(loaded, &stream, source, config.ordering).await?),
+            _ => None,
+        };
+        let partitions = config.source.partitions();
+        Ok(Self { stream, store, to, rules: Rules { numbers, queue }, partitions, producer })
+    }
+
+    /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
+    /// Tells of each whether it is new, and its number; 0 where the stream numbers itself.
+    pub async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, PublishError> {
+        let assigned = match self.rules {
+            Rules { numbers: None, queue: None } => vec![Assigned::New(0); events.len()],
+            _ => self.assign(events).await?,
+        };
+        // What is in conflict is not published; all before it is.
+        let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
+        let right = &assigned[..conflict.unwrap_or(assigned.len())];
+        if let Some(producer) = &mut self.producer {
+            let is_numbered = self.rules.numbers.is_some();
+            let numbered = events
+                .iter()
+                .zip(right)
+                .map(|(event, it)| (Arc::clone(event), is_numbered.then_some(it.sequence())));
+            producer.publish(&numbered.collect::<Vec<_>>()).await?;
+        }
+        match conflict {
+            None => Ok(assigned),
+            Some(at) => Err(in_conflict(at, &events[at], assigned[at].sequence())),
+        }
+    }
+
+    /// Gives events their numbers; into a queue of the store it puts them as well.
+    async fn assign(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, PublishError> {
+        let shards = self.store.shards();
+        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, event) in events.iter().enumerate() {
+            by_shard.entry(shard_of(event.key(), shards)).or_default().push(at);
+        }
+        let asked = by_shard.into_iter().map(async |(shard, places)| {
+            let mut assigned = Vec::with_capacity(places.len());
+            for some in places.chunks(ASSIGN_LIMIT) {
+                let some = some.iter().map(|at| Arc::clone(&events[*at]));
+                assigned.extend(self.assign_some(shard, some).await?);
+            }
+            Ok::<_, PublishError>((places, assigned))
+        });
+        let mut all = vec![Assigned::New(0); events.len()];
+        for (places, assigned) in try_join_all(asked).await? {
+            for (at, assigned) in places.into_iter().zip(assigned) {
+                all[at] = assigned;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn assign_some(
+        &self,
+        shard: u32,
+        events: impl Iterator<Item = Arc<Event>>,
+    ) -> Result<Vec<Assigned>, PublishError> {
+        let item =
+            |event: Arc<Event>| Item { partition: shard_of(event.key(), self.partitions), event };
+        let part = Part { place: Place::default(), items: events.map(item).collect() };
+        let (to, rules) = (self.to.clone(), self.rules);
+        let assign = Arc::new(Assign { to, shard, rules, origin: None, parts: vec![part] });
+        loop {
+            match self.store.assign(Arc::clone(&assign)).await? {
+                AssignReply::Done(assigned) => return Ok(assigned),
+                AssignReply::Full => tokio::time::sleep(FULL).await,
+                AssignReply::Fenced | AssignReply::WentBack => {
+                    unreachable!("only those who have an outbox are told so")
+                }
+            }
+        }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Arc<str> {
+        &self.stream
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Ends in order.
+    pub async fn close(self) -> Result<(), PublishError> {
+        self.store.flush().await?;
+        if let Some(producer) = self.producer {
+            producer.close().await;
+        }
+        Ok(())
+    }
+}
+
+fn in_conflict(at: usize, event: &Event, sequence: u64) -> PublishError {
+    let (what, right) = match event.sequence() {
+        Some(sequence) => (format!("sequence {sequence}"), "sequence"),
+        None => (format!("the id {:?}", event.id()), "id"),
+    };
+    let key = event.key();
+    let words = format!(
+        "{what} of key {key:?} was published before with other content (as sequence {sequence}): another \
+         event needs another {right}"
+    );
+    PublishError::Conflict { at, words }
+}
+
+fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(Arc<str>, &'a Stream), PublishError> {
+    let streams = &loaded.config.streams;
+    let found = streams.iter().find(|(name, _)| ***name == *stream);
+    found.map(|(name, config)| (name.shared(), config)).ok_or_else(|| {
+        let known: Vec<&str> = streams.keys().map(|name| &**name).collect();
+        PublishError::Stream(format!(
+            "there is no stream {stream:?} in {}; there are: {}",
+            loaded.file.display(),
+            known.join(", ")
+        ))
+    })
+}
+
+/// The way into the exchange of a stream.
+async fn producer(
+    loaded: &Loaded,
+    stream: &str,
+    source: &AmqpSource,
+    ordering: Ordering,
+) -> Result<Producer, PublishError> {
+    let broker = configured_broker(loaded)?.expect("a source of a broker is checked to have one");
+    let connection = broker.connect(&format!("ordain publish {stream}")).await?;
+    Topology::of(source).prepare(&broker, &connection, false).await?;
+    // What was asked for is done, whatever becomes of the connection.
+    let _ = connection.close(200, "done".into()).await;
+    let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
+    Ok(Producer::new(&broker, exchange, &source.key, ordering == Ordering::Fifo))
+}

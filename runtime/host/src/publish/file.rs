@@ -1,0 +1,174 @@
+//! Publishes a file of CloudEvents, one a line. How far it has come is kept in the store, so that the
+//! next run goes on there; of what was on its way the ids tell.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ordain_core::{Event, Ordering};
+
+use super::{PublishError, Publisher};
+use crate::cloudevents::Decoder;
+use crate::config::Loaded;
+use crate::run::RunError;
+use crate::source::{self, Checkpoint, Delivered, FileOptions, Position, Print};
+use crate::store::{Assigned, Mark};
+
+/// Events that are published together.
+const TOGETHER: usize = 2_048;
+
+/// Why a file was not published to its end. What comes before the line that is named is.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A line cannot be published.
+    #[error("{name}, line {line}: {words}. Mend it and run this again: it goes on there")]
+    Line {
+        /// The file.
+        name: String,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        words: String,
+    },
+    /// The file cannot be read.
+    #[error("{name}: {error}")]
+    Read {
+        /// The file.
+        name: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Publishing failed.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+/// What was published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events that are new.
+    pub published: u64,
+    /// Events that had been published before.
+    pub known: u64,
+    /// Lines that a run before had done with.
+    pub before: u64,
+}
+
+/// Publishes a file, or standard input, which is read from its beginning each time. Tells how far it
+/// is, in bytes, as it goes.
+pub async fn publish_file(
+    publisher: &mut Publisher,
+    loaded: &Loaded,
+    ordering: Ordering,
+    path: Option<&Path>,
+    mut progress: impl FnMut(Counts, u64),
+) -> Result<Counts, FileError> {
+    let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
+    let read_error = |error| FileError::Read { name: name.clone(), error };
+    let mut counts = Counts::default();
+    let (mut file, mut position, mut mark) = (None, Position::default(), None);
+    if let Some(path) = path {
+        // The same file under any name that it is given by.
+        let whole = std::fs::canonicalize(path).map_err(read_error)?;
+        let opened = File::open(&whole).map_err(read_error)?;
+        if !opened.metadata().map_err(read_error)?.is_file() {
+            let error = std::io::Error::other("no regular file; a pipe comes in by -");
+            return Err(read_error(error));
+        }
+        let checkpoint = format!("publish/{}/{}", publisher.stream(), whole.display());
+        let kept = publisher.store().mark(&checkpoint).await.map_err(PublishError::from)?;
+        let kept = kept.and_then(|it| Checkpoint::decode(&it).ok());
+        let found = kept.map(|it| it.resume(&opened)).transpose().map_err(read_error)?;
+        position = found.flatten().unwrap_or_default();
+        counts.before = position.line;
+        (file, mark) = (Some((opened, whole)), Some(checkpoint));
+    }
+    progress(counts, position.offset);
+    let event_size = loaded.config.runtime.event_size.bytes();
+    let options = FileOptions {
+        file,
+        name: name.clone(),
+        position,
+        follow: false,
+        decoder: Decoder { ordering, event_size },
+    };
+    let mut source =
+        source::start(options).map_err(|it| PublishError::Run(RunError::Thread(it)))?;
+    let (mut waiting, mut print, mut end) = (Vec::new(), None, false);
+    while !end {
+        let Some(deliveries) = source.deliveries.recv().await else {
+            let gone = |_| std::io::Error::other("its reader ended unexpectedly");
+            return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
+        };
+        waiting.extend(deliveries.items);
+        print = deliveries.print.or(print);
+        end = deliveries.end;
+        if waiting.len() < TOGETHER && !end && !source.deliveries.is_empty() {
+            continue;
+        }
+        let batch = std::mem::take(&mut waiting);
+        let (done, bad) = publish_batch(publisher, &name, batch, &mut counts).await?;
+        if let Some(done) = done {
+            position = done;
+            checkpoint(publisher, mark.as_deref(), position, print).await?;
+        }
+        if let Some(bad) = bad {
+            return Err(bad);
+        }
+        progress(counts, position.offset);
+    }
+    Ok(counts)
+}
+
+/// Publishes events up to the first line that is none. Answers behind which line all is published.
+async fn publish_batch(
+    publisher: &mut Publisher,
+    name: &str,
+    batch: Vec<(Delivered, Position)>,
+    counts: &mut Counts,
+) -> Result<(Option<Position>, Option<FileError>), FileError> {
+    let bad = |position: Position, words: String| {
+        Some(FileError::Line { name: name.to_owned(), line: position.line, words })
+    };
+    let (mut events, mut ends, mut stop) = (Vec::<Arc<Event>>::new(), Vec::new(), None);
+    for (delivered, position) in batch {
+        match delivered {
+            Ok(event) if event.key().is_empty() => {
+                stop = bad(position, "no key: set `partitionkey` or `subject`".to_owned());
+            }
+            Err(letter) => stop = bad(position, letter.error),
+            Ok(event) => {
+                events.push(Arc::new(event));
+                ends.push(position);
+                continue;
+            }
+        }
+        break;
+    }
+    let assigned = match publisher.publish(&events).await {
+        Err(PublishError::Conflict { at, words }) => {
+            stop = bad(ends[at], words);
+            ends.truncate(at);
+            vec![Assigned::Known(0); at]
+        }
+        assigned => assigned?,
+    };
+    let new = assigned.iter().filter(|it| matches!(it, Assigned::New(_))).count() as u64;
+    counts.published += new;
+    counts.known += assigned.len() as u64 - new;
+    Ok((ends.pop(), stop))
+}
+
+async fn checkpoint(
+    publisher: &Publisher,
+    mark: Option<&str>,
+    position: Position,
+    print: Option<Print>,
+) -> Result<(), PublishError> {
+    if let (Some(name), Some(print)) = (mark, print) {
+        let value = Checkpoint::new(position, print).encode().into();
+        let mark = Mark { name: name.to_owned(), value };
+        publisher.store().put_marks(&[mark]).await?;
+    }
+    Ok(())
+}
