@@ -23,8 +23,9 @@ pub(crate) struct BenchArgs {
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 6] = [
+const BENCHES: [(&str, &str); 7] = [
     ("amqp", "from RabbitMQ through a handler, on Redis, beside consumers written by hand"),
+    ("chain", "through streams that feed each other, on each store, and what numbers cost"),
     ("core", "the sequencer alone, and the crossing into a handler"),
     ("embedded", "from file to file through a handler, on the embedded store"),
     ("instances", "what several hosts cost that share partitions, and how long a hand-over takes"),

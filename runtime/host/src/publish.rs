@@ -92,7 +92,7 @@ impl Publisher {
             Source::File(_) => return Err(cannot("come from a file: append lines to it")),
             Source::Http(_) => return Err(cannot("come over HTTP: post them there")),
         };
-        let store = open_store(loaded, Some(PATIENCE)).await?;
+        let store = open_store(loaded, Some(PATIENCE)).await.map_err(in_use)?;
         check_numbering(loaded, &*store).await?;
         let numbers = match config.ordering {
             Ordering::Sequenced => Some(numbers(Some(config))),
@@ -219,6 +219,17 @@ fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(Arc<str>, &'a Stream), 
             known.join(", ")
         ))
     })
+}
+
+/// Who else has the store, and what helps.
+fn in_use(error: RunError) -> RunError {
+    match error {
+        RunError::Store(StoreError::InUse(words)) => RunError::Store(StoreError::InUse(format!(
+            "{words}. One process at a time has an embedded store; with [store] kind = \"redis\" events \
+             are published while the stream runs"
+        ))),
+        error => error,
+    }
 }
 
 /// The way into the exchange of a stream.

@@ -5,6 +5,7 @@
 //! `cargo xtask bench NAME` builds what is needed and starts this.
 
 mod amqp;
+mod chain;
 mod core;
 mod crossing;
 mod embedded;
@@ -45,6 +46,8 @@ enum Command {
     Store(Common),
     /// From RabbitMQ through a handler, on Redis, beside consumers written by hand.
     Amqp(amqp::AmqpArgs),
+    /// Through streams that feed each other, on each store, and what numbers cost.
+    Chain(chain::ChainArgs),
     /// What several hosts cost that share partitions, and how long a hand-over takes.
     Instances(instances::InstancesArgs),
     /// How much longer events wait while versions of their handler are swapped.
@@ -101,6 +104,7 @@ fn run(command: Command) -> Result<()> {
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),
         Command::Swap(args) => (swap::bench(&args)?, args.common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
+        Command::Chain(args) => (chain::bench(&args)?, args.common.json),
         Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),
         Command::Side { side: Side::Bare(side) } => return side.run(),

@@ -4,7 +4,7 @@
 -- Fields: c KEY how far a key has counted; m KEY SEQUENCE a message that is kept; i KEY ID a
 -- producer's id; o ORIGIN what an owner has given; q PARTITION which numbers wait there, and
 -- n PARTITION:NUMBER what; w how many wait in all; a and e lists of what goes with age, A and E their
--- ends.
+-- ends; b the time of the last call.
 local log = KEYS[1]
 local origin, epoch, before_commit, before_part, done = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local numbered, first, retain, most, ttl, limit = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
@@ -298,6 +298,8 @@ end
 age('a', 'A', kept, now + retain)
 age('e', 'E', endings, now + math.max(ttl, retain))
 
+-- The first write is for the server's log: with it each call is a transaction there (docs/redis.md).
+redis.call('HSET', log, 'b', text(now))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end

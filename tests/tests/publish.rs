@@ -1,0 +1,203 @@
+//! `ordain publish`: numbers from the store, confirmed by the broker, once however often it is run.
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Rabbit, Redis};
+use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::rig::Rig;
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+/// A broker, Redis, and a stream of four partitions.
+fn rig(stream: &str) -> Result<(Redis, Rig)> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
+    let rig = Rig::on(Rabbit::start()?, &store, stream, "partitions = 4")?;
+    Ok((redis, rig))
+}
+
+/// Events as a producer has them that does not count.
+fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
+    let line = |line: &String| -> Result<String> {
+        let mut event: Value = serde_json::from_str(line)?;
+        event.as_object_mut().context("an object")?.remove("sequence");
+        Ok(event.to_string())
+    };
+    lines.iter().map(line).collect()
+}
+
+/// What one run of `publish` says with `--json`.
+fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
+    let args = [&["publish", "cases"], args, &["--json"]].concat();
+    let mut rows = rig.home.rows(&args)?;
+    ensure!(rows.len() == 1, "{rows:?}");
+    Ok(rows.remove(0))
+}
+
+/// What it says when it fails, and its exit code.
+fn refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
+    let output = rig.home.output(&[&["publish"], args].concat())?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(!output.status.success(), "{args:?}: {log}");
+    Ok((output.status.code().context("a code")?, log))
+}
+
+#[test]
+fn a_file_without_numbers() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let lines = in_turn(40, 60);
+    rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    // Before the stream has ever run: its queues are made.
+    let done = publish(&rig, &["events.ndjson"])?;
+    ensure!(done == json!({"published": 2_400, "known": 0, "lines_before": 0}), "{done}");
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.check(&lines)?;
+    // Again there is nothing to do, and more lines go on where it was.
+    let done = publish(&rig, &["events.ndjson"])?;
+    ensure!(done == json!({"published": 0, "known": 0, "lines_before": 2_400}), "{done}");
+    let more = in_turn(40, 70);
+    rig.home.write("events.ndjson", text(&unnumbered(&more)?))?;
+    let done = publish(&rig, &["events.ndjson"])?;
+    ensure!(done == json!({"published": 400, "known": 0, "lines_before": 2_400}), "{done}");
+    // Under another name the ids tell.
+    rig.home.write("copy.ndjson", text(&unnumbered(&more)?))?;
+    let done = publish(&rig, &["copy.ndjson"])?;
+    ensure!(done == json!({"published": 0, "known": 2_800, "lines_before": 0}), "{done}");
+    let mut out = Vec::new();
+    rig.take(&mut out, 400)?;
+    rig.until_empty()?;
+    service.end()?;
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(rows.len() == 40 && rows.iter().all(|it| it["next"] == 71), "{rows:?}");
+    ensure!(rig.home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    Ok(())
+}
+
+/// Killed again and again, and run again: each event has one number, and takes effect once.
+#[test]
+fn killed_on_the_way() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let lines = in_turn(50, 400);
+    rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let mut kills = 0;
+    for wait in [60, 90, 120, 150, 180, 210] {
+        let mut publishing = rig.home.ordain(&["publish", "cases", "events.ndjson"])?.spawn()?;
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        kills += usize::from(publishing.try_wait()?.is_none());
+        publishing.kill()?;
+        publishing.wait()?;
+    }
+    ensure!(kills >= 2, "{kills} of them were killed");
+    publish(&rig, &["events.ndjson"])?;
+    let mut out = Vec::new();
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    rig.until_empty()?;
+    service.end()?;
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(rows.len() == 50 && rows.iter().all(|it| it["next"] == 401), "{rows:?}");
+    Ok(())
+}
+
+/// One event by options; repeats, conflicts, and a producer that counts itself.
+#[test]
+fn single_events() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let one = |args: &[&str]| publish(&rig, args);
+    let first = one(&["--key", "a", "--type", "test", "--data", "{\"n\":1}", "--id", "one"])?;
+    ensure!(first == json!({"key": "a", "id": "one", "sequence": 1, "new": true}), "{first}");
+    let again = one(&["--key", "a", "--type", "test", "--data", "{\"n\": 1}", "--id", "one"])?;
+    ensure!(again == json!({"key": "a", "id": "one", "sequence": 1, "new": false}), "{again}");
+    let second = one(&["--key", "a", "--type", "test"])?;
+    ensure!(second["sequence"] == 2 && second["id"].as_str().is_some_and(|it| it.len() == 32));
+    let own = one(&["--key", "a", "--type", "test", "--sequence", "3", "--end"])?;
+    ensure!(own["sequence"] == 3 && own["new"] == true, "{own}");
+
+    let other = ["cases", "--key", "a", "--type", "test", "--data", "{\"n\":2}", "--id", "one"];
+    let (code, words) = refused(&rig, &other)?;
+    ensure!(
+        code == 1 && words.contains("the id \"one\" of key \"a\"") && words.contains("sequence 1")
+    );
+    let taken = ["cases", "--key", "a", "--type", "other", "--sequence", "2"];
+    let (code, words) = refused(&rig, &taken)?;
+    ensure!(code == 1 && words.contains("sequence 2 of key \"a\""), "{words}");
+    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x", "--data", "{"])?;
+    ensure!(code == 1 && words.contains("is no JSON"), "{words}");
+    let (code, words) = refused(&rig, &["case", "--key", "a", "--type", "x"])?;
+    ensure!(code == 78 && words.contains("there are: cases"), "{words}");
+    ensure!(refused(&rig, &["cases", "--key", "a"])?.0 == 2);
+    ensure!(refused(&rig, &["cases"])?.0 == 2);
+
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut out = Vec::new();
+    rig.take(&mut out, 3)?;
+    rig.until_empty()?;
+    service.end()?;
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(
+        rows.len() == 1 && rows[0]["next"] == 4 && rows[0]["status"] == "completed",
+        "{rows:?}"
+    );
+    Ok(())
+}
+
+/// A bad line stops it there, with all before it published; when it is mended it goes on.
+#[test]
+fn bad_lines() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let mut lines = unnumbered(&in_turn(10, 30))?;
+    let right = std::mem::replace(&mut lines[200], "{\"specversion\":\"1.0\"}".into());
+    rig.home.write("events.ndjson", text(&lines))?;
+    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    ensure!(code == 1 && words.contains("line 201"), "{words}");
+    let no_key: Value = serde_json::from_str(&right)?;
+    lines[200] = right.replace(&format!("\"subject\":{}", no_key["subject"]), "\"subject2\":\"x\"");
+    rig.home.write("events.ndjson", text(&lines))?;
+    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
+    lines[200] = right;
+    rig.home.write("events.ndjson", text(&lines))?;
+    let done = publish(&rig, &["events.ndjson"])?;
+    ensure!(done == json!({"published": 100, "known": 0, "lines_before": 200}), "{done}");
+    let (code, words) = refused(&rig, &["cases", "nothing.ndjson"])?;
+    ensure!(code == 1 && words.contains("nothing.ndjson"), "{words}");
+    Ok(())
+}
+
+/// Into a stream that numbers itself nothing else is needed than ids, and keys keep their order.
+#[test]
+fn into_a_fifo_stream() -> Result<()> {
+    let (_redis, rig) = rig("ordering = \"fifo\"")?;
+    let lines = in_turn(20, 50);
+    rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    let done = publish(&rig, &["events.ndjson"])?;
+    ensure!(done["published"] == 1_000, "{done}");
+    rig.home.write("copy.ndjson", text(&unnumbered(&lines)?))?;
+    publish(&rig, &["copy.ndjson"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()?;
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(rows.len() == 20 && rows.iter().all(|it| it["next"] == 51), "{rows:?}");
+    Ok(())
+}
+
+/// A store that another process has, and a broker that is not there, are waited for or named.
+#[test]
+fn what_is_not_there_is_named() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
+    ensure!(code == 75 && words.contains("has the store") && words.contains("redis"), "{words}");
+    service.end()?;
+    let done = publish(&rig, &["--key", "a", "--type", "x"])?;
+    ensure!(done["sequence"] == 1, "{done}");
+    rig.rabbit.stop()?;
+    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
+    ensure!(code == 75 && words.contains("amqp://"), "{words}");
+    Ok(())
+}
