@@ -11,6 +11,7 @@
 
 mod complaints;
 mod connect;
+#[cfg(feature = "runtime")]
 mod consumer;
 mod decode;
 mod encode;
@@ -20,15 +21,20 @@ mod link;
 mod produce;
 mod publish;
 mod reach;
+#[cfg(feature = "runtime")]
 mod subscription;
 mod topology;
+#[cfg(feature = "runtime")]
 mod unreadable;
 mod url;
 mod value;
+#[cfg(feature = "runtime")]
 mod watch;
+#[cfg(feature = "runtime")]
 mod window;
 
 pub use connect::{Broker, BrokerError};
+#[cfg(feature = "runtime")]
 pub use consumer::{ConsumerOptions, start};
 pub use decode::Decoder;
 pub use produce::Producer;
@@ -36,4 +42,5 @@ pub use publish::{AmqpSink, Published};
 pub use reach::{Reach, watch_reach};
 pub use topology::Topology;
 pub use url::parse as parse_url;
+#[cfg(feature = "runtime")]
 pub use window::LastWindow;

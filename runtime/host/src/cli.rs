@@ -24,8 +24,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Loaded};
 use crate::generate::{GenerateArgs, generate};
+use crate::open::open_store;
 use crate::plugin::{COMMAND, CompileLimits, compile};
-use crate::run::{RunError, known_streams, open_store};
+use crate::run::{RunError, known_streams};
 use crate::store::{Store, StoreError};
 use crate::text::say;
 
@@ -125,7 +126,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
     open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
-        RunError::Store(StoreError::InUse(words)) => Failure::Unavailable(anyhow::anyhow!(
+        StoreError::InUse(words) => Failure::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
         )),
         error => error.into(),

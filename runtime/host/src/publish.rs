@@ -4,6 +4,7 @@
 //! What is published again is known by its id, as long as `retain` says: it keeps its number, and the
 //! stream takes it once.
 
+#[cfg(feature = "runtime")]
 mod file;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,13 @@ use ordain_core::{Event, Ordering, shard_of};
 
 use crate::broker::{BrokerError, Producer, Topology};
 use crate::config::{AmqpSource, Loaded, Source, Stream};
-use crate::run::{RunError, check_numbering, configured_broker, numbers, open_store};
+use crate::open::{self, OpenError, numbering, numbers, open_store};
 use crate::store::{
-    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Part, Place, Rules, Store,
-    StoreError,
+    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, InstanceId, Item, Part, Place, Rules,
+    Store, StoreError,
 };
 
+#[cfg(feature = "runtime")]
 pub use file::{FileError, publish_file};
 
 /// How long a store or a broker that is out of reach is asked.
@@ -33,7 +35,7 @@ const FULL: Duration = Duration::from_millis(100);
 pub enum PublishError {
     /// Configuration, store or broker.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Open(#[from] OpenError),
     /// An id or a sequence was published before, with something else. Those before it are published.
     #[error("{words}")]
     Conflict {
@@ -49,13 +51,13 @@ pub enum PublishError {
 
 impl From<StoreError> for PublishError {
     fn from(error: StoreError) -> Self {
-        Self::Run(error.into())
+        Self::Open(error.into())
     }
 }
 
 impl From<BrokerError> for PublishError {
     fn from(error: BrokerError) -> Self {
-        Self::Run(error.into())
+        Self::Open(error.into())
     }
 }
 
@@ -75,7 +77,7 @@ impl Publisher {
     /// Opens what a stream of a configuration needs: its store, and its exchange, which is made where it
     /// is not there, with its queues.
     pub async fn open(loaded: &Loaded, stream: &str) -> Result<Self, PublishError> {
-        loaded.unsupported().map_err(RunError::from)?;
+        loaded.unsupported().map_err(OpenError::from)?;
         let (stream, config) = find(loaded, stream)?;
         let cannot =
             |words: &str| PublishError::Stream(format!("the events of stream {stream} {words}"));
@@ -93,7 +95,7 @@ impl Publisher {
             Source::Http(_) => return Err(cannot("come over HTTP: post them there")),
         };
         let store = open_store(loaded, Some(PATIENCE)).await.map_err(in_use)?;
-        check_numbering(loaded, &*store).await?;
+        numbering::check(loaded, &*store, InstanceId::random()).await?;
         let numbers = match config.ordering {
             Ordering::Sequenced => Some(numbers(Some(config))),
             Ordering::Fifo => None,
@@ -175,6 +177,11 @@ impl Publisher {
         }
     }
 
+    /// Whether its events have numbers before they get there.
+    pub fn is_numbered(&self) -> bool {
+        self.rules.numbers.is_some()
+    }
+
     /// The stream.
     pub fn stream(&self) -> &Arc<str> {
         &self.stream
@@ -193,6 +200,11 @@ impl Publisher {
         }
         Ok(())
     }
+}
+
+/// An id that no other event has.
+pub fn new_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }
 
 fn in_conflict(at: usize, event: &Event, sequence: u64) -> PublishError {
@@ -222,12 +234,12 @@ fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(Arc<str>, &'a Stream), 
 }
 
 /// Who else has the store, and what helps.
-fn in_use(error: RunError) -> RunError {
+fn in_use(error: StoreError) -> StoreError {
     match error {
-        RunError::Store(StoreError::InUse(words)) => RunError::Store(StoreError::InUse(format!(
+        StoreError::InUse(words) => StoreError::InUse(format!(
             "{words}. One process at a time has an embedded store; with [store] kind = \"redis\" events \
              are published while the stream runs"
-        ))),
+        )),
         error => error,
     }
 }
@@ -239,7 +251,9 @@ async fn producer(
     source: &AmqpSource,
     ordering: Ordering,
 ) -> Result<Producer, PublishError> {
-    let broker = configured_broker(loaded)?.expect("a source of a broker is checked to have one");
+    let broker = open::broker(loaded)
+        .map_err(OpenError::from)?
+        .expect("a source of a broker is checked to have one");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     Topology::of(source).prepare(&broker, &connection, false).await?;
     // What was asked for is done, whatever becomes of the connection.

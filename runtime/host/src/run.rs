@@ -8,7 +8,6 @@ mod figures;
 mod files;
 mod handlers;
 mod loading;
-mod numbering;
 mod owning;
 mod report;
 mod share;
@@ -26,21 +25,18 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::admin::Admin;
 use crate::broker::BrokerError;
-use crate::config::{ConfigError, Loaded, Source, StoreConfig};
+use crate::config::{ConfigError, Loaded, Source};
 use crate::driver::{DriverError, asked_to_stop};
 use crate::instance::{About, Heart, bury};
+use crate::open::{self, OpenError, numbering, open_store};
 use crate::plugin::{EngineError, LoadError, Pool};
 use crate::sink::{Publisher, PublisherError};
-use crate::store::embedded::{self, Embedded};
-use crate::store::redis::{self, Redis};
 use crate::store::{InstanceId, Store, StoreError};
 
 use files::Files;
 use owning::Owning;
 use versions::Versions;
 
-pub(crate) use broker::configured as configured_broker;
-pub(crate) use chains::numbers;
 pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use handlers::{Chosen, Handlers, Missing, VersionFeed};
@@ -104,6 +100,16 @@ pub enum RunError {
     /// A part of the host panicked.
     #[error("a bug of the host: {0}")]
     Panic(tokio::task::JoinError),
+}
+
+impl From<OpenError> for RunError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Config(error) => error.into(),
+            OpenError::Store(error) => error.into(),
+            OpenError::Broker(error) => error.into(),
+        }
+    }
 }
 
 impl RunError {
@@ -217,7 +223,7 @@ async fn drive(
     bury(&**store).await?;
     streams::check_left_overs(loaded, &**store, id).await?;
     numbering::check(loaded, &**store, id).await?;
-    let broker = broker::configured(loaded)?;
+    let broker = open::broker(loaded)?;
     let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
     let feeds = Arc::default();
     chains::add(loaded, store, &feeds, &mut outlets);
@@ -308,39 +314,4 @@ pub async fn known_streams(loaded: &Loaded, store: &dyn Store) -> Result<Vec<Str
     known.sort();
     known.dedup();
     Ok(known)
-}
-
-/// Refuses a store whose data was written with other settings.
-pub(crate) async fn check_numbering(loaded: &Loaded, store: &dyn Store) -> Result<(), RunError> {
-    numbering::check(loaded, store, InstanceId::random()).await
-}
-
-/// Opens the store of a configuration. What is asked of one that is out of reach is asked again for
-/// so long, or for ever.
-pub async fn open_store(
-    loaded: &Loaded,
-    patience: Option<Duration>,
-) -> Result<Arc<dyn Store>, RunError> {
-    let dead_ttl = loaded.config.store.dead_ttl().0;
-    match &loaded.config.store {
-        StoreConfig::Embedded(embedded) => {
-            let mut options = embedded::Options::new(&*embedded.path);
-            options.cache = embedded.cache.0;
-            options.dead_ttl = dead_ttl;
-            let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
-            Ok(Arc::new(opened.map_err(RunError::Panic)??))
-        }
-        StoreConfig::Redis(redis) => {
-            let options = redis::Options {
-                address: redis.url.clone(),
-                prefix: redis.prefix.to_string(),
-                shards: redis.shards,
-                replicas: redis.durability.replicas(),
-                dead_ttl,
-                patience,
-                shift: Arc::default(),
-            };
-            Ok(Arc::new(Redis::open(options).await?))
-        }
-    }
 }

@@ -124,15 +124,12 @@ fn config(common: &Common, side: Side, redis: Option<&Redis>) -> Result<String> 
     }
     text += "[sinks]\n";
     for (at, sink) in SINKS.iter().take(side.stages).enumerate() {
-        text += &match STREAMS.get(at + 1).filter(|_| at + 1 < side.stages) {
-            Some(next) => {
-                format!("{sink} = {{ kind = \"stream\", stream = \"{next}\", sequenced = true }}\n")
-            }
-            None => {
-                let numbered = side.numbered;
-                format!("{sink} = {{ kind = \"file\", path = \"-\", sequenced = {numbered} }}\n")
-            }
-        };
+        let next = STREAMS[..side.stages].get(at + 1);
+        let to = next.map_or_else(
+            || format!("kind = \"file\", path = \"-\", sequenced = {}", side.numbered),
+            |next| format!("kind = \"stream\", stream = \"{next}\", sequenced = true"),
+        );
+        text += &format!("{sink} = {{ {to} }}\n");
     }
     Ok(text)
 }

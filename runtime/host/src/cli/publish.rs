@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::{ConfigArg, Failure, show};
 use crate::cloudevents::Decoder;
 use crate::config::Loaded;
-use crate::publish::{FileError, PublishError, Publisher, publish_file};
+use crate::publish::{FileError, PublishError, Publisher, new_id, publish_file};
+use crate::run::RunError;
 use crate::store::Assigned;
 use crate::text::say;
 
@@ -80,7 +81,7 @@ impl PublishArgs {
         loaded: &Loaded,
         key: &str,
     ) -> Result<(), Failure> {
-        let id = self.id.clone().unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
+        let id = self.id.clone().unwrap_or_else(new_id);
         let mut event = json!({
             "specversion": "1.0", "id": id, "source": "/ordain/publish",
             "type": self.kind, "subject": key,
@@ -102,18 +103,14 @@ impl PublishArgs {
         let event = decoder.decode(event.to_string().as_bytes());
         let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await?;
-        let (is_new, sequence) = match assigned.first() {
-            Some(Assigned::New(sequence)) => (true, *sequence),
-            Some(it) => (false, it.sequence()),
-            None => (false, 0),
-        };
+        let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
+        let sequence = assigned.first().map(|it| it.sequence());
+        let sequence = sequence.filter(|_| publisher.is_numbered());
         if self.json {
-            let sequence = (sequence > 0).then_some(sequence);
             show::json(&json!({"key": key, "id": id, "sequence": sequence, "new": is_new}), true)?;
         } else {
             let again = if is_new { "" } else { "; it had been published before" };
-            let number =
-                if sequence > 0 { format!(", sequence {sequence}") } else { String::new() };
+            let number = sequence.map_or_else(String::new, |it| format!(", sequence {it}"));
             show::text(&format!("published: key {key}{number}, id {id}{again}\n"))?;
         }
         Ok(())
@@ -180,7 +177,7 @@ fn bar(path: Option<&Path>) -> ProgressBar {
 impl From<PublishError> for Failure {
     fn from(error: PublishError) -> Self {
         match error {
-            PublishError::Run(error) => error.into(),
+            PublishError::Open(error) => RunError::from(error).into(),
             PublishError::Stream(words) => Self::Config(anyhow!(words)),
             error @ PublishError::Conflict { .. } => Self::Failed(error.into()),
         }

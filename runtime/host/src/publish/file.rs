@@ -10,7 +10,6 @@ use ordain_core::{Event, Ordering};
 use super::{PublishError, Publisher};
 use crate::cloudevents::Decoder;
 use crate::config::Loaded;
-use crate::run::RunError;
 use crate::source::{self, Checkpoint, Delivered, FileOptions, Position, Print};
 use crate::store::{Assigned, Mark};
 

@@ -17,22 +17,10 @@ use crate::told::Told;
 
 /// How long a start waits for a broker that does not answer.
 const START: Duration = Duration::from_secs(30);
-/// The broker notices a process that stands still after two to three of its heartbeats: before the lease
-/// has run out, or its successor would wait longer than for that.
-const LEASE_PARTS: u64 = 5;
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(500);
 /// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-
-/// The broker, if one is configured.
-pub(crate) fn configured(loaded: &Loaded) -> Result<Option<Arc<Broker>>, RunError> {
-    let Some(config) = &loaded.config.broker else { return Ok(None) };
-    let heartbeat = config.heartbeat.map_or(loaded.config.runtime.lease.0 / LEASE_PARTS, |it| it.0);
-    let broker = Broker::new(config.url.0.expose(), Duration::from_millis(heartbeat));
-    let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
-    Ok(Some(Arc::new(broker)))
-}
 
 /// Makes what streams need, and opens the sinks.
 pub(super) async fn prepare(

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Loaded, Place, Sink, Source, Stream};
+use crate::config::{Config, Loaded, Place, Sink, Source};
+use crate::open::numbers;
 use crate::sink::{ChainSink, Outlets, Passage};
 use crate::source::Feeds;
-use crate::store::{Destination, Numbers, Rules, Store};
+use crate::store::{Destination, Rules, Store};
 
 /// Adds the sinks that are streams, and has those of lines numbered that are to be.
 pub(super) fn add(
@@ -65,16 +66,5 @@ pub(super) fn passage(config: &Config, sink: &Sink) -> Option<Passage> {
             })
         }
         Sink::Amqp(_) | Sink::File(_) => None,
-    }
-}
-
-/// As the stream says that gets them, if it is here; else as any would say by default.
-pub(crate) fn numbers(stream: Option<&Stream>) -> Numbers {
-    let Some(stream) = stream else { return Numbers::default() };
-    Numbers {
-        first: stream.first,
-        retain: stream.retain.0,
-        retain_events: stream.retain_events,
-        complete_ttl: stream.complete_ttl.0,
     }
 }

@@ -13,11 +13,12 @@ use ordain_core::{Decided, Input};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::{Handlers, RunError, numbering};
+use super::{Handlers, RunError};
 use crate::broker::{Broker, LastWindow};
 use crate::config::{Config, Loaded, Name, Share, Sink, Stream};
 use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
+use crate::open::numbering;
 use crate::plugin::{Pool, StreamContext};
 use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
 use crate::source::Feeds;

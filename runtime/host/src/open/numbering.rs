@@ -5,7 +5,7 @@
 use ordain_core::Ordering;
 use serde::{Deserialize, Serialize};
 
-use super::RunError;
+use super::OpenError;
 use crate::config::{Loaded, StoreConfig, Stream};
 use crate::instance::About;
 use crate::store::{InstanceId, Mark, Store, StoreError};
@@ -59,11 +59,7 @@ impl Numbering {
 /// others, and keeps those of new streams. The marks become durable before anything of their streams
 /// does. Of two that come at the same time with other partitions one finds the other if each looks
 /// again when it can be seen.
-pub(super) async fn check(
-    loaded: &Loaded,
-    store: &dyn Store,
-    id: InstanceId,
-) -> Result<(), RunError> {
+pub async fn check(loaded: &Loaded, store: &dyn Store, id: InstanceId) -> Result<(), OpenError> {
     let with_data = store.streams().await?;
     let others = About::all_but(&store.table().await?, id);
     let place = match loaded.config.store {
@@ -92,7 +88,7 @@ pub(super) async fn check(
             let Some(partitions) = other.streams.get(&**name) else { continue };
             let theirs = Numbering { partitions: *partitions, ..now.clone() };
             if let Some((setting, value)) = theirs.difference(&now).or_else(|| difference.clone()) {
-                return Err(RunError::Store(StoreError::InUse(format!(
+                return Err(OpenError::Store(StoreError::InUse(format!(
                     "the process {} runs stream {name} with {setting} = {value}, and all must have \
                      the same: set streams.{name}.{setting} to that, or end that process first",
                     other.name
@@ -108,7 +104,7 @@ pub(super) async fn check(
 }
 
 /// The partitions of a stream that the store has data of, configured or not.
-pub(super) async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
+pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {
         Some(bytes) => Ok(Numbering::decode(&mark, &bytes)?.partitions),

@@ -1,0 +1,47 @@
+//! Why something was not published.
+
+use ordain::broker::BrokerError;
+use ordain::open::OpenError;
+use ordain::store::StoreError;
+
+/// Why something was not published.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An event is wrong, or is in conflict with one that was published before. Those before it are published.
+    #[error("event {at}: {words}")]
+    Event {
+        /// Which of the events that were given.
+        at: usize,
+        /// What is wrong, and what would be right.
+        words: String,
+    },
+    /// The configuration is wrong, or what it names cannot be used so.
+    #[error("{0}")]
+    Configuration(String),
+    /// Something that is needed was not there in time: the same may work later.
+    #[error("{0}")]
+    Away(String),
+    /// The store has failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Error {
+    pub(crate) fn configuration(error: impl std::fmt::Display) -> Self {
+        Self::Configuration(error.to_string())
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        let words = error.to_string();
+        match error {
+            OpenError::Config(_)
+            | OpenError::Store(StoreError::Unusable(_))
+            | OpenError::Broker(BrokerError::Refused(_)) => Self::Configuration(words),
+            OpenError::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
+            | OpenError::Broker(BrokerError::Away(_)) => Self::Away(words),
+            OpenError::Store(_) => Self::Failed(words),
+        }
+    }
+}
