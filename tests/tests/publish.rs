@@ -1,8 +1,9 @@
 //! `ordain publish`: numbers from the store, confirmed by the broker, once however often it is run.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
 use ordain_servers::{Rabbit, Redis};
-use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -200,4 +201,58 @@ fn what_is_not_there_is_named() -> Result<()> {
     let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
     ensure!(code == 75 && words.contains("amqp://"), "{words}");
     Ok(())
+}
+
+/// The same from a program.
+#[test]
+fn the_library_does_the_same() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let config = rig.home.path("ordain.toml");
+    let event = |key: &str, n: u64| -> Result<Event> {
+        Ok(Event::json(key, "test", &json!({ "n": n }))?.id(format!("{key}-{n}")))
+    };
+    let runtime = tokio::runtime::Runtime::new()?;
+    let numbers = |receipts: &[Receipt]| -> Vec<(Option<u64>, bool)> {
+        receipts.iter().map(|it| (it.sequence, it.is_new)).collect()
+    };
+    runtime.block_on(async {
+        let mut publisher = Publisher::open(&config, "cases").await?;
+        let events = [event("a", 1)?, event("b", 1)?, event("a", 2)?];
+        let receipts = publisher.publish(&events).await?;
+        let right = [(Some(1), true), (Some(1), true), (Some(2), true)];
+        ensure!(numbers(&receipts) == right, "{receipts:?}");
+        publisher.close().await?;
+
+        // Another process, which does not know what the first has done.
+        let mut publisher = Publisher::open(&config, "cases").await?;
+        let receipts = publisher.publish(&[event("a", 2)?, event("a", 3)?]).await?;
+        ensure!(numbers(&receipts) == [(Some(2), false), (Some(3), true)], "{receipts:?}");
+        let other = Event::json("a", "test", &json!({ "n": 0 }))?.id("a-3");
+        match publisher.publish(&[event("b", 2)?, other]).await {
+            Err(PublishError::Event { at: 1, words }) => {
+                ensure!(words.contains("sequence 3"), "{words}")
+            }
+            other => bail!("{other:?}"),
+        }
+        match publisher.publish(&[event("b", 3)?, event("", 1)?]).await {
+            Err(PublishError::Event { at: 1, words }) => {
+                ensure!(words.contains("no key"), "{words}")
+            }
+            other => bail!("{other:?}"),
+        }
+        publisher.close().await?;
+        let none = Publisher::open(&config, "case").await.err();
+        ensure!(matches!(none, Some(PublishError::Configuration(_))), "{none:?}");
+        anyhow::Ok(())
+    })?;
+    // What was before the wrong one is published.
+    let lines: Vec<String> = [("a", 3), ("b", 3)]
+        .into_iter()
+        .flat_map(|(key, last)| (1..=last).map(move |n| (key, n)))
+        .map(|(key, n)| line(key, n, &json!({ "n": n })))
+        .collect();
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()
 }

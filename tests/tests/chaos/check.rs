@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ordain_servers::wait_until;
-use ordain_tests::amqp::to_line;
+use ordain_tests::amqp::{header, to_line};
 use ordain_tests::log::{Line, by_key};
 use ordain_tests::tally;
 use serde_json::Value;
@@ -102,6 +102,9 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
         let id = message["id"].as_str().context("an id")?.to_owned();
         let key = message["data"]["key"].as_str().context("a key")?.to_owned();
         let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
+        // Each event gives one message, under the same key: its number is the event's.
+        let number = header(&delivery, "X-Sequence-ID").context("a number")?;
+        ensure!(number == sequence.to_string(), "number {number} of {line}");
         let message = Message { key, sequence, line: line.clone() };
         if let Some(Message { line: before, .. }) = out.insert(id.clone(), message) {
             ensure!(before == line, "two messages with the id {id}: {before} and {line}");

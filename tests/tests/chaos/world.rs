@@ -82,7 +82,8 @@ impl World {
         let [runtime, stream, source] = &self.settings;
         let url = self.rig.rabbit.url_at(to_broker.port());
         let text = config(&url, &format!("{store}{runtime}"), stream, source);
-        let home = Home::new(&["tally"], &text)?;
+        // The table of the sink stands at the end.
+        let home = Home::new(&["tally"], &format!("{text}sequenced = true\n"))?;
         self.hosts.push(Host::start(home, to_store, to_broker)?);
         Ok(())
     }
