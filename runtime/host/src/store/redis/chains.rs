@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Event, Key, shard_of};
+use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::Redis;
@@ -177,25 +177,27 @@ fn put(call: &mut Cmd, assign: &Assign) {
         call.arg(part.place.commit).arg(part.place.part);
         call.arg(&ids_digest(&part.items).to_le_bytes()[..]).arg(part.items.len());
         for item in &part.items {
-            call.arg(item.event.key()).arg(about(item)).arg(event(item, rules.numbers.is_some()));
+            put_item(call, item, rules.numbers.is_some());
         }
     }
 }
 
-/// Whether it has a sequence of its own, whether it is the last one, its partition, content and id.
-fn about(item: &Item) -> Vec<u8> {
+/// Its key; whether it has a sequence of its own, whether it is the last one, its partition, content and
+/// id, and what stands before and at the place of its number; then the event behind that.
+fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     let event = &item.event;
-    let mut out = vec![u8::from(event.sequence().is_some()), u8::from(event.end())];
-    out.extend_from_slice(&item.partition.to_le_bytes());
-    out.extend_from_slice(&event.content().to_be_bytes());
-    out.extend_from_slice(&event.id_digest().to_le_bytes());
-    out
-}
-
-/// The event, with room for a number where it gets one.
-fn event(item: &Item, is_numbered: bool) -> Vec<u8> {
-    let sequence = is_numbered.then(|| item.event.sequence().unwrap_or_default());
-    encode_retained(&item.event, sequence).split_off(8)
+    let sequence = is_numbered.then(|| event.sequence().unwrap_or_default());
+    // Its content, and then the event.
+    let value = encode_retained(event, sequence);
+    let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);
+    let (own, rest) = rest.split_at(8);
+    let mut about = vec![u8::from(event.sequence().is_some()), u8::from(event.end())];
+    about.extend_from_slice(&item.partition.to_le_bytes());
+    about.extend_from_slice(&before[..8]);
+    about.extend_from_slice(&event.id_digest().to_le_bytes());
+    about.extend_from_slice(&before[8..]);
+    about.extend_from_slice(own);
+    call.arg(event.key()).arg(about).arg(rest);
 }
 
 fn reply(answer: &Bytes, count: usize) -> Option<AssignReply> {

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use bytes::Bytes;
-use ordain_core::{Change, EVENT_SEQUENCE_AT, Job, JobWrite};
+use ordain_core::{Change, Job, JobWrite};
 
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
@@ -53,7 +53,6 @@ pub(super) fn layout() -> String {
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
         ("JOB_FORMAT", usize::from(JOB_FORMAT)),
-        ("EVENT_SEQUENCE", EVENT_SEQUENCE_AT + 1),
         ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
         ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),

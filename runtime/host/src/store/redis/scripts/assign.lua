@@ -16,6 +16,14 @@ local function next_argument()
   return ARGV[at]
 end
 
+-- What is about a message: whether its number is its own, whether it is the last one, and these.
+local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
+local NEW = char(0)
+
+local function is_own(about)
+  return byte(about, 1) == 1
+end
+
 local function number_of(bytes, from, field, words)
   local number = unpack8('<I8', bytes, from)
   if number >= EXACT then
@@ -31,20 +39,22 @@ local function put(field, value)
   main[#main + 1] = value
 end
 
-local parts, partitions, touched = {}, {}, {}
+-- Parts with the places of their messages among the arguments: of each its key, what is about it, and
+-- the event behind its number.
+local parts = {}
 for i = 1, count do
-  local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(), items = {}}
-  for j = 1, tonumber(next_argument()) do
-    local key, about, event = next_argument(), next_argument(), next_argument()
-    local partition = text(unpack8('<I4', about, 3))
-    part.items[j] = {key = key, own = byte(about, 1) == 1, ends = byte(about, 2) == 1,
-      partition = partition, content = sub(about, 7, 14), id = sub(about, 15, 22), event = event}
-    if not touched[partition] then
-      touched[partition] = true
-      partitions[#partitions + 1] = partition
+  local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(),
+    size = tonumber(next_argument()), from = at}
+  at = at + 3 * part.size
+  parts[i] = part
+end
+
+local function each_message(visit)
+  for _, part in ipairs(parts) do
+    for from = part.from + 1, part.from + 3 * part.size, 3 do
+      visit(ARGV[from], ARGV[from + 1])
     end
   end
-  parts[i] = part
 end
 
 -- What is known of the origin.
@@ -86,47 +96,63 @@ if origin ~= '' then
   record.parts = left
 end
 
--- Queues.
+-- Queues, by the partition as it stands in what is about a message.
 local queues = {}
 if limit then
-  for _, partition in ipairs(partitions) do
-    local found = redis.call('HGET', log, 'q' .. partition)
-    local queue = {first = 1, last = 0}
-    if found then
-      if #found ~= 16 then
-        corrupt_field('q' .. partition, log, 'pair of numbers')
+  local is_full = false
+  each_message(function(_, about)
+    local partition8 = sub(about, PARTITION_IN, PARTITION_IN + 3)
+    if not queues[partition8] then
+      local partition = text(unpack8('<I4', partition8))
+      local field = 'q' .. partition
+      local found, queue = redis.call('HGET', log, field), {first = 1, last = 0}
+      if found then
+        if #found ~= 16 then
+          corrupt_field(field, log, 'pair of numbers')
+        end
+        queue = {first = number_of(found, 1, field, 'pair of numbers'), last = number_of(found, 9, field, 'pair of numbers')}
       end
-      queue = {first = number_of(found, 1, 'q' .. partition, 'pair of numbers'),
-        last = number_of(found, 9, 'q' .. partition, 'pair of numbers')}
+      queue.field, queue.prefix = field, 'n' .. partition .. ':'
+      queues[partition8] = queue
+      is_full = is_full or queue.last + 1 - queue.first >= limit
     end
-    if queue.last + 1 - queue.first >= limit then
-      return 'F'
-    end
-    queues[partition] = queue
+  end)
+  if is_full then
+    return 'F'
   end
 end
 
 local answers, kept, endings = {}, {}, {}
 local counters, seen, waits = {}, {}, 0
 
-local function counter_of(key)
-  local counter = counters[key]
-  if not counter then
-    local found = redis.call('HGET', log, 'c' .. key)
-    counter = {next = first, ends = 0}
-    if found then
-      if #found ~= 17 or byte(found, 1) ~= COUNTER_FORMAT then
-        corrupt_field('c' .. key, log, 'count of a key that this version reads')
-      end
-      counter = {next = number_of(found, 2, 'c' .. key, 'count of a key'),
-        ends = number_of(found, 10, 'c' .. key, 'count of a key')}
+-- How far keys have counted: all of them at once.
+local function read_counters()
+  local keys, fields = {}, {}
+  each_message(function(key)
+    if not counters[key] then
+      counters[key] = {next = first, ends = 0}
+      keys[#keys + 1], fields[#fields + 1] = key, 'c' .. key
     end
-    counters[key] = counter
+  end)
+  for from = 1, #fields, CHUNK do
+    local some = redis.call('HMGET', log, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    for i = 1, #some do
+      local found, field = some[i], fields[from + i - 1]
+      if found then
+        if #found ~= 17 or byte(found, 1) ~= COUNTER_FORMAT then
+          corrupt_field(field, log, 'count of a key that this version reads')
+        end
+        local ends = number_of(found, 10, field, 'count of a key')
+        if ends == 0 or ends > now then
+          local counter = counters[keys[from + i - 1]]
+          counter.next, counter.ends = number_of(found, 2, field, 'count of a key'), ends
+        end
+      end
+    end
   end
-  if counter.ends ~= 0 and counter.ends <= now then
-    counter.next, counter.ends = first, 0
-  end
-  return counter
+end
+if numbered then
+  read_counters()
 end
 
 -- What goes at the same time, each with the kind of its field.
@@ -135,54 +161,56 @@ local function keep(list, kind, key, bytes)
 end
 
 -- The number of a new message, as eight bytes with the lowest first.
-local function put_message(item)
-  local event, number8 = item.event, NO_NUMBER
+local function put_message(key, about, rest)
+  local number8 = NO_NUMBER
+  local head = sub(about, HEAD_IN, HEAD_IN + 1)
   if numbered then
-    local counter = counter_of(item.key)
-    local number = item.own and unpack8('<I8', event, EVENT_SEQUENCE) or counter.next
+    local counter = counters[key]
+    counter.is_new = true
+    local number = is_own(about) and unpack8('<I8', about, OWN_IN) or counter.next
     if number >= EXACT then
-      corrupt_field('c' .. item.key, log, 'count of a key: it is too large')
+      corrupt_field('c' .. key, log, 'count of a key: it is too large')
     end
     counter.next = math.max(counter.next, number + 1)
-    if item.ends then
+    if byte(about, 2) == 1 then
       counter.ends = now + math.max(ttl, retain)
-      keep(endings, 'c', item.key, '')
+      keep(endings, 'c', key, '')
     end
     number8 = pack('<I8', number)
-    event = sub(event, 1, EVENT_SEQUENCE - 1) .. number8 .. sub(event, EVENT_SEQUENCE + 8)
     local place = string.reverse(number8)
-    put('m' .. item.key .. place, item.content .. event)
-    keep(kept, 'm', item.key, place)
+    put('m' .. key .. place, sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
+    keep(kept, 'm', key, place)
     if number >= most then
-      gone[#gone + 1] = 'm' .. item.key .. string.reverse(pack('<I8', number - most))
+      gone[#gone + 1] = 'm' .. key .. string.reverse(pack('<I8', number - most))
     end
   end
-  local queue = queues[item.partition]
+  local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
   if queue then
     queue.last, waits = queue.last + 1, waits + 1
-    put('n' .. item.partition .. ':' .. text(queue.last), event)
+    put(queue.prefix .. text(queue.last), head .. number8 .. rest)
   end
   return number8
 end
 
 -- A producer's message is known by its id, or by its own number.
-local function put_by_id(item)
+local function put_by_id(key, about, rest)
   if not numbered then
-    return char(0) .. put_message(item)
+    return char(0) .. put_message(key, about, rest)
   end
-  local field = item.own and 'm' .. item.key .. string.reverse(sub(item.event, EVENT_SEQUENCE, EVENT_SEQUENCE + 7))
-    or 'i' .. item.key .. item.id
+  local own8, id = sub(about, OWN_IN, OWN_IN + 7), sub(about, ID_IN, ID_IN + 7)
+  local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
+  local own = is_own(about)
+  local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
   local found = seen[field] or redis.call('HGET', log, field)
   if found then
-    local number8 = item.own and sub(item.event, EVENT_SEQUENCE, EVENT_SEQUENCE + 7) or sub(found, 1, 8)
-    local content = item.own and sub(found, 1, 8) or sub(found, 9, 16)
-    return char(content == item.content and 1 or 2) .. number8
+    local number8, other = own and own8 or sub(found, 1, 8), own and sub(found, 1, 8) or sub(found, 9, 16)
+    return char(other == content and 1 or 2) .. number8
   end
-  local number8 = put_message(item)
-  seen[field] = item.own and item.content or number8 .. item.content
-  if not item.own then
+  local number8 = put_message(key, about, rest)
+  seen[field] = own and content or number8 .. content
+  if not own then
     put(field, seen[field])
-    keep(kept, 'i', item.key, item.id)
+    keep(kept, 'i', key, id)
   end
   return char(0) .. number8
 end
@@ -195,11 +223,11 @@ for _, part in ipairs(parts) do
     end
   end
   if origin == '' then
-    for _, item in ipairs(part.items) do
-      answers[#answers + 1] = put_by_id(item)
+    for from = part.from + 1, part.from + 3 * part.size, 3 do
+      answers[#answers + 1] = put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
     end
   elseif known and known.digest == part.digest then
-    for i = 1, #part.items do
+    for i = 1, part.size do
       local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
       answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
     end
@@ -208,10 +236,10 @@ for _, part in ipairs(parts) do
     return 'C'
   else
     local numbers = {}
-    for i, item in ipairs(part.items) do
-      local number8 = put_message(item)
-      answers[#answers + 1] = char(0) .. number8
-      numbers[i] = numbered and number8 or ''
+    for from = part.from + 1, part.from + 3 * part.size, 3 do
+      local number8 = put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+      answers[#answers + 1] = NEW .. number8
+      numbers[#numbers + 1] = numbered and number8 or ''
     end
     local others = {}
     for _, other in ipairs(record.parts) do
@@ -220,7 +248,7 @@ for _, part in ipairs(parts) do
       end
     end
     others[#others + 1] = {commit = part.commit, part = part.part, digest = part.digest,
-      size = numbered and #part.items or 0, numbers = table.concat(numbers)}
+      size = numbered and part.size or 0, numbers = table.concat(numbers)}
     record.parts = others
   end
   if record.epoch ~= epoch then
@@ -239,10 +267,12 @@ if origin ~= '' then
   put('o' .. origin, table.concat(whole))
 end
 for key, counter in pairs(counters) do
-  put('c' .. key, char(COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
+  if counter.is_new then
+    put('c' .. key, char(COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
+  end
 end
-for partition, queue in pairs(queues) do
-  put('q' .. partition, pack('<I8I8', queue.first, queue.last))
+for _, queue in pairs(queues) do
+  put(queue.field, pack('<I8I8', queue.first, queue.last))
 end
 if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
@@ -276,7 +306,8 @@ local function age(list, head, blocks, until_when)
       local rest = kind == 'c' and 0 or 8
       local field = kind .. sub(block, at + 3, at + 2 + size + rest)
       local key = sub(field, 2)
-      local counter = kind == 'c' and (counters[key] or redis.call('HGET', log, field))
+      local counter = kind == 'c' and counters[key]
+      counter = kind == 'c' and (counter and counter.is_new and counter or redis.call('HGET', log, field))
       if type(counter) == 'string' then
         counter = {ends = #counter == 17 and unpack8('<I8', counter, 10) or 0}
       end
