@@ -31,6 +31,8 @@ mod value;
 #[cfg(feature = "runtime")]
 mod watch;
 #[cfg(feature = "runtime")]
+mod weight;
+#[cfg(feature = "runtime")]
 mod window;
 
 pub use connect::{Broker, BrokerError};

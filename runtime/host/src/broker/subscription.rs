@@ -12,8 +12,8 @@ use tokio::sync::watch as latest;
 use super::connect::BrokerError;
 use super::consumer::ConsumerOptions;
 use super::unreadable::event;
-use super::value::weight;
 use super::watch::Flow;
+use super::weight::weight;
 use super::window::Window;
 use crate::source::{Acknowledged, BATCH_BYTES, BATCH_EVENTS, Delivered, Deliveries, Position};
 

@@ -12,9 +12,6 @@ use crate::text::cut;
 /// What a short text that is not UTF-8 begins with, before its bytes in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
-/// About what a header takes besides its texts.
-const ENTRY: usize = 64;
-
 /// The bytes of a short text that was not UTF-8.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     text.strip_prefix(NOT_UTF8)
@@ -76,23 +73,6 @@ pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
 /// A table as a JSON object.
 pub(super) fn table(table: &FieldTable) -> Value {
     table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
-}
-
-/// About what a table takes in memory, in bytes.
-pub(super) fn weight(table: &FieldTable) -> usize {
-    table.inner().iter().map(|(name, value)| name.as_str().len() + weight_of(value)).sum()
-}
-
-fn weight_of(value: &AMQPValue) -> usize {
-    ENTRY
-        + match value {
-            AMQPValue::FieldArray(values) => values.as_slice().iter().map(weight_of).sum(),
-            AMQPValue::FieldTable(values) => weight(values),
-            AMQPValue::LongString(bytes) => bytes.as_bytes().len(),
-            AMQPValue::ByteArray(bytes) => bytes.len(),
-            AMQPValue::ShortString(text) => text.as_str().len(),
-            _ => 0,
-        }
 }
 
 /// What is no text becomes one in base64.

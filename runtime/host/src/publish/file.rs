@@ -91,8 +91,7 @@ pub async fn publish_file(
         follow: false,
         decoder: Decoder { ordering, event_size },
     };
-    let mut source =
-        source::start(options).map_err(|it| PublishError::Run(RunError::Thread(it)))?;
+    let mut source = source::start(options).map_err(read_error)?;
     let (mut waiting, mut print, mut end) = (Vec::new(), None, false);
     while !end {
         let Some(deliveries) = source.deliveries.recv().await else {

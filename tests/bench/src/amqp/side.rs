@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum as _;
-use ordain::run::open_store;
+use ordain::open::open_store;
 use ordain::store::KeyFilter;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ordain::run::open_store;
+use ordain::open::open_store;
 use ordain_servers::Rabbit;
 use tokio::task::spawn_blocking;
 

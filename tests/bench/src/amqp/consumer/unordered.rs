@@ -14,8 +14,9 @@ use ordain::broker::{self, Broker, ConsumerOptions, Decoder, LastWindow};
 use ordain::config::{Loaded, Source as SourceConfig, Stream};
 use ordain::driver;
 use ordain::instance::Tenure;
+use ordain::open::open_store;
 use ordain::plugin::{Active, Pool, Results, StreamContext, Turns};
-use ordain::run::{engine, folder, open_store};
+use ordain::run::{engine, folder};
 use ordain::source::{Acknowledged, Deliveries, Source};
 use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{

@@ -1,0 +1,23 @@
+//! What the headers of a delivery take in memory.
+
+use lapin::types::{AMQPValue, FieldTable};
+
+/// About what a header takes besides its texts.
+const ENTRY: usize = 64;
+
+/// About what a table takes in memory, in bytes.
+pub(super) fn weight(table: &FieldTable) -> usize {
+    table.inner().iter().map(|(name, value)| name.as_str().len() + weight_of(value)).sum()
+}
+
+fn weight_of(value: &AMQPValue) -> usize {
+    ENTRY
+        + match value {
+            AMQPValue::FieldArray(values) => values.as_slice().iter().map(weight_of).sum(),
+            AMQPValue::FieldTable(values) => weight(values),
+            AMQPValue::LongString(bytes) => bytes.as_bytes().len(),
+            AMQPValue::ByteArray(bytes) => bytes.len(),
+            AMQPValue::ShortString(text) => text.as_str().len(),
+            _ => 0,
+        }
+}
