@@ -230,13 +230,13 @@ fn the_library_does_the_same() -> Result<()> {
         let other = Event::json("a", "test", &json!({ "n": 0 }))?.id("a-3");
         match publisher.publish(&[event("b", 2)?, other]).await {
             Err(PublishError::Event { at: 1, words }) => {
-                ensure!(words.contains("sequence 3"), "{words}")
+                ensure!(words.contains("sequence 3"), "{words}");
             }
             other => bail!("{other:?}"),
         }
         match publisher.publish(&[event("b", 3)?, event("", 1)?]).await {
             Err(PublishError::Event { at: 1, words }) => {
-                ensure!(words.contains("no key"), "{words}")
+                ensure!(words.contains("no key"), "{words}");
             }
             other => bail!("{other:?}"),
         }
