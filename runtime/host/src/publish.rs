@@ -125,6 +125,8 @@ impl Publisher {
                 .zip(right)
                 .map(|(event, it)| (Arc::clone(event), is_numbered.then_some(it.sequence())));
             producer.publish(&numbered.collect::<Vec<_>>()).await?;
+        } else {
+            self.store.flush().await?;
         }
         match conflict {
             None => Ok(assigned),

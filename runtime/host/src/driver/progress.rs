@@ -135,7 +135,7 @@ impl Progress {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events that wait in the broker and were not delivered; `None` where nobody knows.
+    /// Events that wait in the broker or in the store and were not delivered; `None`: nobody knows.
     pub fn lag(&self) -> Option<u64> {
         Some(self.lag.load(Ordering::Relaxed)).filter(|lag| *lag != UNKNOWN)
     }

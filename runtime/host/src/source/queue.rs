@@ -9,7 +9,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
+use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -194,9 +196,12 @@ impl Reader {
                 continue;
             };
             self.read[shard as usize] = *last;
-            for (number, event) in events {
+            for (number, queued) in events {
                 self.open.push_back((shard, number));
-                batch.items.push((Ok(event), Position::default()));
+                let delivered = queued.map_err(|(bytes, reason)| {
+                    letter(&self.options.partition, shard, number, bytes, &reason)
+                });
+                batch.items.push((delivered, Position::default()));
             }
         }
         Ok(batch)
@@ -268,4 +273,25 @@ impl Reader {
             progress.set_lag(Some(waiting.saturating_sub(taken)));
         }
     }
+}
+
+/// The letter of what is no event. Its tag comes from its place, so that it makes the same letter again.
+fn letter(
+    partition: &Partition,
+    shard: u32,
+    number: u64,
+    bytes: Bytes,
+    reason: &str,
+) -> Box<DeadLetter> {
+    let Partition { stream, number: of } = partition;
+    let origin =
+        format!("partition {of}, shard {shard}, number {number} of the queue of stream {stream}");
+    Box::new(DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: digest(origin.as_bytes()) | 1 },
+        cause: Cause::Unreadable,
+        error: format!("what waits there was written by somebody else, or is damaged: {reason}"),
+        origin: Some(origin),
+        version: None,
+        content: LetterContent::Raw(bytes),
+    })
 }

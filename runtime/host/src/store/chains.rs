@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use ordain_core::{Event, Key};
 
 use super::{Claim, Partition, StoreError};
@@ -162,6 +163,9 @@ pub enum AssignReply {
     WentBack,
 }
 
+/// What waits under a number: an event, or bytes that are none, and why.
+pub type Queued = Result<Event, (Bytes, String)>;
+
 /// What a store keeps between stages.
 #[async_trait]
 pub trait Chains: Send + Sync {
@@ -181,7 +185,8 @@ pub trait Chains: Send + Sync {
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
     /// What waits for a partition in a shard, with the numbers that it has there, behind `after`: at
-    /// most `limit` events and about `bytes`, one at least if there is one.
+    /// most `limit` events and about `bytes`, one at least if there is one. What cannot be read comes as
+    /// what is there, with the reason.
     async fn queued(
         &self,
         partition: &Partition,
@@ -189,7 +194,7 @@ pub trait Chains: Send + Sync {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<(u64, Event)>, StoreError>;
+    ) -> Result<Vec<(u64, Queued)>, StoreError>;
 
     /// Removes what waits in a shard up to a number, as lazily as
     /// [`outbox_done`](super::Store::outbox_done), and under the same condition.

@@ -59,7 +59,7 @@ use self::tables::{Tables, read_error};
 use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
 use super::{
     Assign, AssignReply, Chains, Claim, Claimed, Destination, Durability, KeyFilter, KeyRow,
-    MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition, STREAM_NAME_LIMIT, Store,
+    MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition, Queued, STREAM_NAME_LIMIT, Store,
     StoreError, StoredLetter, claimed_by_another,
 };
 
@@ -245,7 +245,7 @@ impl Chains for Embedded {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<(u64, Event)>, StoreError> {
+    ) -> Result<Vec<(u64, Queued)>, StoreError> {
         let partition = partition.clone();
         let read =
             move |shared: &Shared| chains::queued(shared, &partition, shard, after, limit, bytes);

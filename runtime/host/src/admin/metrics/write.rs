@@ -130,7 +130,7 @@ impl All<'_, '_> {
         })?;
         let help = "Messages and forwarded dead letters that are committed and not published";
         self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
-        let help = "Events that wait in the broker and were not delivered";
+        let help = "Events that wait in the broker, or in the store, and were not delivered";
         self.gauges("partition_lag_events", help, |shared, _| {
             shared.lag().map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ordain_core::{Event, digest};
 
 use super::wire::{Reader, Undecodable};
-use crate::store::{Item, Place};
+use crate::store::{Item, Place, Queued};
 
 /// Opens the record of a key's count.
 pub const COUNTER_FORMAT: u8 = 1;
@@ -66,6 +66,11 @@ pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
 
 /// Opens a record.
 pub const ORIGIN_FORMAT: u8 = 1;
+
+/// Reads what waits for a stream.
+pub fn decode_queued(value: Bytes) -> Queued {
+    Event::decode(value.clone()).map_err(|error| (value, error.to_string()))
+}
 
 /// What is known of an origin.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use fjall::{OwnedWriteBatch, Readable, Slice};
 use ordain_core::{Event, Key};
 
@@ -15,10 +14,11 @@ use super::keys;
 use super::shared::Shared;
 use super::tables::{Tables, detach, read_error};
 use crate::store::codec::{
-    Counter, KnownPart, OriginRecord, Told, decode_retained, encode_retained, ids_digest,
+    Counter, KnownPart, OriginRecord, Told, decode_queued, decode_retained, encode_retained,
+    ids_digest,
 };
 use crate::store::{
-    Assign, AssignReply, Assigned, Destination, Item, Numbers, Partition, StoreError,
+    Assign, AssignReply, Assigned, Destination, Item, Numbers, Partition, Queued, StoreError,
 };
 
 /// What a write of messages is about to change.
@@ -349,7 +349,7 @@ pub(super) fn queued(
     after: u64,
     limit: usize,
     bytes: usize,
-) -> Result<Vec<(u64, Event)>, StoreError> {
+) -> Result<Vec<(u64, Queued)>, StoreError> {
     let snapshot = store.tables.db.snapshot();
     let queue = snapshot.get(&store.tables.log, keys::queue(partition, shard));
     let queue = Queue::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
@@ -364,16 +364,9 @@ pub(super) fn queued(
         }
         read += value.len();
         let number = keys::outbox_number(&place).unwrap_or_default();
-        events.push((number, decode_queued(partition, number, detach(value))?));
+        events.push((number, decode_queued(detach(value))));
     }
     Ok(events)
-}
-
-fn decode_queued(partition: &Partition, number: u64, value: Bytes) -> Result<Event, StoreError> {
-    Event::decode(value).map_err(|error| {
-        let Partition { stream, number: of } = partition;
-        corrupt(format!("stream {stream:?}, partition {of}, waiting event {number}: {error}"))
-    })
 }
 
 /// See [`Chains::waiting`](crate::store::Chains::waiting).

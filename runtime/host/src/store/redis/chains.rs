@@ -14,9 +14,9 @@ use super::commit::{claim_bytes, send};
 use super::names::Kind;
 use super::script::Script;
 use super::value::{array, bytes, number, strange};
-use crate::store::codec::{decode_retained, encode_retained, ids_digest};
+use crate::store::codec::{decode_queued, decode_retained, encode_retained, ids_digest};
 use crate::store::{
-    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, Partition, StoreError,
+    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, Partition, Queued, StoreError,
 };
 
 /// Sequences that are asked for together.
@@ -66,7 +66,7 @@ impl Chains for Redis {
         after: u64,
         limit: usize,
         room: usize,
-    ) -> Result<Vec<(u64, Event)>, StoreError> {
+    ) -> Result<Vec<(u64, Queued)>, StoreError> {
         let script = &self.scripts.queued;
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let mut call = self.call_of(script, &[self.log(shard, &to)]);
@@ -76,7 +76,7 @@ impl Chains for Redis {
         while let (Some(at), Some(event)) = (answer.next(), answer.next()) {
             let at = number(&at).ok_or_else(|| strange(script.name))?;
             let event = bytes(event).ok_or_else(|| strange(script.name))?;
-            events.push((at, decode(partition, shard, at, event)?));
+            events.push((at, decode_queued(event)));
         }
         Ok(events)
     }
@@ -220,14 +220,5 @@ fn reply(answer: &Bytes, count: usize) -> Option<AssignReply> {
             (assigned.len() == count).then_some(AssignReply::Done(assigned))?
         }
         _ => return None,
-    })
-}
-
-fn decode(partition: &Partition, shard: u32, at: u64, event: Bytes) -> Result<Event, StoreError> {
-    Event::decode(event).map_err(|error| {
-        let Partition { stream, number } = partition;
-        StoreError::Corrupt(format!(
-            "stream {stream:?}, partition {number}, shard {shard}, waiting event {at}: {error}"
-        ))
     })
 }
