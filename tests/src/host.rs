@@ -96,6 +96,15 @@ impl Home {
         serde_json::from_slice(&output.stdout).with_context(|| format!("no report: {log}"))
     }
 
+    /// The same where a sink writes to standard output, which goes into a file of the home.
+    pub fn run_once_to(&self, out: &str) -> Result<Value> {
+        let mut command = self.ordain(&["--log", "error", "run", "--once", "--json"])?;
+        let output = command.stdout(fs::File::create(self.path(out))?).output()?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the run failed ({}): {report}", output.status);
+        serde_json::from_str(&report).with_context(|| format!("no report: {report}"))
+    }
+
     /// Starts `run --once`, to be killed.
     pub fn start(&self) -> Result<Child> {
         let mut command = self.ordain(&["--log", "warn", "run", "--once"])?;

@@ -34,9 +34,10 @@ mod spill;
 mod trouble;
 mod value;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -108,6 +109,8 @@ pub struct Redis {
     shift: Arc<AtomicU64>,
     durability: Durability,
     trouble: Trouble,
+    /// Partitions that it has noted to be there.
+    noted: Mutex<BTreeSet<Partition>>,
 }
 
 impl Redis {
@@ -172,6 +175,7 @@ impl Redis {
             shift: Arc::clone(&options.shift),
             durability,
             trouble: Trouble::new(&options.address),
+            noted: Mutex::default(),
         };
         store.check_shape().await?;
         Ok(store)

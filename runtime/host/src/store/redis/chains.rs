@@ -1,6 +1,7 @@
 //! Numbers for messages, what is kept of them, and queues. What is of one destination in a shard is one
 //! hash; `scripts/assign.lua` says what its fields are.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::Redis;
+use super::claim::note;
 use super::commit::{claim_bytes, send};
 use super::names::Kind;
 use super::script::Script;
@@ -25,6 +27,14 @@ const WANTED: usize = 1_000;
 #[async_trait]
 impl Chains for Redis {
     async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        if let Destination::Stream(stream) = &assign.to {
+            let items = assign.parts.iter().flat_map(|part| &part.items);
+            let numbers: BTreeSet<u32> = items.map(|item| item.partition).collect();
+            for number in numbers {
+                // Nobody may have had it yet.
+                note(self, &Partition { stream: Arc::clone(stream), number }).await?;
+            }
+        }
         let script = &self.scripts.assign;
         let mut call = self.call_of(script, &[self.log(assign.shard, &assign.to)]);
         put(&mut call, &assign);

@@ -1,5 +1,7 @@
 //! Taking a partition over.
 
+use std::sync::PoisonError;
+
 use futures_util::future::try_join_all;
 use redis::cmd;
 
@@ -24,14 +26,25 @@ pub(super) async fn claim(
             "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
         )));
     }
-    let Partition { stream, number: partition_number } = partition;
-    let mut note = cmd("SADD");
-    note.arg(store.names.common(Kind::Partitions)).arg(format!("{partition_number}:{stream}"));
-    store.ask(&note).await?;
-
+    // The server may have lost it since.
+    store.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
+    note(store, partition).await?;
     let claim = Claim { epoch, random: rand::random() };
     let claims = (0..store.shards).map(|shard| claim_shard(store, partition, shard, claim));
     Ok(Claimed { claim, commits: try_join_all(claims).await? })
+}
+
+/// Writes down that there is a partition, once in the life of this process.
+pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
+    if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
+        return Ok(());
+    }
+    let Partition { stream, number } = partition;
+    let mut note = cmd("SADD");
+    note.arg(store.names.common(Kind::Partitions)).arg(format!("{number}:{stream}"));
+    store.ask(&note).await?;
+    store.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(partition.clone());
+    Ok(())
 }
 
 /// The highest epoch that any shard has seen of a partition.
