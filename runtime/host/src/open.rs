@@ -81,3 +81,8 @@ pub fn numbers(stream: Option<&Stream>) -> Numbers {
         complete_ttl: stream.complete_ttl.0,
     }
 }
+
+/// How many events may wait in one shard for a partition of a stream, where so many may in all.
+pub fn room(queue: u64, shards: u32) -> u64 {
+    queue.div_ceil(u64::from(shards.max(1)))
+}

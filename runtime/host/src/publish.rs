@@ -9,24 +9,29 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use ordain_core::{Event, Ordering, shard_of};
 
 use crate::broker::{BrokerError, Producer, Topology};
-use crate::config::{AmqpSource, Loaded, Source, Stream};
-use crate::open::{self, OpenError, numbering, numbers, open_store};
+use crate::config::{AmqpSource, Loaded, RoutingKey, Source, StoreConfig, Stream};
+use crate::open::{self, OpenError, numbering, numbers, open_store, room};
 use crate::store::{
-    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, InstanceId, Item, Part, Place, Rules,
-    Store, StoreError,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, InstanceId, Item, Part,
+    Place, Rules, Store, StoreError,
 };
+use crate::told::Told;
 
 #[cfg(feature = "runtime")]
 pub use file::{FileError, publish_file};
 
 /// How long a store or a broker that is out of reach is asked.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Sequences that a producer may give end before this: stores count exactly so far, and then there is room.
+const SEQUENCE_LIMIT: u64 = 1 << 51;
+/// Between two warnings.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Before a full queue is tried again.
 const FULL: Duration = Duration::from_millis(100);
 
@@ -36,14 +41,18 @@ pub enum PublishError {
     /// Configuration, store or broker.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// An id or a sequence was published before, with something else. Those before it are published.
+    /// One of the events is wrong, or in conflict with one that was published before. Those before it are
+    /// published; nothing behind it of its key is.
     #[error("{words}")]
-    Conflict {
+    Event {
         /// Which of the events.
         at: usize,
-        /// What was published before, and what would be right.
+        /// What is wrong, and what would be right.
         words: String,
     },
+    /// As many events wait for the stream as may, and nobody takes any. Those before are published.
+    #[error("{0}")]
+    Full(String),
     /// The stream cannot be published to.
     #[error("{0}")]
     Stream(String),
@@ -71,6 +80,10 @@ pub struct Publisher {
     partitions: u32,
     /// The way into its exchange, where it has one.
     producer: Option<Producer>,
+    /// Whether the stream forgets keys that have not ended.
+    forgets: bool,
+    /// Whether nobody else can have the store meanwhile.
+    is_alone: bool,
 }
 
 impl Publisher {
@@ -104,34 +117,78 @@ impl Publisher {
             Source::Amqp(source) => Some(producer(loaded, &stream, source, config.ordering).await?),
             _ => None,
         };
-        let partitions = config.source.partitions();
-        Ok(Self { stream, store, to, rules: Rules { numbers, queue }, partitions, producer })
+        let queue = queue.map(|queue| room(queue, store.shards()));
+        Ok(Self {
+            partitions: config.source.partitions(),
+            forgets: config.key_ttl.0.is_some(),
+            is_alone: matches!(loaded.config.store, StoreConfig::Embedded(_)),
+            rules: Rules { numbers, queue },
+            stream,
+            store,
+            to,
+            producer,
+        })
     }
 
     /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
-    /// Tells of each whether it is new, and its number; 0 where the stream numbers itself.
+    /// Tells of each whether it is new, and its number; 0 where the stream numbers itself, and knows
+    /// repeats itself.
     pub async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, PublishError> {
+        let wrong =
+            events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
+        let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
         let assigned = match self.rules {
-            Rules { numbers: None, queue: None } => vec![Assigned::New(0); events.len()],
-            _ => self.assign(events).await?,
+            Rules { numbers: None, queue: None } => vec![Assigned::New(0); right.len()],
+            _ => self.assign(right).await?,
         };
         // What is in conflict is not published; all before it is.
         let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
-        let right = &assigned[..conflict.unwrap_or(assigned.len())];
+        let done = &assigned[..conflict.unwrap_or(assigned.len())];
         if let Some(producer) = &mut self.producer {
             let is_numbered = self.rules.numbers.is_some();
-            let numbered = events
+            let numbered = right
                 .iter()
-                .zip(right)
+                .zip(done)
                 .map(|(event, it)| (Arc::clone(event), is_numbered.then_some(it.sequence())));
             producer.publish(&numbered.collect::<Vec<_>>()).await?;
         } else {
             self.store.flush().await?;
         }
-        match conflict {
-            None => Ok(assigned),
-            Some(at) => Err(in_conflict(at, &events[at], assigned[at].sequence())),
+        if let Some(at) = conflict {
+            let words = in_conflict(&right[at], assigned[at].sequence());
+            return Err(PublishError::Event { at, words });
         }
+        match wrong {
+            Some((at, words)) => Err(PublishError::Event { at, words }),
+            None => Ok(assigned),
+        }
+    }
+
+    /// What is wrong with an event, before it has a number: one that could not be published afterwards
+    /// would leave a hole.
+    fn wrong(&self, event: &Event) -> Option<String> {
+        let key = event.key();
+        if self.producer.as_ref().is_some_and(|it| it.is_too_long(key)) {
+            let (size, limit) = (key.len(), RoutingKey::LIMIT);
+            return Some(format!(
+                "the key has {size} bytes, and is to be a routing key: AMQP allows {limit}"
+            ));
+        }
+        let numbers = self.rules.numbers?;
+        let Some(sequence) = event.sequence() else {
+            return self.forgets.then(|| {
+                let stream = &self.stream;
+                format!(
+                    "it has no sequence, and streams.{stream}.key_ttl lets keys be forgotten that are counted \
+                     on here: set it to \"off\", or let the producer count"
+                )
+            });
+        };
+        let right = numbers.first..SEQUENCE_LIMIT;
+        (!right.contains(&sequence)).then(|| {
+            let last = SEQUENCE_LIMIT - 1;
+            format!("sequence {sequence}: {} to {last} are right (`first`)", numbers.first)
+        })
     }
 
     /// Gives events their numbers; into a queue of the store it puts them as well.
@@ -143,13 +200,24 @@ impl Publisher {
         }
         let asked = by_shard.into_iter().map(async |(shard, places)| {
             let mut assigned = Vec::with_capacity(places.len());
-            for some in places.chunks(ASSIGN_LIMIT) {
-                let some = some.iter().map(|at| Arc::clone(&events[*at]));
+            let mut rest = &places[..];
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take(ASSIGN_LIMIT).take_while(|at| {
+                    bytes += events[**at].memory();
+                    bytes <= ASSIGN_BYTES
+                });
+                let (now, later) = rest.split_at(fits.count().max(1));
+                rest = later;
+                let some = now.iter().map(|at| Arc::clone(&events[*at]));
                 assigned.extend(self.assign_some(shard, some).await?);
+                if assigned.iter().any(|it| matches!(it, Assigned::Conflict(_))) {
+                    break;
+                }
             }
             Ok::<_, PublishError>((places, assigned))
         });
-        let mut all = vec![Assigned::New(0); events.len()];
+        let mut all = vec![Assigned::Behind; events.len()];
         for (places, assigned) in try_join_all(asked).await? {
             for (at, assigned) in places.into_iter().zip(assigned) {
                 all[at] = assigned;
@@ -168,14 +236,29 @@ impl Publisher {
         let part = Part { place: Place::default(), items: events.map(item).collect() };
         let (to, rules) = (self.to.clone(), self.rules);
         let assign = Arc::new(Assign { to, shard, rules, origin: None, parts: vec![part] });
+        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
         loop {
             match self.store.assign(Arc::clone(&assign)).await? {
                 AssignReply::Done(assigned) => return Ok(assigned),
-                AssignReply::Full => tokio::time::sleep(FULL).await,
+                AssignReply::Full => {}
                 AssignReply::Fenced | AssignReply::WentBack => {
                     unreachable!("only those who have an outbox are told so")
                 }
             }
+            let stream = &self.stream;
+            if self.is_alone || started.elapsed() >= PATIENCE {
+                return Err(PublishError::Full(format!(
+                    "as many events wait for stream {stream} as may (`source.queue`): let it run, then run \
+                     this again"
+                )));
+            }
+            if told.is_due() {
+                tracing::warn!(
+                    stream = &**stream,
+                    "as many events wait there as may (`source.queue`)"
+                );
+            }
+            tokio::time::sleep(FULL).await;
         }
     }
 
@@ -209,17 +292,16 @@ pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn in_conflict(at: usize, event: &Event, sequence: u64) -> PublishError {
+fn in_conflict(event: &Event, sequence: u64) -> String {
     let (what, right) = match event.sequence() {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),
         None => (format!("the id {:?}", event.id()), "id"),
     };
     let key = event.key();
-    let words = format!(
+    format!(
         "{what} of key {key:?} was published before with other content (as sequence {sequence}): another \
          event needs another {right}"
-    );
-    PublishError::Conflict { at, words }
+    )
 }
 
 fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(Arc<str>, &'a Stream), PublishError> {

@@ -268,7 +268,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
 
 /// What a producer publishes again is the same one, by its id or by its own number.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
-    use Assigned::{Conflict, Known, New};
+    use Assigned::{Behind, Conflict, Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Giver::producer(store);
@@ -282,9 +282,12 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     assert_eq!(producer.done(store, 0, &[other]).await, [Conflict(2)]);
 
     let own = |data, sequence| event(&a, data, Some(sequence), "own", false);
-    let items = [own("7", 7), message(&a, "8"), own("7", 7), own("x", 7), own("x", 3)];
-    let expected = [New(7), New(8), Known(7), Conflict(7), Conflict(3)];
+    let items = [own("7", 7), message(&a, "8"), own("7", 7), own("x", 7), message(&b, "2")];
+    let expected = [New(7), New(8), Known(7), Conflict(7), Behind];
     assert_eq!(producer.done(store, 0, &items).await, expected);
+    assert_eq!(producer.done(store, 0, &[own("x", 3)]).await, [Conflict(3)]);
+    // What was behind has nothing yet.
+    assert_eq!(producer.kept(store, &b, 2, 9).await, []);
     assert_eq!(producer.done(store, 0, &[own("7", 7), own("5", 5)]).await, [Known(7), New(5)]);
     assert_eq!(producer.done(store, 0, &[message(&a, "9")]).await, [New(9)]);
 

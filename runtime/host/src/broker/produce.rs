@@ -42,22 +42,17 @@ impl Producer {
         Self { broker, exchange, key, in_order, link: None }
     }
 
+    /// Whether a key is too long for a routing key, where it is to be one.
+    pub fn is_too_long(&self, key: &str) -> bool {
+        self.key == KeyFrom::RoutingKey && key.len() > RoutingKey::LIMIT
+    }
+
     /// Publishes events with their numbers, until the broker has confirmed them all. What it does not
     /// take is published again for half a minute.
     pub async fn publish(
         &mut self,
         events: &[(Arc<Event>, Option<u64>)],
     ) -> Result<(), BrokerError> {
-        if let Some((event, _)) = events.iter().find(|it| it.0.key().len() > RoutingKey::LIMIT)
-            && self.key == KeyFrom::RoutingKey
-        {
-            return Err(BrokerError::Refused(format!(
-                "the key {:?} has {} bytes, and is to be a routing key: AMQP allows {}",
-                event.key(),
-                event.key().len(),
-                RoutingKey::LIMIT
-            )));
-        }
         for wave in waves(events, self.in_order) {
             let encode = |(event, sequence): &(_, _)| encode::event(event, *sequence, &self.key);
             self.send(wave.into_iter().map(encode).collect()).await?;

@@ -102,7 +102,12 @@ impl PublishArgs {
         let decoder = Decoder { ordering: self.ordering(loaded), event_size };
         let event = decoder.decode(event.to_string().as_bytes());
         let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
-        let assigned = publisher.publish(&[Arc::new(event)]).await?;
+        let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|error| {
+            if self.id.is_none() {
+                say(&format!("the event has the id {id}: to try it again, give it --id {id}"));
+            }
+            error
+        })?;
         let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
         let sequence = assigned.first().map(|it| it.sequence());
         let sequence = sequence.filter(|_| publisher.is_numbered());
@@ -179,7 +184,8 @@ impl From<PublishError> for Failure {
         match error {
             PublishError::Open(error) => RunError::from(error).into(),
             PublishError::Stream(words) => Self::Config(anyhow!(words)),
-            error @ PublishError::Conflict { .. } => Self::Failed(error.into()),
+            error @ PublishError::Full(_) => Self::Unavailable(error.into()),
+            error @ PublishError::Event { .. } => Self::Failed(error.into()),
         }
     }
 }

@@ -141,9 +141,9 @@ impl Checks<'_> {
         }
         if let Some(sink) = &stream.dead_letter {
             self.sink_exists(&at("dead_letter"), sink);
-            if matches!(self.config.sinks.get(sink), Some(Sink::Stream(it)) if it.stream == *name) {
+            if self.leads_back(name) {
                 let message =
-                    "leads back to this stream: a letter that it cannot read would never end";
+                    "leads back to this stream: a letter that nobody can read would never end";
                 self.note(&at("dead_letter"), message);
             }
         }
@@ -161,15 +161,8 @@ impl Checks<'_> {
                 if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
             self.note(&at(here), format!("means nothing without `{missing}`"));
         }
-        match &stream.source {
-            Source::Amqp(source) => self.amqp_source(&at("source"), source),
-            Source::Stream(_) if !self.is_fed(name) => {
-                let message = format!(
-                    "no sink feeds it: a sink with kind = \"stream\" and stream = \"{name}\" does"
-                );
-                self.note(&at("source"), message);
-            }
-            _ => {}
+        if let Source::Amqp(source) = &stream.source {
+            self.amqp_source(&at("source"), source);
         }
     }
 
@@ -216,10 +209,25 @@ impl Checks<'_> {
 
     fn stream_sink(&mut self, at: &str, sink: &StreamSink) {
         let (target, setting) = (&sink.stream, format!("{at}.stream"));
-        if !self.lines.has(&format!("streams.{target}")) {
-            self.note(&setting, format!("there is no [streams.{target}]"));
+        // One that is not named has its own error.
+        if self.lines.has(&setting) && !self.lines.has(&format!("streams.{target}")) {
+            let known = self.config.streams.keys().map(|name| &**name);
+            let hint = match super::suggest::nearest(target, known) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => format!("add it, with source = {{ kind = \"stream\" }}"),
+            };
+            self.note(&setting, format!("there is no [streams.{target}]; {hint}"));
         }
         let Some(stream) = self.config.streams.get(target) else { return };
+        let differs = |it: &Sink| matches!(it, Sink::Stream(it) if it.stream == *target && it.sequenced != sink.sequenced);
+        if !sink.sequenced
+            && let Some((other, _)) = self.config.sinks.iter().find(|it| differs(it.1))
+        {
+            let message = format!(
+                "must be as in [sinks.{other}], which feeds the same stream: a key is counted whole or not"
+            );
+            self.note(&format!("{at}.sequenced"), message);
+        }
         if !matches!(stream.source, Source::Stream(_)) {
             let message =
                 format!("[streams.{target}] has another source: it needs kind = \"stream\"");
@@ -231,6 +239,19 @@ impl Checks<'_> {
             );
             self.note(at, message);
         }
+    }
+
+    /// Whether dead letters of a stream come back to it, over others perhaps.
+    fn leads_back(&self, stream: &Name) -> bool {
+        let next = |name: &Name| {
+            let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
+            match self.config.sinks.get(sink)? {
+                Sink::Stream(sink) => Some(&sink.stream),
+                _ => None,
+            }
+        };
+        let letters = std::iter::successors(next(stream), |name| next(name));
+        letters.take(self.config.streams.len()).any(|name| name == stream)
     }
 
     /// The sink that numbers the keys of a stream.
@@ -245,10 +266,6 @@ impl Checks<'_> {
             Sink::File(_) => false,
         };
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
-    }
-
-    fn is_fed(&self, stream: &Name) -> bool {
-        self.config.sinks.values().any(|it| matches!(it, Sink::Stream(it) if it.stream == *stream))
     }
 
     /// A sink that has an error of its own exists all the same.

@@ -399,11 +399,47 @@ fn settings_are_checked_against_each_other() {
          [sinks.c]\nkind = \"file\"\npath = \"-\"\n[sinks.d]\nkind = \"file\"\npath = \"-\"\n",
         &[
             (6, "streams.two.source.path", "read by streams.orders.source.path already"),
-            (12, "streams.four.source", "no sink feeds it"),
             (15, "sinks.a.path", "is the input streams.three.source.path"),
             (18, "sinks.b.path", "is the input streams.three.source.path"),
             (18, "sinks.b.path", "is written by sinks.a.path already"),
         ],
+    );
+}
+
+#[test]
+fn streams_that_feed_each_other_fit_together() {
+    let stream = |name: &str, more: &str| {
+        format!("[streams.{name}]\nhandler = \"h\"\nsource = {{ kind = \"stream\" }}\n{more}\n")
+    };
+    let sink = |name: &str, to: &str, sequenced: bool| {
+        format!("[sinks.{name}]\nkind = \"stream\"\nstream = \"{to}\"\nsequenced = {sequenced}\n")
+    };
+    check(&(stream("a", "") + &sink("x", "a", true)), &[]);
+    check(&(stream("a", "ordering = \"fifo\"") + &sink("x", "a", false)), &[]);
+    // A producer may be all that feeds it.
+    check(&stream("a", ""), &[]);
+    check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbers")]);
+    check(
+        &(stream("a", "key_ttl = \"1h\"") + &sink("x", "a", true)),
+        &[(4, "streams.a.key_ttl", "sink \"x\" numbers its keys")],
+    );
+    check(
+        &(stream("a", "") + &sink("x", "a", true) + &sink("y", "a", false)),
+        &[(9, "sinks.y", "needs numbers"), (12, "sinks.y.sequenced", "must be as in [sinks.x]")],
+    );
+    check(
+        &(stream("a", "dead_letter = \"y\"")
+            + &stream("b", "dead_letter = \"x\"")
+            + &sink("x", "a", true)
+            + &sink("y", "b", true)),
+        &[
+            (4, "streams.a.dead_letter", "leads back to this stream"),
+            (8, "streams.b.dead_letter", "leads back to this stream"),
+        ],
+    );
+    check(
+        &(stream("orders", "") + &sink("x", "ordres", true)),
+        &[(7, "sinks.x.stream", "there is no [streams.ordres]; did you mean \"orders\"?")],
     );
 }
 

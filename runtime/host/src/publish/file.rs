@@ -10,6 +10,7 @@ use ordain_core::{Event, Ordering};
 use super::{PublishError, Publisher};
 use crate::cloudevents::Decoder;
 use crate::config::Loaded;
+use crate::probe::{PROBE, Probe};
 use crate::source::{self, Checkpoint, Delivered, FileOptions, Position, Print};
 use crate::store::{Assigned, Mark};
 
@@ -20,12 +21,10 @@ const TOGETHER: usize = 2_048;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A line cannot be published.
-    #[error("{name}, line {line}: {words}. Mend it and run this again: it goes on there")]
+    #[error("{origin}: {words}. Mend it and run this again: it goes on there")]
     Line {
-        /// The file.
-        name: String,
-        /// The line, counted from 1.
-        line: u64,
+        /// Which line of which file.
+        origin: String,
         /// What is wrong with it.
         words: String,
     },
@@ -65,21 +64,30 @@ pub async fn publish_file(
     let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
     let read_error = |error| FileError::Read { name: name.clone(), error };
     let mut counts = Counts::default();
-    let (mut file, mut position, mut mark) = (None, Position::default(), None);
+    let (mut file, mut position, mut mark, mut read) = (None, Position::default(), None, None);
     if let Some(path) = path {
         // The same file under any name that it is given by.
         let whole = std::fs::canonicalize(path).map_err(read_error)?;
-        let opened = File::open(&whole).map_err(read_error)?;
-        if !opened.metadata().map_err(read_error)?.is_file() {
+        // Before it is opened, since a pipe might never open.
+        if !std::fs::metadata(&whole).map_err(read_error)?.is_file() {
             let error = std::io::Error::other("no regular file; a pipe comes in by -");
             return Err(read_error(error));
         }
+        let opened = File::open(&whole).map_err(read_error)?;
         let checkpoint = format!("publish/{}/{}", publisher.stream(), whole.display());
         let kept = publisher.store().mark(&checkpoint).await.map_err(PublishError::from)?;
         let kept = kept.and_then(|it| Checkpoint::decode(&it).ok());
         let found = kept.map(|it| it.resume(&opened)).transpose().map_err(read_error)?;
         position = found.flatten().unwrap_or_default();
+        if found == Some(None) {
+            tracing::warn!(
+                file = %path.display(),
+                "not what was published the last time, or changed since: it is read from its beginning, and \
+                 what was published is known by its ids for as long as `retain` says"
+            );
+        }
         counts.before = position.line;
+        read = Some(opened.try_clone().map_err(read_error)?);
         (file, mark) = (Some((opened, whole)), Some(checkpoint));
     }
     progress(counts, position.offset);
@@ -108,10 +116,19 @@ pub async fn publish_file(
         let (done, bad) = publish_batch(publisher, &name, batch, &mut counts).await?;
         if let Some(done) = done {
             position = done;
-            checkpoint(publisher, mark.as_deref(), position, print).await?;
         }
         if let Some(bad) = bad {
+            // What follows is about to be mended: only what is before counts.
+            print = read
+                .as_ref()
+                .map(|file| print_of(file, position))
+                .transpose()
+                .map_err(read_error)?;
+            checkpoint(publisher, mark.as_deref(), position, print).await?;
             return Err(bad);
+        }
+        if done.is_some() {
+            checkpoint(publisher, mark.as_deref(), position, print).await?;
         }
         progress(counts, position.offset);
     }
@@ -126,7 +143,7 @@ async fn publish_batch(
     counts: &mut Counts,
 ) -> Result<(Option<Position>, Option<FileError>), FileError> {
     let bad = |position: Position, words: String| {
-        Some(FileError::Line { name: name.to_owned(), line: position.line, words })
+        Some(FileError::Line { origin: format!("line {} of {name}", position.line), words })
     };
     let (mut events, mut ends, mut stop) = (Vec::<Arc<Event>>::new(), Vec::new(), None);
     for (delivered, position) in batch {
@@ -134,7 +151,11 @@ async fn publish_batch(
             Ok(event) if event.key().is_empty() => {
                 stop = bad(position, "no key: set `partitionkey` or `subject`".to_owned());
             }
-            Err(letter) => stop = bad(position, letter.error),
+            Err(letter) => {
+                // It knows its line, whatever empty ones follow.
+                let origin = letter.origin.unwrap_or_else(|| name.to_owned());
+                stop = Some(FileError::Line { origin, words: letter.error });
+            }
             Ok(event) => {
                 events.push(Arc::new(event));
                 ends.push(position);
@@ -144,7 +165,7 @@ async fn publish_batch(
         break;
     }
     let assigned = match publisher.publish(&events).await {
-        Err(PublishError::Conflict { at, words }) => {
+        Err(PublishError::Event { at, words }) => {
             stop = bad(ends[at], words);
             ends.truncate(at);
             vec![Assigned::Known(0); at]
@@ -169,4 +190,10 @@ async fn checkpoint(
         publisher.store().put_marks(&[mark]).await?;
     }
     Ok(())
+}
+
+/// What a file has up to a position.
+fn print_of(file: &File, position: Position) -> std::io::Result<Print> {
+    let head = Probe::read(file, position.offset.min(PROBE as u64))?;
+    Ok(Print::new(head.bytes(), &Probe::read(file, position.offset)?))
 }

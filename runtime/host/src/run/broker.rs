@@ -10,7 +10,7 @@ use super::RunError;
 use super::chains::passage;
 use crate::broker::{AmqpSink, Broker, BrokerError, Topology};
 use crate::config::{Loaded, Sink, Source};
-use crate::sink::{ChainSink, Outlets};
+use crate::sink::Outlets;
 use crate::source::Feeds;
 use crate::store::Store;
 use crate::told::Told;
@@ -50,10 +50,8 @@ pub(super) async fn prepare(
     for (name, sink) in &loaded.config.sinks {
         let Sink::Amqp(config) = sink else { continue };
         let opened = wait_for(until, async || AmqpSink::open(name, config, broker).await).await?;
-        match passage(&loaded.config, sink) {
-            Some(passage) => {
-                outlets.add_chain(name, ChainSink::new(passage, Some(opened), store, feeds));
-            }
+        match passage(&loaded.config, name, sink, store.shards()) {
+            Some(passage) => outlets.add_chain(name, passage, Some(opened), store, feeds),
             None => outlets.add_exchange(name, opened),
         }
     }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Loaded, Place, Sink, Source};
-use crate::open::numbers;
-use crate::sink::{ChainSink, Outlets, Passage};
+use crate::config::{Config, Loaded, Name, Place, Sink, Source};
+use crate::open::{numbers, room};
+use crate::sink::{Outlets, Passage};
 use crate::source::Feeds;
 use crate::store::{Destination, Rules, Store};
 
@@ -17,10 +17,10 @@ pub(super) fn add(
     outlets: &mut Outlets,
 ) {
     for (name, sink) in &loaded.config.sinks {
-        let Some(passage) = passage(&loaded.config, sink) else { continue };
+        let Some(passage) = passage(&loaded.config, name, sink, store.shards()) else { continue };
         match sink {
             Sink::Stream(_) => {
-                outlets.add_chain(name, ChainSink::new(passage, None, store, feeds));
+                outlets.add_chain(name, passage, None, store, feeds);
             }
             Sink::File(_) => outlets.number(name, passage, store, feeds),
             Sink::Amqp(_) => {}
@@ -29,7 +29,7 @@ pub(super) fn add(
 }
 
 /// How messages of a sink pass through the store, if they do.
-pub(super) fn passage(config: &Config, sink: &Sink) -> Option<Passage> {
+pub(super) fn passage(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Passage> {
     match sink {
         Sink::Amqp(sink) if sink.sequenced => {
             let fed = config.streams.values().find(|stream| match &stream.source {
@@ -49,14 +49,15 @@ pub(super) fn passage(config: &Config, sink: &Sink) -> Option<Passage> {
                 to: Destination::Stream(sink.stream.shared()),
                 rules: Rules {
                     numbers: sink.sequenced.then(|| numbers(Some(stream))),
-                    queue: Some(source.queue),
+                    queue: Some(room(source.queue, shards)),
                 },
                 partitions: source.partitions,
             })
         }
         Sink::File(sink) if sink.sequenced => {
             let name = match &sink.path {
-                Place::Standard => "-".into(),
+                // Several may write there, each with numbers of its own.
+                Place::Standard => format!("-{name}").into(),
                 Place::File(path) => path.display().to_string().into(),
             };
             Some(Passage {

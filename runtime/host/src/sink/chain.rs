@@ -1,7 +1,7 @@
 //! Messages that pass through the store before they go on: to be numbered, to be kept for replay, to
 //! wait for a stream.
 //!
-//! Each destination is a task, so that one that stands holds up nothing else. What has come together
+//! Each destination is a task (but for files), so that one that stands holds up nothing else. What has come together
 //! is given to the store together: of each outbox in its order, different ones side by side.
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,8 +18,8 @@ use crate::broker::{AmqpSink, Published};
 use crate::cloudevents::{self, letter_event, message_event};
 use crate::source::Feeds;
 use crate::store::{
-    ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin, OutboxMessage, Part,
-    Partition, Place, Rules, Store, insist_on,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin,
+    OutboxMessage, Part, Partition, Place, Rules, Store,
 };
 use crate::told::Told;
 
@@ -27,6 +27,10 @@ use crate::told::Told;
 const GROUP: usize = 64;
 /// Before a full queue is tried again, unless something is taken from it here.
 const FULL: Duration = Duration::from_millis(50);
+/// After an error of the store.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long it may take to hear of another owner that the store knows.
+const FENCED: Duration = Duration::from_secs(30);
 /// Between two warnings that it is full.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -64,47 +68,65 @@ impl Content {
     }
 }
 
-/// Messages of a run, each with the number of its commit.
+/// A message on its way.
+pub(super) struct Passing {
+    /// The number of its commit.
+    pub(super) commit: u64,
+    pub(super) content: Content,
+    /// Which of the sinks of its destination it goes to, where they are exchanges.
+    pub(super) via: usize,
+}
+
+/// Messages of a run.
 pub(super) struct Batch {
     pub(super) run: u64,
     pub(super) target: Arc<Target>,
     pub(super) shard: u32,
-    pub(super) contents: Vec<(u64, Content)>,
+    pub(super) passing: Vec<Passing>,
 }
 
 /// The numbers of a batch's messages; `None`: another owner has gone on, and publishes it.
 pub(super) type Numbers = Vec<Option<u64>>;
 
-/// Takes messages for a destination.
+/// Takes messages for a destination, of all sinks that lead there: they are numbered together, in the order
+/// of their outbox.
 pub struct ChainSink {
+    to: Destination,
     /// Of the run that is being gathered.
-    gathered: Vec<(u64, Content)>,
+    gathered: Vec<Passing>,
     /// What waits here is of the outbox, which has a limit.
     input: UnboundedSender<Batch>,
     start: Option<(Belt, UnboundedReceiver<Batch>)>,
 }
 
 impl ChainSink {
-    /// To a stream, or to the exchange that this is.
-    pub fn new(
-        passage: Passage,
-        exchange: Option<AmqpSink>,
-        store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
-    ) -> Self {
+    /// To this destination.
+    pub fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
         let (input, taken) = mpsc::unbounded_channel();
-        let belt = Belt::new(passage, exchange, store, feeds);
-        Self { gathered: Vec::new(), input, start: Some((belt, taken)) }
+        let to = passage.to.clone();
+        let belt = Belt::new(passage, store, feeds);
+        Self { to, gathered: Vec::new(), input, start: Some((belt, taken)) }
     }
 
-    /// Starts the task, and that of its exchange.
+    pub(super) fn is_to(&self, to: &Destination) -> bool {
+        self.to == *to
+    }
+
+    /// Adds a sink that is an exchange; answers which one it is here. Before the start.
+    pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
+        let Some((belt, _)) = &mut self.start else { return 0 };
+        belt.exchanges.push(exchange);
+        belt.exchanges.len() - 1
+    }
+
+    /// Starts the task, and those of its exchanges.
     pub(super) fn start(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,
         published: &UnboundedSender<Published>,
     ) {
         let Some((mut belt, taken)) = self.start.take() else { return };
-        if let Some(outlet) = belt.exchange.as_mut().and_then(|it| it.start(published.clone())) {
+        for outlet in belt.exchanges.iter_mut().filter_map(|it| it.start(published.clone())) {
             tasks.spawn(async move {
                 outlet.await;
                 Ok(())
@@ -113,16 +135,16 @@ impl ChainSink {
         tasks.spawn(belt.run(taken, published.clone()));
     }
 
-    pub(super) fn put(&mut self, commit: u64, content: Content) {
-        self.gathered.push((commit, content));
+    pub(super) fn put(&mut self, passing: Passing) {
+        self.gathered.push(passing);
     }
 
     /// Lets what was taken go, as the messages of a run.
     pub(super) fn send(&mut self, run: u64, target: &Arc<Target>, shard: u32) {
         if !self.gathered.is_empty() {
-            let (target, contents) = (Arc::clone(target), std::mem::take(&mut self.gathered));
+            let (target, passing) = (Arc::clone(target), std::mem::take(&mut self.gathered));
             // A task that has ended has failed, and is noticed where it was started.
-            let _ = self.input.send(Batch { run, target, shard, contents });
+            let _ = self.input.send(Batch { run, target, shard, passing });
         }
     }
 }
@@ -130,7 +152,7 @@ impl ChainSink {
 /// What carries messages through the store.
 pub(super) struct Belt {
     passage: Passage,
-    exchange: Option<AmqpSink>,
+    exchanges: Vec<AmqpSink>,
     store: Arc<dyn Store>,
     feeds: Arc<Feeds>,
     /// How far each outbox has given, for each shard of the destination, under which epoch.
@@ -156,14 +178,9 @@ struct Passed {
 }
 
 impl Belt {
-    pub(super) fn new(
-        passage: Passage,
-        exchange: Option<AmqpSink>,
-        store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
-    ) -> Self {
+    pub(super) fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
         let (store, feeds) = (Arc::clone(store), Arc::clone(feeds));
-        Self { passage, exchange, store, feeds, given: HashMap::new() }
+        Self { passage, exchanges: Vec::new(), store, feeds, given: HashMap::new() }
     }
 
     async fn run(
@@ -187,7 +204,7 @@ impl Belt {
         let passing = strands.iter().map(|strand| self.give(strand));
         let passed: Vec<Passed> = join_all(passing).await.into_iter().collect::<Result<_, _>>()?;
         let mut numbers: Vec<Numbers> =
-            batches.iter().map(|batch| vec![None; batch.contents.len()]).collect();
+            batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
         for (strand, Passed { assigned, last }) in strands.iter().zip(passed) {
             for ((batch, at), assigned) in strand.from.iter().zip(&assigned) {
                 numbers[*batch][*at] = Some(assigned.sequence());
@@ -210,7 +227,7 @@ impl Belt {
             if batch.target.tenure.is_over() {
                 continue;
             }
-            for (at, (commit, content)) in batch.contents.iter().enumerate() {
+            for (at, Passing { commit, content, .. }) in batch.passing.iter().enumerate() {
                 let event = content.event(&batch.target.partition.stream);
                 let (of, to) = (batch.shard, shard_of(event.key(), shards));
                 let name = (Arc::as_ptr(&batch.target), of, to);
@@ -240,10 +257,11 @@ impl Belt {
         let mut passed = Passed { assigned: Vec::new(), last: strand.before };
         let mut rest = &strand.parts[..];
         while !rest.is_empty() {
-            let mut items = 0;
+            let (mut items, mut bytes) = (0, 0);
             let fits = rest.iter().take_while(|part| {
                 items += part.items.len();
-                items <= ASSIGN_LIMIT
+                bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
+                items <= ASSIGN_LIMIT && bytes <= ASSIGN_BYTES
             });
             let (now, later) = rest.split_at(fits.count().max(1));
             rest = later;
@@ -278,20 +296,30 @@ impl Belt {
             parts: parts.to_vec(),
         });
         let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        let mut fenced = None;
         while !tenure.is_over() {
-            let reply =
-                insist_on("numbering of messages", || self.store.assign(Arc::clone(&assign))).await;
-            match reply {
-                AssignReply::Done(assigned) => return Ok(Some(assigned)),
-                AssignReply::Fenced => return Ok(None),
-                AssignReply::WentBack => {
+            match self.store.assign(Arc::clone(&assign)).await {
+                Ok(AssignReply::Done(assigned)) => return Ok(Some(assigned)),
+                Ok(AssignReply::Fenced) => {
+                    // Whoever has the partition now: it is about to be heard here.
+                    let since = *fenced.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= FENCED {
+                        return Err(PublisherError::Fenced {
+                            stream: partition.stream.to_string(),
+                            to: to.to_string(),
+                            shard: strand.to,
+                        });
+                    }
+                    tokio::time::sleep(FULL).await;
+                }
+                Ok(AssignReply::WentBack) => {
                     return Err(PublisherError::WentBack {
                         stream: partition.stream.to_string(),
                         to: to.to_string(),
                         shard: strand.to,
                     });
                 }
-                AssignReply::Full => {
+                Ok(AssignReply::Full) => {
                     // For a moment that is nothing to speak of.
                     if started.elapsed() >= TELL_EVERY && told.is_due() {
                         tracing::warn!(
@@ -301,6 +329,15 @@ impl Belt {
                         );
                     }
                     self.room(parts).await;
+                }
+                Err(error) => {
+                    if told.is_due() {
+                        tracing::error!(
+                            stream = &*partition.stream, to = %to, %error,
+                            "messages cannot be numbered, and wait until they can"
+                        );
+                    }
+                    tokio::time::sleep(AGAIN).await;
                 }
             }
         }
@@ -329,19 +366,23 @@ impl Belt {
 
     /// Lets a batch go on with its numbers. What has none is another owner's.
     fn forward(&mut self, batch: Batch, numbers: &Numbers, published: &UnboundedSender<Published>) {
-        let Batch { run, target, contents, .. } = batch;
-        let mut here = contents.len();
-        if let Some(exchange) = &mut self.exchange {
+        let Batch { run, target, passing, .. } = batch;
+        let mut here = passing.len();
+        if !self.exchanges.is_empty() {
             let stream = &target.partition.stream;
-            for ((_, content), number) in contents.iter().zip(numbers) {
+            for (Passing { content, via, .. }, number) in passing.iter().zip(numbers) {
                 let Some(number) = *number else { continue };
                 here -= 1;
                 match content {
-                    Content::Message(message) => exchange.put(stream, message, Some(number)),
-                    Content::Letter(letter) => exchange.put_letter(stream, letter, Some(number)),
+                    Content::Message(message) => {
+                        self.exchanges[*via].put(stream, message, Some(number));
+                    }
+                    Content::Letter(letter) => {
+                        self.exchanges[*via].put_letter(stream, letter, Some(number));
+                    }
                 }
             }
-            exchange.send(run, &target.tenure);
+            self.exchanges.iter_mut().for_each(|it| it.send(run, &target.tenure));
         }
         if here > 0 {
             // Whoever hears of it may be gone; then it does not matter.

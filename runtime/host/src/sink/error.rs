@@ -52,6 +52,20 @@ pub enum PublisherError {
         /// The shard.
         shard: u32,
     },
+    /// The store says that a newer owner gives messages, and there is none.
+    #[error(
+        "stream {stream}: the store has numbers for {to} in shard {shard} from an owner whose epoch is above \
+         that of this one, which owns the partition. Somebody has removed or put back a part of the store: \
+         put back the rest as well, or give the stream another name"
+    )]
+    Fenced {
+        /// The stream.
+        stream: String,
+        /// Where the messages go.
+        to: String,
+        /// The shard.
+        shard: u32,
+    },
     /// Messages were committed for a stream that the configuration no longer has.
     #[error(
         "the store has committed messages of stream {0:?}, which is not configured: add the stream \

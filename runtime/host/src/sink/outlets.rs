@@ -9,7 +9,7 @@ use ordain_core::DeadLetter;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::chain::{Batch, Belt, Content};
+use super::chain::{Batch, Belt, Content, Passing};
 use super::{ChainSink, Passage, PublisherError, Sink, Target};
 use crate::broker::{AmqpSink, Published};
 use crate::cloudevents;
@@ -27,7 +27,7 @@ struct Lines {
     /// What is not yet written.
     buffer: Vec<u8>,
     /// Where its messages are numbered, with those of the run that is being gathered.
-    numbered: Option<(Belt, Vec<(u64, Content)>)>,
+    numbered: Option<(Belt, Vec<Passing>)>,
 }
 
 /// The sinks.
@@ -35,7 +35,10 @@ struct Lines {
 pub struct Outlets {
     lines: BTreeMap<String, Lines>,
     exchanges: BTreeMap<String, AmqpSink>,
-    chains: BTreeMap<String, ChainSink>,
+    /// By destination.
+    chains: Vec<ChainSink>,
+    /// By sink: its chain, and which exchange of that it is.
+    routes: BTreeMap<String, (usize, usize)>,
     /// Messages of the run that is being gathered that tasks take.
     unconfirmed: usize,
 }
@@ -55,7 +58,7 @@ impl Outlets {
         feeds: &Arc<Feeds>,
     ) {
         if let Some(lines) = self.lines.get_mut(name) {
-            lines.numbered = Some((Belt::new(passage, None, store, feeds), Vec::new()));
+            lines.numbered = Some((Belt::new(passage, store, feeds), Vec::new()));
         }
     }
 
@@ -64,9 +67,22 @@ impl Outlets {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// Adds a sink whose messages pass through the store.
-    pub fn add_chain(&mut self, name: &str, sink: ChainSink) {
-        self.chains.insert(name.to_owned(), sink);
+    /// Adds a sink whose messages pass through the store, to a stream or to this exchange.
+    pub fn add_chain(
+        &mut self,
+        name: &str,
+        passage: Passage,
+        exchange: Option<AmqpSink>,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) {
+        let found = self.chains.iter().position(|it| it.is_to(&passage.to));
+        let chain = found.unwrap_or_else(|| {
+            self.chains.push(ChainSink::new(passage, store, feeds));
+            self.chains.len() - 1
+        });
+        let via = exchange.map_or(0, |exchange| self.chains[chain].add_exchange(exchange));
+        self.routes.insert(name.to_owned(), (chain, via));
     }
 
     /// Starts the tasks of exchanges and streams, which tell what they have published.
@@ -83,7 +99,7 @@ impl Outlets {
                 });
             }
         }
-        for chain in self.chains.values_mut() {
+        for chain in &mut self.chains {
             chain.start(&mut tasks, published);
         }
         tasks
@@ -100,13 +116,17 @@ impl Outlets {
         if let Some(lines) = self.lines.get_mut(sink) {
             match &mut lines.numbered {
                 None => cloudevents::encode(stream, message, None, &mut lines.buffer),
-                Some((_, gathered)) => gathered.push((commit, Content::Message(message.clone()))),
+                Some((_, gathered)) => {
+                    let content = Content::Message(message.clone());
+                    gathered.push(Passing { commit, content, via: 0 });
+                }
             }
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             exchange.put(stream, message, None);
             self.unconfirmed += 1;
-        } else if let Some(chain) = self.chains.get_mut(sink) {
-            chain.put(commit, Content::Message(message.clone()));
+        } else if let Some((chain, via)) = self.routes.get(sink).copied() {
+            let content = Content::Message(message.clone());
+            self.chains[chain].put(Passing { commit, content, via });
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, &message.key, message.emitted.sequence));
@@ -131,14 +151,16 @@ impl Outlets {
             match &mut lines.numbered {
                 None => cloudevents::encode_letter(stream, letter, None, &mut lines.buffer),
                 Some((_, gathered)) => {
-                    gathered.push((commit, Content::Letter(Box::new(letter.clone()))));
+                    let content = Content::Letter(Box::new(letter.clone()));
+                    gathered.push(Passing { commit, content, via: 0 });
                 }
             }
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             exchange.put_letter(stream, letter, None);
             self.unconfirmed += 1;
-        } else if let Some(chain) = self.chains.get_mut(sink) {
-            chain.put(commit, Content::Letter(Box::new(letter.clone())));
+        } else if let Some((chain, via)) = self.routes.get(sink).copied() {
+            let content = Content::Letter(Box::new(letter.clone()));
+            self.chains[chain].put(Passing { commit, content, via });
             self.unconfirmed += 1;
         } else {
             return Err(unknown(stream, sink, key, sequence));
@@ -160,7 +182,7 @@ impl Outlets {
         shard: u32,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
         self.exchanges.values_mut().for_each(|it| it.send(run, &target.tenure));
-        self.chains.values_mut().for_each(|it| it.send(run, target, shard));
+        self.chains.iter_mut().for_each(|it| it.send(run, target, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
             lines.number(run, target, shard).await?;
@@ -200,11 +222,11 @@ impl Lines {
         if gathered.is_empty() {
             return Ok(());
         }
-        let (target, contents) = (Arc::clone(target), std::mem::take(gathered));
-        let batch = [Batch { run, target, shard, contents }];
+        let (target, passing) = (Arc::clone(target), std::mem::take(gathered));
+        let batch = [Batch { run, target, shard, passing }];
         let numbers = belt.pass(&batch).await?;
-        let [Batch { target, contents, .. }] = &batch;
-        for ((_, content), number) in contents.iter().zip(numbers.into_iter().flatten()) {
+        let [Batch { target, passing, .. }] = &batch;
+        for (Passing { content, .. }, number) in passing.iter().zip(numbers.into_iter().flatten()) {
             if number.is_some() {
                 content.encode(&target.partition.stream, number, &mut self.buffer);
             }

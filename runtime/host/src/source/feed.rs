@@ -42,8 +42,9 @@ pub struct Feed {
 impl Feed {
     /// Something was put into the queue of a shard.
     pub fn put(&self, shard: u32) {
-        self.puts.fetch_add(1, Ordering::SeqCst);
+        // A reader that sees the count must find the shard.
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
+        self.puts.fetch_add(1, Ordering::SeqCst);
         self.more.notify_one();
     }
 

@@ -18,6 +18,9 @@ use super::{Claim, Partition, StoreError};
 /// one write of a script, and more than it can hand over at once must never come together.
 pub const ASSIGN_LIMIT: usize = 500;
 
+/// Bytes of them, about, beyond the first ones: as many as a commit has.
+pub const ASSIGN_BYTES: usize = 4 << 20;
+
 /// Where messages go, each to the key that it names there. Numbers are counted for each of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
@@ -138,13 +141,16 @@ pub enum Assigned {
     Known(u64),
     /// A producer's, of which the id or the sequence is another message's.
     Conflict(u64),
+    /// A producer's that stands behind a conflict: nothing was done with it.
+    Behind,
 }
 
 impl Assigned {
-    /// The number that it has; that of the other one if there is a conflict.
+    /// The number that it has; that of the other one if there is a conflict; 0 where there is none.
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
+            Self::Behind => 0,
         }
     }
 }

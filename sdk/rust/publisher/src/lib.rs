@@ -115,7 +115,8 @@ fn receipt(is_numbered: bool) -> impl Fn(Assigned) -> Receipt {
 impl From<PublishError> for Error {
     fn from(error: PublishError) -> Self {
         match error {
-            PublishError::Conflict { at, words } => Self::Event { at, words },
+            PublishError::Event { at, words } => Self::Event { at, words },
+            PublishError::Full(words) => Self::Away(words),
             PublishError::Stream(words) => Self::Configuration(words),
             PublishError::Open(error) => error.into(),
         }

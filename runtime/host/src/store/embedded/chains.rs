@@ -70,7 +70,7 @@ impl Queue {
     }
 
     pub(super) fn len(self) -> u64 {
-        (self.last + 1).saturating_sub(self.first)
+        self.last.saturating_add(1).saturating_sub(self.first)
     }
 }
 
@@ -145,8 +145,11 @@ impl<'a> Assigning<'a> {
             if self.is_full()? {
                 return Ok(AssignReply::Full);
             }
+            let mut stops = false;
             for item in assign.parts.iter().flat_map(|part| &part.items) {
-                answers.push(self.put_by_id(item)?);
+                let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
+                stops |= matches!(assigned, Assigned::Conflict(_));
+                answers.push(assigned);
             }
         }
         self.finish();

@@ -121,7 +121,7 @@ impl Chains for Redis {
                 && let Some(last) = last.first_chunk::<8>()
             {
                 let next = u64::from_le_bytes(*last).saturating_add(1);
-                sum += next.saturating_sub(u64::from_le_bytes(*first));
+                sum = next.saturating_sub(u64::from_le_bytes(*first)).saturating_add(sum);
             }
         }
         Ok(sum)
@@ -223,6 +223,7 @@ fn reply(answer: &Bytes, count: usize) -> Option<AssignReply> {
                     0 => Some(Assigned::New(sequence)),
                     1 => Some(Assigned::Known(sequence)),
                     2 => Some(Assigned::Conflict(sequence)),
+                    3 => Some(Assigned::Behind),
                     _ => None,
                 }
             });

@@ -18,7 +18,9 @@ end
 
 -- What is about a message: whether its number is its own, whether it is the last one, and these.
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
-local NEW = char(0)
+-- Longer than anything is kept, in ms.
+local FOR_EVER = 2 ^ 42
+local NEW, BEHIND = char(0), char(3) .. NO_NUMBER
 
 local function is_own(about)
   return byte(about, 1) == 1
@@ -104,15 +106,8 @@ if limit then
     local partition8 = sub(about, PARTITION_IN, PARTITION_IN + 3)
     if not queues[partition8] then
       local partition = text(unpack8('<I4', partition8))
-      local field = 'q' .. partition
-      local found, queue = redis.call('HGET', log, field), {first = 1, last = 0}
-      if found then
-        if #found ~= 16 then
-          corrupt_field(field, log, 'pair of numbers')
-        end
-        queue = {first = number_of(found, 1, field, 'pair of numbers'), last = number_of(found, 9, field, 'pair of numbers')}
-      end
-      queue.field, queue.prefix = field, 'n' .. partition .. ':'
+      local first_waiting, last_waiting, field = read_queue(log, partition)
+      local queue = {first = first_waiting, last = last_waiting, field = field, prefix = 'n' .. partition .. ':'}
       queues[partition8] = queue
       is_full = is_full or queue.last + 1 - queue.first >= limit
     end
@@ -223,8 +218,11 @@ for _, part in ipairs(parts) do
     end
   end
   if origin == '' then
+    local stops = false
     for from = part.from + 1, part.from + 3 * part.size, 3 do
-      answers[#answers + 1] = put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+      local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+      stops = stops or byte(answer, 1) == 2
+      answers[#answers + 1] = answer
     end
   elseif known and known.digest == part.digest then
     for i = 1, part.size do
@@ -283,10 +281,10 @@ end
 local function age(list, head, blocks, until_when)
   local ends = redis.call('HGET', log, head) or '1 0'
   local from, to = string.match(ends, '^(%d+) (%d+)$')
-  if not from then
+  from, to = tonumber(from), tonumber(to)
+  if not from or to >= EXACT or from > to + 1 then
     corrupt_field(head, log, 'pair of numbers')
   end
-  from, to = tonumber(from), tonumber(to)
   local old = {}
   for i = from, math.min(from + 3, to) do
     old[#old + 1] = list .. text(i)
@@ -297,11 +295,13 @@ local function age(list, head, blocks, until_when)
   local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
   for i = 1, #values do
     local block = values[i]
-    if block and unpack8('<I8', block, 1) > now then
+    -- What is no block is dropped: it says only what may be removed.
+    local is_sound = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
+    if is_sound and unpack8('<I8', block, 1) > now then
       break
     end
     local at = 9
-    while block and at + 2 < #block do
+    while is_sound and at + 2 < #block do
       local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
       local rest = kind == 'c' and 0 or 8
       local field = kind .. sub(block, at + 3, at + 2 + size + rest)

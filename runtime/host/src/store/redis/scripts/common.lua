@@ -120,6 +120,20 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
+-- From which number to which something waits for a partition; and the field that says so.
+local function read_queue(log, partition)
+  local field = 'q' .. partition
+  local found, first, last = redis.call('HGET', log, field), 1, 0
+  if found then
+    first = #found == 16 and unpack8('<I8', found, 1)
+    last = first and unpack8('<I8', found, 9)
+    if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LONGEST then
+      corrupt_field(field, log, 'pair of numbers, from the first event that waits to the last one')
+    end
+  end
+  return first, last, field
+end
+
 -- By bytes: `<` would ask the server's locale.
 local function is_after(a, b)
   for i = 1, math.min(#a, #b) do

@@ -2,11 +2,10 @@
 -- there is more to do.
 local data, log, partition, claim, through = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence = read_fence(data, partition)
-local queue = redis.call('HGET', log, 'q' .. partition)
-if not fence or claim_of(fence) ~= claim or not queue then
+if not fence or claim_of(fence) ~= claim then
   return 0
 end
-local first, last = unpack8('<I8', queue, 1), unpack8('<I8', queue, 9)
+local first, last = read_queue(log, partition)
 through = math.min(through, last)
 if through < first then
   return 0

@@ -1,12 +1,9 @@
 -- Reads what waits for a partition, in order, behind a number: pairs of number and event.
 local log, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local queue = redis.call('HGET', log, 'q' .. partition)
-if not queue then
-  return {}
-end
+local first, last = read_queue(log, partition)
 local answer, read = {}, 0
-local at, last = math.max(unpack8('<I8', queue, 1), after + 1), unpack8('<I8', queue, 9)
+local at = math.max(first, after + 1)
 -- Few at a time, since one may be large.
 local step = 1
 while at <= last and #answer < 2 * limit and read < bytes do
@@ -22,6 +19,7 @@ while at <= last and #answer < 2 * limit and read < bytes do
     read = read + #answer[#answer]
   end
   at = at + #values
-  step = math.min(step * 2, 64)
+  -- As many as are about as large as those before and may still be read.
+  step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * #answer / (2 * read + 1))))
 end
 return answer
