@@ -236,12 +236,17 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     fixture.pass(COMPLETE).await;
     let items = [message(&a, "new"), message(&b, "2")];
     assert_eq!(giver.done(fixture.store(), 4, &items).await, [New(1), New(2)]);
-    // What removes it does not remove the new one.
-    fixture.pass(2 * COMPLETE).await;
-    for commit in 5..10 {
+    // What removes the old life does not remove the new one.
+    assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
+    for commit in 20..26 {
         giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
     }
-    assert_eq!(giver.done(fixture.store(), 10, &[message(&a, "newer")]).await, [New(2)]);
+    assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
+    fixture.pass(2 * COMPLETE).await;
+    for commit in 30..35 {
+        giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
+    }
+    assert_eq!(giver.done(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
 }
 
 /// So many of a key, and so long.

@@ -62,8 +62,8 @@ pub struct Numbers {
     pub retain: u64,
     /// How many of a key are kept.
     pub retain_events: u64,
-    /// How long the count of a key that has ended is remembered, in ms, and as long as `retain` at
-    /// least. What comes meanwhile is numbered on; afterwards the key begins anew.
+    /// How long the count of a key that has ended is remembered, in ms. What comes meanwhile is numbered
+    /// on; afterwards the key begins anew.
     pub complete_ttl: u64,
 }
 

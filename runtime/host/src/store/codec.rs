@@ -16,8 +16,8 @@ mod spilled;
 mod wire;
 
 pub use chains::{
-    COUNTER_FORMAT, Counter, KnownPart, ORIGIN_FORMAT, OriginRecord, Told, decode_queued,
-    decode_retained, encode_retained, ids_digest,
+    COUNTER_FORMAT, Counter, KnownPart, ORIGIN_FORMAT, OriginRecord, RETAINED_CONTENT_AT, Told,
+    decode_queued, decode_retained, encode_retained, ids_digest,
 };
 pub use fence::{
     FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,

@@ -46,8 +46,11 @@ pub fn ids_digest(items: &[Item]) -> u64 {
     digest(&ids)
 }
 
-/// A message as it is kept: its content, so that two are compared without being taken apart, and the
-/// event with its number.
+/// Where the content of a message that is kept stands: behind the time at which it goes.
+pub const RETAINED_CONTENT_AT: usize = 8;
+
+/// A message as it is kept, behind the time at which it goes: its content, so that two are compared
+/// without being taken apart, and the event with its number.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());
@@ -55,12 +58,13 @@ pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     value
 }
 
-/// Reads one, or says what is wrong with it.
+/// Reads one with its time, or says what is wrong with it.
 pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
-    if value.len() < 8 {
+    let event_at = RETAINED_CONTENT_AT + 8;
+    if value.len() < event_at {
         return Err("a message that is kept is cut off".to_owned());
     }
-    let event = Event::decode(value.slice(8..));
+    let event = Event::decode(value.slice(event_at..));
     event.map(Arc::new).map_err(|error| format!("a message that is kept: {error}"))
 }
 

@@ -186,14 +186,10 @@ impl<'a> Assigning<'a> {
         };
         let found = match self.seen.get(&place) {
             Some(found) => Some(*found),
-            None => self.tables.log.get(&place)?.map(|found| {
-                let number = |at: usize| found.get(at..at + 8).and_then(|it| it.try_into().ok());
-                let [first, second] = [0, 8].map(|at| number(at).unwrap_or([0; 8]));
-                match event.sequence() {
-                    Some(sequence) => (sequence, u64::from_be_bytes(first)),
-                    None => (u64::from_le_bytes(first), u64::from_be_bytes(second)),
-                }
-            }),
+            None => {
+                let found = self.tables.log.get(&place)?;
+                found.and_then(|found| self.published(event.sequence(), &found))
+            }
         };
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
@@ -203,12 +199,25 @@ impl<'a> Assigning<'a> {
         let sequence = self.put(item, event.sequence())?.unwrap_or_default();
         self.seen.insert(place.clone(), (sequence, event.content()));
         if event.sequence().is_none() {
+            let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
-            let value = [sequence.to_le_bytes(), content].concat();
-            self.keep(self.now.saturating_add(numbers.retain), &place);
+            let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
+            self.keep(until, &place);
             self.batch.insert(&self.tables.log, place, value);
         }
         Ok(Assigned::New(sequence))
+    }
+
+    /// The number and the content of what was published before, by its own number or by its id, unless
+    /// it is forgotten by now.
+    fn published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
+        let (parts, _) = found.as_chunks::<8>();
+        let (until, sequence, content) = match own {
+            Some(sequence) => (parts.first()?, sequence, parts.get(1)?),
+            None => (parts.get(2)?, u64::from_le_bytes(*parts.first()?), parts.get(1)?),
+        };
+        let is_there = u64::from_le_bytes(*until) > self.now;
+        is_there.then(|| (sequence, u64::from_be_bytes(*content)))
     }
 
     /// Numbers a message, keeps it, and lets it wait for its stream.
@@ -229,7 +238,9 @@ impl<'a> Assigning<'a> {
         }
         if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbers, sequence) {
             let place = keys::retained(to, event.key(), sequence);
-            self.keep(self.now.saturating_add(numbers.retain), &place);
+            let until = self.now.saturating_add(numbers.retain);
+            self.keep(until, &place);
+            let value = [&until.to_le_bytes()[..], &value].concat();
             self.batch.insert(&self.tables.log, place, value);
             if let Some(old) = sequence.checked_sub(numbers.retain_events) {
                 let old = keys::retained(to, event.key(), old);
@@ -260,7 +271,7 @@ impl<'a> Assigning<'a> {
         let sequence = own.unwrap_or(counter.next);
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
-            counter.end = self.now.saturating_add(numbers.complete_ttl.max(numbers.retain));
+            counter.end = self.now.saturating_add(numbers.complete_ttl);
             let place = keys::count(&self.assign.to, key);
             self.keep(counter.end, &place);
         }
@@ -305,13 +316,9 @@ pub(super) fn forget(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
-        // A count that has ended, and has been ended again since.
-        let goes_on = keys::is_count(place)
-            && tables
-                .log
-                .get(place)?
-                .is_some_and(|it| Counter::decode(&it).is_ok_and(|it| it.end == 0 || it.end > now));
-        if !goes_on {
+        // What stands there by now may be of a later life of its key.
+        let until = tables.log.get(place)?.and_then(|value| keys::kept_until(place, &value));
+        if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);
         }
         (rest, count) = (after, count + 1);
@@ -329,11 +336,14 @@ pub(super) fn retained(
     bytes: usize,
 ) -> Result<Vec<Arc<Event>>, StoreError> {
     let (mut events, mut read) = (Vec::new(), 0);
-    let snapshot = shared.tables.db.snapshot();
+    let (snapshot, now) = (shared.tables.db.snapshot(), shared.clock.now());
     for range in wanted {
         let (from, last) = (keys::retained(to, key, *range.start()), *range.end());
         for entry in snapshot.range(&shared.tables.log, from..=keys::retained(to, key, last)) {
-            let value = entry.value().map_err(|error| read_error(&error))?;
+            let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+            if keys::kept_until(&place, &value).is_some_and(|until| until <= now) {
+                continue;
+            }
             if !events.is_empty() && read + value.len() > bytes {
                 return Ok(events);
             }

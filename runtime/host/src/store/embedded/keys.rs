@@ -19,8 +19,8 @@ const COUNTER: u8 = b'c';
 const DONE: u8 = b'd';
 const FENCE: u8 = b'f';
 const MARK: u8 = b'm';
-const QUEUE: u8 = b'q';
 
+const QUEUE: u8 = b'q';
 const COUNT: u8 = b'c';
 const ID: u8 = b'i';
 const RETAINED: u8 = b'm';
@@ -196,9 +196,17 @@ pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
     out
 }
 
-/// Whether a place is a count's.
-pub(super) fn is_count(place: &[u8]) -> bool {
-    place.first() == Some(&COUNT)
+/// Until when a record of the log is kept, in ms since the Unix epoch; `None` for one that stays.
+pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
+    let at = match *place.first()? {
+        RETAINED => 0,
+        COUNT => 9,
+        ID => 16,
+        _ => return None,
+    };
+    let until = value.get(at..at + 8).and_then(|it| it.try_into().ok()).map(u64::from_le_bytes)?;
+    // A count that has not ended.
+    Some(if until == 0 { u64::MAX } else { until })
 }
 
 /// A message that is kept.

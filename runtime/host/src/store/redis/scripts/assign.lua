@@ -118,7 +118,7 @@ if limit then
 end
 
 local answers, kept, endings = {}, {}, {}
-local counters, seen, waits = {}, {}, 0
+local counters, fresh, waits = {}, {}, 0
 
 -- How far keys have counted: all of them at once.
 local function read_counters()
@@ -150,6 +150,20 @@ if numbered then
   read_counters()
 end
 
+-- When what is kept now goes.
+local until8 = pack('<I8', now + retain)
+
+local function put_kept(field, value)
+  put(field, value)
+  fresh[field] = value
+end
+
+-- Whether what is kept is not over: a message begins with its time, an id ends with it.
+local function is_kept(field, value)
+  local at = byte(field, 1) == byte('m') and 1 or 17
+  return #value >= at + 7 and unpack8('<I8', value, at) > now
+end
+
 -- What goes at the same time, each with the kind of its field.
 local function keep(list, kind, key, bytes)
   list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
@@ -168,12 +182,12 @@ local function put_message(key, about, rest)
     end
     counter.next = math.max(counter.next, number + 1)
     if byte(about, 2) == 1 then
-      counter.ends = now + math.max(ttl, retain)
+      counter.ends = now + ttl
       keep(endings, 'c', key, '')
     end
     number8 = pack('<I8', number)
     local place = string.reverse(number8)
-    put('m' .. key .. place, sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
+    put_kept('m' .. key .. place, until8 .. sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
     keep(kept, 'm', key, place)
     if number >= most then
       gone[#gone + 1] = 'm' .. key .. string.reverse(pack('<I8', number - most))
@@ -196,15 +210,14 @@ local function put_by_id(key, about, rest)
   local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
   local own = is_own(about)
   local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-  local found = seen[field] or redis.call('HGET', log, field)
-  if found then
-    local number8, other = own and own8 or sub(found, 1, 8), own and sub(found, 1, 8) or sub(found, 9, 16)
-    return char(other == content and 1 or 2) .. number8
+  local found = fresh[field] or redis.call('HGET', log, field)
+  if found and is_kept(field, found) then
+    local number8 = own and own8 or sub(found, 1, 8)
+    return char(sub(found, 9, 16) == content and 1 or 2) .. number8
   end
   local number8 = put_message(key, about, rest)
-  seen[field] = own and content or number8 .. content
   if not own then
-    put(field, seen[field])
+    put_kept(field, number8 .. content .. until8)
     keep(kept, 'i', key, id)
   end
   return char(0) .. number8
@@ -278,6 +291,7 @@ end
 
 -- Adds a block to a list of what goes with age, and takes out some whose time has come: each call adds
 -- one at most, so that what is due never grows.
+local due = {}
 local function age(list, head, blocks, until_when)
   local ends = redis.call('HGET', log, head) or '1 0'
   local from, to = string.match(ends, '^(%d+) (%d+)$')
@@ -305,15 +319,16 @@ local function age(list, head, blocks, until_when)
       local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
       local rest = kind == 'c' and 0 or 8
       local field = kind .. sub(block, at + 3, at + 2 + size + rest)
-      local key = sub(field, 2)
-      local counter = kind == 'c' and counters[key]
-      counter = kind == 'c' and (counter and counter.is_new and counter or redis.call('HGET', log, field))
-      if type(counter) == 'string' then
-        counter = {ends = #counter == 17 and unpack8('<I8', counter, 10) or 0}
-      end
-      -- One that has ended again since goes later.
-      if not counter or (counter.ends ~= 0 and counter.ends <= now) then
-        gone[#gone + 1] = field
+      if kind == 'c' then
+        local counter = counters[sub(field, 2)]
+        local found = not (counter and counter.is_new) and redis.call('HGET', log, field)
+        local ends = found and #found == 17 and unpack8('<I8', found, 10) or counter and counter.is_new and counter.ends or 0
+        -- One that has ended again since goes later.
+        if ends ~= 0 and ends <= now then
+          gone[#gone + 1] = field
+        end
+      elseif not fresh[field] then
+        due[#due + 1] = field
       end
       at = at + 3 + size + rest
     end
@@ -327,7 +342,16 @@ local function age(list, head, blocks, until_when)
   put(head, text(from) .. ' ' .. text(to))
 end
 age('a', 'A', kept, now + retain)
-age('e', 'E', endings, now + math.max(ttl, retain))
+age('e', 'E', endings, now + ttl)
+-- What stands there by now may be of a later life of its key.
+for from = 1, #due, CHUNK do
+  local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
+  for i = 1, #some do
+    if some[i] and not is_kept(due[from + i - 1], some[i]) then
+      gone[#gone + 1] = due[from + i - 1]
+    end
+  end
+end
 
 -- The first write is for the server's log: with it each call is a transaction there (docs/redis.md).
 redis.call('HSET', log, 'b', text(now))

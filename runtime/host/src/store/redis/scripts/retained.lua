@@ -1,5 +1,6 @@
 -- Reads messages of a key that are kept for replay, of these sequences, until it has so many bytes.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
+local now = time_now()
 for from = 4, #ARGV, 64 do
   local fields = {}
   for i = from, math.min(from + 63, #ARGV) do
@@ -8,7 +9,7 @@ for from = 4, #ARGV, 64 do
   local values = redis.call('HMGET', log, unpack(fields))
   for i = 1, #values do
     local value = values[i]
-    if value then
+    if value and (#value < 8 or unpack8('<I8', value, 1) > now) then
       if read + #value > bytes and #answer > 0 then
         return answer
       end
