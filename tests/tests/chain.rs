@@ -5,4 +5,5 @@ mod chain {
     mod one_process;
     mod support;
     mod two_processes;
+    mod two_sinks;
 }
