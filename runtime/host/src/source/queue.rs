@@ -116,10 +116,13 @@ impl Reader {
         // What was put before is found now.
         self.look_everywhere();
         loop {
-            self.remove(false).await;
             let puts = self.options.feed.puts();
             self.hot.append(&mut self.options.feed.take_fresh());
-            let batch = self.read().await?;
+            // A store that is away must not keep the end waiting.
+            let batch = tokio::select! {
+                batch = self.next_batch() => batch?,
+                () = deliver.closed() => break,
+            };
             if !batch.items.is_empty() {
                 self.look = LOOK.0;
                 if !self.deliver(&deliver, batch).await {
@@ -130,7 +133,6 @@ impl Reader {
             if self.open.is_empty() && self.hot.is_empty() {
                 self.options.feed.emptied(puts);
             }
-            self.count().await;
             let feed = Arc::clone(&self.options.feed);
             tokio::select! {
                 () = feed.more() => self.look = LOOK.0,
@@ -161,6 +163,16 @@ impl Reader {
 
     fn pause(&self) -> Duration {
         if self.options.others { self.look } else { LOOK_ALONE }
+    }
+
+    /// Removes what is done, reads what comes next, and counts now and then.
+    async fn next_batch(&mut self) -> Result<Deliveries, StoreError> {
+        self.remove(false).await;
+        let batch = self.read().await?;
+        if batch.items.is_empty() {
+            self.count().await;
+        }
+        Ok(batch)
     }
 
     /// Reads what comes next of the shards that have something. Those that have no more are left alone.
