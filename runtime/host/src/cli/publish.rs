@@ -102,11 +102,10 @@ impl PublishArgs {
         let decoder = Decoder { ordering: self.ordering(loaded), event_size };
         let event = decoder.decode(event.to_string().as_bytes());
         let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
-        let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|error| {
+        let assigned = publisher.publish(&[Arc::new(event)]).await.inspect_err(|_| {
             if self.id.is_none() {
                 say(&format!("the event has the id {id}: to try it again, give it --id {id}"));
             }
-            error
         })?;
         let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
         let sequence = assigned.first().map(|it| it.sequence());

@@ -214,7 +214,7 @@ impl Checks<'_> {
             let known = self.config.streams.keys().map(|name| &**name);
             let hint = match super::suggest::nearest(target, known) {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
-                None => format!("add it, with source = {{ kind = \"stream\" }}"),
+                None => "add it, with source = { kind = \"stream\" }".to_owned(),
             };
             self.note(&setting, format!("there is no [streams.{target}]; {hint}"));
         }

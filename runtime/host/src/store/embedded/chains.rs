@@ -184,13 +184,11 @@ impl<'a> Assigning<'a> {
             Some(sequence) => keys::retained(to, event.key(), sequence),
             None => keys::id(to, event.key(), event.id_digest()),
         };
-        let found = match self.seen.get(&place) {
-            Some(found) => Some(*found),
-            None => {
-                let found = self.tables.log.get(&place)?;
-                found.and_then(|found| self.published(event.sequence(), &found))
-            }
-        };
+        let mut found = self.seen.get(&place).copied();
+        if found.is_none() {
+            let stored = self.tables.log.get(&place)?;
+            found = stored.and_then(|stored| self.published(event.sequence(), &stored));
+        }
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
             let known = if is_same { Assigned::Known } else { Assigned::Conflict };
