@@ -374,3 +374,47 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     }
     assert_eq!(giver.kept(store, &a, 0, 9).await, []);
 }
+
+/// Whatever is lost, given again, or gone on with by another owner in other groups: each message has one
+/// number, and none is missing.
+pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
+    let [a, b] = keys(fixture.store());
+    let message_of = |at: u64| message(if at.is_multiple_of(3) { &b } else { &a }, &at.to_string());
+    let parts: Vec<Part> =
+        (1..=60).map(|at| part(at, 0, &[message_of(2 * at), message_of(2 * at + 1)])).collect();
+    for seed in 0..4_u64 {
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let to = Destination::Exchange(format!("next-{seed}").into());
+        let (mut epoch, mut given, mut done, mut before) = (1, 0_usize, 0_usize, None);
+        while given < parts.len() {
+            let end = (given + 1 + random(7) as usize).min(parts.len());
+            let giver = Giver { to: to.clone(), ..Giver::exchange(fixture.store(), epoch) };
+            let giver = giver.with(|origin| (origin.before, origin.done) = (before, done as u64));
+            let group = parts[given..end].to_vec();
+            for _ in 0..=random(2) {
+                super::chains::done(giver.send(fixture.store(), group.clone()).await);
+            }
+            (given, before) = (end, Some(parts[end - 1].place));
+            done += random((given - done) as u64 + 1) as usize;
+            if random(4) == 0 {
+                // Another owner begins with all that is not marked done.
+                (epoch, given, before) = (epoch + 1, done, None);
+            }
+        }
+        let giver = Giver { to, ..Giver::exchange(fixture.store(), epoch) };
+        for key in [&a, &b] {
+            let kept = giver.kept(fixture.store(), key, 0, 999).await;
+            let right = (2..=121)
+                .filter(|at| message_of(*at).key() == &**key)
+                .map(|at: u64| at.to_string());
+            let right: Vec<(u64, String)> = (1..).zip(right).collect();
+            assert_eq!(kept, right, "seed {seed}");
+        }
+    }
+}
