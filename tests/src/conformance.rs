@@ -95,7 +95,7 @@ macro_rules! conformance_suite {
                 a_place_may_have_other_messages, an_ended_count_is_forgotten,
                 messages_are_kept_for_a_while, a_producer_is_known_by_ids,
                 messages_wait_for_their_stream, messages_may_wait_without_numbers,
-                numbers_hold_through_crashes;
+                numbers_hold_through_crashes, a_model_says_the_same;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain::store::codec::{
-    FenceRecord, JobView, OUTBOX_TIME, Undecodable, decode_fence, decode_letter, decode_outbox,
-    decode_taken_id, encode_fence, encode_job, encode_letter, encode_outbox_letters,
-    encode_outbox_write, encode_taken_id, letter_time, take_over,
+    Counter, FenceRecord, GivenPart, JobView, OUTBOX_TIME, OriginRecord, Undecodable, decode_fence,
+    decode_given, decode_letter, decode_outbox, decode_queued, decode_retained, decode_taken_id,
+    encode_fence, encode_given, encode_job, encode_letter, encode_outbox_letters,
+    encode_outbox_write, encode_retained, encode_taken_id, letter_time, take_over,
 };
-use ordain::store::{Claim, StoredLetter};
+use ordain::store::{Claim, Place, StoredLetter};
 use ordain_core::{
     Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts, Holes, Job,
     LetterContent, LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled,
@@ -153,23 +154,76 @@ fn decode_all(bytes: &[u8]) {
         decode_outbox(1, &bytes).err(),
         decode_fence(&bytes).err(),
         decode_taken_id(1, &bytes).err(),
+        Counter::decode(&bytes).err(),
+        OriginRecord::decode(&bytes).err(),
+        decode_given(&bytes).err(),
     ];
     for error in words.into_iter().flatten() {
         assert!(error.to_string().starts_with("the "), "{error}");
     }
     letter_time(&bytes);
+    let _ = (decode_retained(&bytes), decode_queued(bytes));
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    any::<(u64, u32)>().prop_map(|(commit, part)| Place { commit, part })
+}
+
+prop_compose! {
+    fn origin()(
+        epoch in any::<u64>(),
+        (last, highest) in (place(), place()),
+        (a, b) in any::<(u64, u64)>(),
+    ) -> OriginRecord {
+        OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b) }
+    }
+}
+
+prop_compose! {
+    fn given()(
+        place in place(),
+        digest in any::<u64>(),
+        sequences in vec(any::<u64>(), 0..20),
+    ) -> GivenPart {
+        GivenPart { place, digest, sequences }
+    }
+}
+
+/// An event that is kept, and its number.
+fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
+    (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
+        |(key, id, data, sequence)| {
+            let parts = EventParts {
+                key: &key,
+                id: &id,
+                kind: "test",
+                data: &data,
+                ..EventParts::default()
+            };
+            (Event::new(&parts), sequence)
+        },
+    )
+}
+
+/// A message as it is kept, behind the time at which it goes.
+fn kept(event: &Event, sequence: Option<u64>) -> Vec<u8> {
+    [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence)].concat()
 }
 
 /// Everything that is stored, one after the other.
 fn records() -> impl Strategy<Value = Vec<u8>> {
-    (0..5, job(), letter(), fence(), vec(emitted(), 0..4)).prop_map(
-        |(kind, job, letter, fence, messages)| {
+    let chains = (origin(), vec(given(), 0..4), retained());
+    (0..8, job(), letter(), fence(), vec(emitted(), 0..4), chains).prop_map(
+        |(kind, job, letter, fence, messages, (origin, given, (event, sequence)))| {
             let mut out = Vec::new();
             match kind {
                 0 => encode_job(&job, 1, &mut out),
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
                 3 => encode_taken_id(&TakenId { sequence: 1, id: 2, content: 3 }, &mut out),
+                4 => out = origin.encode(),
+                5 => out = encode_given(&given),
+                6 => out = kept(&event, sequence),
                 _ => {
                     encode_outbox_write("key", 1, &messages, &mut out);
                     encode_outbox_letters([letter].iter(), 1, &mut out);
@@ -253,6 +307,25 @@ proptest! {
         let mut bytes = Vec::new();
         encode_taken_id(&taken, &mut bytes);
         prop_assert_eq!(decode_taken_id(sequence, &bytes), Ok(taken));
+    }
+
+    #[test]
+    fn counts_and_origins_come_back(
+        (next, end) in any::<(u64, u64)>(),
+        origin in origin(),
+        given in vec(given(), 0..5),
+    ) {
+        let count = Counter { next, end };
+        prop_assert_eq!(Counter::decode(&count.encode()), Ok(count));
+        prop_assert_eq!(OriginRecord::decode(&origin.encode()), Ok(origin));
+        prop_assert_eq!(decode_given(&encode_given(&given)), Ok(given));
+    }
+
+    #[test]
+    fn kept_messages_come_back((event, sequence) in retained()) {
+        let found = decode_retained(&kept(&event, sequence).into()).expect("it is right");
+        prop_assert_eq!((found.key(), found.id(), found.data()), (event.key(), event.id(), event.data()));
+        prop_assert_eq!((found.sequence(), found.content()), (sequence, event.content()));
     }
 
     #[test]

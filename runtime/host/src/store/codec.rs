@@ -10,14 +10,15 @@ mod chains;
 mod fence;
 mod job;
 mod letter;
+mod origin;
 mod outbox;
 mod place;
 mod spilled;
 mod wire;
 
 pub use chains::{
-    COUNTER_FORMAT, Counter, KnownPart, ORIGIN_FORMAT, OriginRecord, RETAINED_CONTENT_AT, Told,
-    decode_queued, decode_retained, encode_retained, ids_digest,
+    COUNTER_FORMAT, Counter, RETAINED_CONTENT_AT, decode_queued, decode_retained, encode_retained,
+    ids_digest,
 };
 pub use fence::{
     FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,
@@ -29,6 +30,7 @@ pub use job::{
     encode_taken_id, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
+pub use origin::{GivenPart, ORIGIN_FORMAT, OriginRecord, decode_given, encode_given};
 pub use outbox::{
     OUTBOX_LETTERS, OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write,
 };

@@ -14,12 +14,16 @@ use super::keys;
 use super::shared::Shared;
 use super::tables::{Tables, detach, read_error};
 use crate::store::codec::{
-    Counter, KnownPart, OriginRecord, Told, decode_queued, decode_retained, encode_retained,
-    ids_digest,
+    Counter, GivenPart, OriginRecord, decode_given, decode_queued, decode_retained, encode_given,
+    encode_retained, ids_digest,
 };
 use crate::store::{
-    Assign, AssignReply, Assigned, Destination, Item, Numbers, Partition, Queued, StoreError,
+    Assign, AssignReply, Assigned, Destination, Item, Numbers, Origin, Partition, Queued,
+    StoreError,
 };
+
+/// Blocks of an origin that a call removes at most; it adds one.
+const BLOCKS_DROPPED: u64 = 2;
 
 /// What a write of messages is about to change.
 pub(super) struct Assigning<'a> {
@@ -29,8 +33,8 @@ pub(super) struct Assigning<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
     queues: BTreeMap<u32, Queue>,
-    /// Ids and messages of this write, which are not in the tables yet: the number, and the content.
-    seen: HashMap<Vec<u8>, (u64, u64)>,
+    /// Ids and messages as they will stand in the log; `None` will be gone.
+    log: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// Places of what is kept, and when they go.
     kept: BTreeMap<u64, Vec<u8>>,
     /// When the first of them goes.
@@ -88,7 +92,7 @@ impl<'a> Assigning<'a> {
             batch: OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * items + 8),
             counters: HashMap::new(),
             queues: BTreeMap::new(),
-            seen: HashMap::new(),
+            log: HashMap::new(),
             kept: BTreeMap::new(),
             earliest: u64::MAX,
         }
@@ -99,48 +103,10 @@ impl<'a> Assigning<'a> {
         let assign = self.assign;
         let mut answers = Vec::new();
         if let Some(origin) = &assign.origin {
-            let place = keys::origin(&assign.to, assign.shard, origin);
-            let mut record = match self.tables.log.get(&place)? {
-                Some(bytes) => {
-                    OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?
-                }
-                None => OriginRecord::default(),
-            };
-            if origin.epoch < record.epoch {
-                return Ok(AssignReply::Fenced);
+            match self.give(origin)? {
+                Ok(done) => answers = done,
+                Err(refused) => return Ok(refused),
             }
-            let known = (record.epoch, record.last);
-            if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
-                return Ok(AssignReply::WentBack);
-            }
-            if self.is_full()? {
-                return Ok(AssignReply::Full);
-            }
-            record.parts.retain(|part| part.place.commit > origin.done);
-            for part in &assign.parts {
-                let digest = ids_digest(&part.items);
-                match record.told(origin.epoch, part.place, digest) {
-                    Told::Late => return Ok(AssignReply::Fenced),
-                    Told::Known(numbers) => {
-                        let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
-                        answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
-                    }
-                    Told::New => {
-                        let mut sequences = Vec::new();
-                        for item in &part.items {
-                            let sequence = self.put(item, None)?;
-                            answers.push(Assigned::New(sequence.unwrap_or_default()));
-                            sequences.extend(sequence);
-                        }
-                        let part = KnownPart { place: part.place, digest, sequences };
-                        record.put(part);
-                    }
-                }
-                record.given(origin.epoch, part.place);
-            }
-            let mut value = Vec::new();
-            record.encode(&mut value);
-            self.batch.insert(&self.tables.log, place, value);
         } else {
             if self.is_full()? {
                 return Ok(AssignReply::Full);
@@ -154,6 +120,98 @@ impl<'a> Assigning<'a> {
         }
         self.finish();
         Ok(AssignReply::Done(answers))
+    }
+
+    /// What an owner gives: known by its place in the outbox. The error is why nothing is done.
+    fn give(&mut self, origin: &Origin) -> Result<Result<Vec<Assigned>, AssignReply>, Failed> {
+        let assign = self.assign;
+        let place = keys::origin(&assign.to, assign.shard, origin);
+        let mut record = match self.tables.log.get(&place)? {
+            Some(bytes) => OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
+            None => OriginRecord::default(),
+        };
+        if origin.epoch < record.epoch {
+            return Ok(Err(AssignReply::Fenced));
+        }
+        let known = (record.epoch, record.last);
+        if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
+            return Ok(Err(AssignReply::WentBack));
+        }
+        if self.is_full()? {
+            return Ok(Err(AssignReply::Full));
+        }
+        let is_behind_all = assign.parts.iter().all(|part| part.place > record.highest);
+        let blocks = if is_behind_all { Vec::new() } else { self.blocks(&place, &record)? };
+        let (mut answers, mut new) = (Vec::new(), Vec::new());
+        for part in &assign.parts {
+            let digest = ids_digest(&part.items);
+            // The last one counts: one before it was lost with the commit that it was of.
+            match blocks.iter().rfind(|given| given.place == part.place) {
+                Some(given) if given.digest == digest => {
+                    let number = |at: usize| given.sequences.get(at).copied().unwrap_or_default();
+                    answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
+                }
+                None if origin.epoch == record.epoch && part.place <= record.last => {
+                    // It is of an earlier time, and nobody waits for an answer.
+                    return Ok(Err(AssignReply::Fenced));
+                }
+                Some(_) | None => {
+                    let mut sequences = Vec::new();
+                    for item in &part.items {
+                        let sequence = self.put(item, None)?;
+                        answers.push(Assigned::New(sequence.unwrap_or_default()));
+                        sequences.extend(sequence);
+                    }
+                    new.push(GivenPart { place: part.place, digest, sequences });
+                }
+            }
+            record.given(origin.epoch, part.place);
+        }
+        self.drop_blocks(&place, &mut record, origin.done)?;
+        if !new.is_empty() {
+            self.batch.insert(
+                &self.tables.log,
+                keys::given(&place, record.next),
+                encode_given(&new),
+            );
+            record.next += 1;
+        }
+        self.batch.insert(&self.tables.log, place, record.encode());
+        Ok(Ok(answers))
+    }
+
+    /// All that is known of an origin's parts.
+    fn blocks(&self, place: &[u8], record: &OriginRecord) -> Result<Vec<GivenPart>, Failed> {
+        let mut parts = Vec::new();
+        for number in record.first..record.next {
+            parts.extend(self.block(place, number)?);
+        }
+        Ok(parts)
+    }
+
+    fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
+        let Some(bytes) = self.tables.log.get(keys::given(place, number))? else {
+            let words = format!("block {number} of an origin is not there");
+            return Err(Failed::Store(corrupt(words)));
+        };
+        decode_given(&bytes).map_err(|it| Failed::Store(corrupt(it)))
+    }
+
+    /// Removes the first blocks if all of them is published: more than a call adds.
+    fn drop_blocks(
+        &mut self,
+        place: &[u8],
+        record: &mut OriginRecord,
+        done: u64,
+    ) -> Result<(), Failed> {
+        for number in record.first..record.next.min(record.first + BLOCKS_DROPPED) {
+            if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
+                break;
+            }
+            self.batch.remove(&self.tables.log, keys::given(place, number));
+            record.first = number + 1;
+        }
+        Ok(())
     }
 
     fn is_full(&mut self) -> Result<bool, Failed> {
@@ -184,24 +242,25 @@ impl<'a> Assigning<'a> {
             Some(sequence) => keys::retained(to, event.key(), sequence),
             None => keys::id(to, event.key(), event.id_digest()),
         };
-        let mut found = self.seen.get(&place).copied();
-        if found.is_none() {
-            let stored = self.tables.log.get(&place)?;
-            found = stored.and_then(|stored| self.published(event.sequence(), &stored));
-        }
+        let found = match self.log.get(&place) {
+            Some(found) => found.as_deref().and_then(|it| self.published(event.sequence(), it)),
+            None => {
+                let stored = self.tables.log.get(&place)?;
+                stored.and_then(|stored| self.published(event.sequence(), &stored))
+            }
+        };
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
             let known = if is_same { Assigned::Known } else { Assigned::Conflict };
             return Ok(known(sequence));
         }
         let sequence = self.put(item, event.sequence())?.unwrap_or_default();
-        self.seen.insert(place.clone(), (sequence, event.content()));
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
             let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
             self.keep(until, &place);
-            self.batch.insert(&self.tables.log, place, value);
+            self.log.insert(place, Some(value));
         }
         Ok(Assigned::New(sequence))
     }
@@ -239,10 +298,9 @@ impl<'a> Assigning<'a> {
             let until = self.now.saturating_add(numbers.retain);
             self.keep(until, &place);
             let value = [&until.to_le_bytes()[..], &value].concat();
-            self.batch.insert(&self.tables.log, place, value);
+            self.log.insert(place, Some(value));
             if let Some(old) = sequence.checked_sub(numbers.retain_events) {
-                let old = keys::retained(to, event.key(), old);
-                self.batch.remove(&self.tables.log, old);
+                self.log.insert(keys::retained(to, event.key(), old), None);
             }
         }
         Ok(sequence)
@@ -284,6 +342,12 @@ impl<'a> Assigning<'a> {
     }
 
     fn finish(&mut self) {
+        for (place, value) in self.log.drain() {
+            match value {
+                Some(value) => self.batch.insert(&self.tables.log, place, value),
+                None => self.batch.remove(&self.tables.log, place),
+            }
+        }
         for (key, counter) in &self.counters {
             let place = keys::count(&self.assign.to, key);
             self.batch.insert(&self.tables.log, place, counter.encode());

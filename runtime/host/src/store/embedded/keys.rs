@@ -228,6 +228,11 @@ pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
     out
 }
 
+/// A block of what it has given.
+pub(super) fn given(origin: &[u8], number: u64) -> Vec<u8> {
+    [origin, &number.to_be_bytes()].concat()
+}
+
 /// The entry by which what is kept until then is found: one of several of that time.
 pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
     timed(KEPT_AGE, at, &which.to_be_bytes())

@@ -2,7 +2,7 @@
 -- one HSET. What goes with age is removed after it.
 --
 -- Fields: c KEY how far a key has counted; m KEY SEQUENCE a message that is kept; i KEY ID a
--- producer's id; o ORIGIN what an owner has given; q PARTITION which numbers wait there, and
+-- producer's id; o ORIGIN how far an owner has given, and p NUMBER:ORIGIN what; q PARTITION which numbers wait there, and
 -- n PARTITION:NUMBER what; w how many wait in all; a and e lists of what goes with age, A and E their
 -- ends; b the time of the last call.
 local log = KEYS[1]
@@ -59,43 +59,83 @@ local function each_message(visit)
   end
 end
 
--- What is known of the origin.
-local record = {epoch = 0, commit = 0, part = 0, parts = {}}
-if origin ~= '' then
-  local found, field = redis.call('HGET', log, 'o' .. origin), 'o' .. origin
-  if found then
-    if #found < 21 or byte(found, 1) ~= ORIGIN_FORMAT then
-      corrupt_field(field, log, 'record of an origin that this version reads')
+local function is_after_place(commit, part, other_commit, other_part)
+  return commit > other_commit or (commit == other_commit and part > other_part)
+end
+
+-- What is known of the origin: how far it has given, and where that is of use, what.
+local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
+local record = {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1}
+local record_field = 'o' .. origin
+local given = {}
+
+local function block_field(number)
+  return 'p' .. text(number) .. ':' .. origin
+end
+
+-- Parts of a block, in order.
+local function parts_of(block, number)
+  local found, at, field = {}, 1, block_field(number)
+  while not block or at <= #block do
+    local size = block and #block - at >= 23 and unpack8('<I4', block, at + 20)
+    if not size or at + 23 + 8 * size > #block then
+      corrupt_field(field, log, BLOCK)
     end
-    record.epoch = number_of(found, 2, field, 'record of an origin')
-    record.commit = number_of(found, 10, field, 'record of an origin')
-    record.part = unpack8('<I4', found, 18)
-    local from = 22
-    while from <= #found do
-      local size = #found - from >= 23 and unpack8('<I4', found, from + 20)
-      if not size or from + 23 + 8 * size > #found then
-        corrupt_field(field, log, 'whole record of an origin')
+    found[#found + 1] = {commit = number_of(block, at, field, BLOCK), part = unpack8('<I4', block, at + 8),
+      digest = sub(block, at + 12, at + 19), numbers = sub(block, at + 24, at + 23 + 8 * size)}
+    at = at + 24 + 8 * size
+  end
+  return found
+end
+
+-- Visits blocks from one to another until it is told to end.
+local function each_block(from, to, visit)
+  for start = from, to, 64 do
+    local fields = {}
+    for number = start, math.min(start + 63, to) do
+      fields[#fields + 1] = block_field(number)
+    end
+    local blocks = redis.call('HMGET', log, unpack(fields))
+    for i = 1, #fields do
+      if visit(parts_of(blocks[i], start + i - 1), start + i - 1) then
+        return
       end
-      record.parts[#record.parts + 1] = {commit = number_of(found, from, field, 'record of an origin'),
-        part = unpack8('<I4', found, from + 8), digest = sub(found, from + 12, from + 19), size = size,
-        numbers = sub(found, from + 24, from + 23 + 8 * size)}
-      from = from + 24 + 8 * size
+    end
+  end
+end
+
+if origin ~= '' then
+  local found = redis.call('HGET', log, record_field)
+  if found then
+    if #found ~= 49 or byte(found, 1) ~= ORIGIN_FORMAT then
+      corrupt_field(record_field, log, 'record of an origin that this version reads')
+    end
+    record = {epoch = number_of(found, 2, record_field, RECORD), commit = number_of(found, 10, record_field, RECORD),
+      part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, record_field, RECORD),
+      highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, record_field, RECORD),
+      next = number_of(found, 42, record_field, RECORD)}
+    if record.first > record.next or record.next - record.first > LONGEST then
+      corrupt_field(record_field, log, RECORD)
     end
   end
   if epoch < record.epoch then
     return 'C'
   end
-  if before_commit and (record.epoch < epoch or record.commit < before_commit
-    or (record.commit == before_commit and record.part < before_part)) then
+  if before_commit and (record.epoch < epoch or is_after_place(before_commit, before_part, record.commit, record.part)) then
     return 'B'
   end
-  local left = {}
-  for _, known in ipairs(record.parts) do
-    if known.commit > done then
-      left[#left + 1] = known
-    end
+  local is_behind_all = true
+  for _, part in ipairs(parts) do
+    is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
   end
-  record.parts = left
+  if not is_behind_all then
+    each_block(record.first, record.next - 1, function(some)
+      for _, part in ipairs(some) do
+        -- The last one counts: one before it was lost with the commit that it was of.
+        given[text(part.commit) .. ':' .. text(part.part)] = part
+      end
+    end)
+  end
 end
 
 -- Queues, by the partition as it stands in what is about a message.
@@ -190,7 +230,9 @@ local function put_message(key, about, rest)
     put_kept('m' .. key .. place, until8 .. sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
     keep(kept, 'm', key, place)
     if number >= most then
-      gone[#gone + 1] = 'm' .. key .. string.reverse(pack('<I8', number - most))
+      local old = 'm' .. key .. string.reverse(pack('<I8', number - most))
+      gone[#gone + 1] = old
+      fresh[old] = false
     end
   end
   local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
@@ -210,7 +252,10 @@ local function put_by_id(key, about, rest)
   local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
   local own = is_own(about)
   local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-  local found = fresh[field] or redis.call('HGET', log, field)
+  local found = fresh[field]
+  if found == nil then
+    found = redis.call('HGET', log, field)
+  end
   if found and is_kept(field, found) then
     local number8 = own and own8 or sub(found, 1, 8)
     return char(sub(found, 9, 16) == content and 1 or 2) .. number8
@@ -223,13 +268,9 @@ local function put_by_id(key, about, rest)
   return char(0) .. number8
 end
 
+local new = {}
 for _, part in ipairs(parts) do
-  local known
-  for _, other in ipairs(record.parts) do
-    if other.commit == part.commit and other.part == part.part then
-      known = other
-    end
-  end
+  local known = given[text(part.commit) .. ':' .. text(part.part)]
   if origin == '' then
     local stops = false
     for from = part.from + 1, part.from + 3 * part.size, 3 do
@@ -242,8 +283,7 @@ for _, part in ipairs(parts) do
       local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
       answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
     end
-  elseif not known and epoch == record.epoch and (part.commit < record.commit
-    or (part.commit == record.commit and part.part <= record.part)) then
+  elseif not known and epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
     return 'C'
   else
     local numbers = {}
@@ -252,30 +292,37 @@ for _, part in ipairs(parts) do
       answers[#answers + 1] = NEW .. number8
       numbers[#numbers + 1] = numbered and number8 or ''
     end
-    local others = {}
-    for _, other in ipairs(record.parts) do
-      if other ~= known then
-        others[#others + 1] = other
-      end
-    end
-    others[#others + 1] = {commit = part.commit, part = part.part, digest = part.digest,
-      size = numbered and part.size or 0, numbers = table.concat(numbers)}
-    record.parts = others
+    new[#new + 1] = pack('<I8I4', part.commit, part.part) .. part.digest
+      .. pack('<I4', numbered and part.size or 0) .. table.concat(numbers)
   end
   if record.epoch ~= epoch then
     record.epoch, record.commit, record.part = epoch, 0, 0
   end
-  if part.commit > record.commit or (part.commit == record.commit and part.part > record.part) then
+  if is_after_place(part.commit, part.part, record.commit, record.part) then
     record.commit, record.part = part.commit, part.part
+  end
+  if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
+    record.highest_commit, record.highest_part = part.commit, part.part
   end
 end
 
 if origin ~= '' then
-  local whole = {char(ORIGIN_FORMAT) .. pack('<I8I8I4', record.epoch, record.commit, record.part)}
-  for _, known in ipairs(record.parts) do
-    whole[#whole + 1] = pack('<I8I4', known.commit, known.part) .. known.digest .. pack('<I4', known.size) .. known.numbers
+  -- The first blocks go if all of them is published: more than a call adds.
+  each_block(record.first, math.min(record.first + 1, record.next - 1), function(some, number)
+    for _, part in ipairs(some) do
+      if part.commit > done then
+        return true
+      end
+    end
+    gone[#gone + 1] = block_field(number)
+    record.first = number + 1
+  end)
+  if #new > 0 then
+    put(block_field(record.next), table.concat(new))
+    record.next = record.next + 1
   end
-  put('o' .. origin, table.concat(whole))
+  put(record_field, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8', record.epoch, record.commit, record.part,
+    record.highest_commit, record.highest_part, record.first, record.next))
 end
 for key, counter in pairs(counters) do
   if counter.is_new then
@@ -358,5 +405,12 @@ redis.call('HSET', log, 'b', text(now))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end
-with_all('HDEL', log, gone)
+local left = {}
+for _, field in ipairs(gone) do
+  -- One that has come again since stays.
+  if not fresh[field] then
+    left[#left + 1] = field
+  end
+end
+with_all('HDEL', log, left)
 return 'A' .. table.concat(answers)
