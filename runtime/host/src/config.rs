@@ -13,6 +13,7 @@ mod later;
 mod problem;
 mod process;
 mod reader;
+mod readers;
 mod scalar;
 mod section;
 mod settings;

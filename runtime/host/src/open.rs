@@ -2,16 +2,19 @@
 //! the store, the broker; and whether the data of a store were written with the same settings.
 
 pub mod numbering;
+mod passage;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{Broker, BrokerError};
-use crate::config::{ConfigError, Loaded, StoreConfig, Stream};
+use crate::config::{ConfigError, Loaded, StoreConfig};
 use crate::store::embedded::{self, Embedded};
 use crate::store::redis::{self, Redis};
-use crate::store::{Numbers, Store, StoreError};
+use crate::store::{Store, StoreError};
+
+pub use passage::Passage;
 
 /// The broker notices a process that stands still after two to three of its heartbeats: before the lease
 /// has run out, or its successor would wait longer than for that.
@@ -69,20 +72,4 @@ pub fn broker(loaded: &Loaded) -> Result<Option<Arc<Broker>>, ConfigError> {
     let broker = Broker::new(config.url.0.expose(), Duration::from_millis(heartbeat));
     let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
     Ok(Some(Arc::new(broker)))
-}
-
-/// How messages for a stream are numbered: as it says, if it is here; else as any would by default.
-pub fn numbers(stream: Option<&Stream>) -> Numbers {
-    let Some(stream) = stream else { return Numbers::default() };
-    Numbers {
-        first: stream.first,
-        retain: stream.retain.0,
-        retain_events: stream.retain_events,
-        complete_ttl: stream.complete_ttl.0,
-    }
-}
-
-/// How many events may wait in one shard for a partition of a stream, where so many may in all.
-pub fn room(queue: u64, shards: u32) -> u64 {
-    queue.div_ceil(u64::from(shards.max(1)))
 }

@@ -193,7 +193,19 @@ impl Checks<'_> {
     fn sink(&mut self, name: &Name, sink: &Sink) {
         let at = format!("sinks.{name}");
         match sink {
-            Sink::Amqp(_) => self.needs_broker(&at),
+            Sink::Amqp(sink) => {
+                self.needs_broker(&at);
+                if sink.sequenced
+                    && let Some((stream, setting, other)) =
+                        self.config.counts_otherwise(&sink.exchange.0)
+                {
+                    let message = format!(
+                        "must be as in [streams.{other}]: both read the exchange whose keys sink \"{name}\" \
+                         numbers"
+                    );
+                    self.note(&format!("streams.{stream}.{setting}"), message);
+                }
+            }
             Sink::File(file)
                 if file.path != Place::Standard
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>

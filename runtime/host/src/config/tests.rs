@@ -444,6 +444,29 @@ fn streams_that_feed_each_other_fit_together() {
 }
 
 #[test]
+fn streams_of_a_numbered_exchange_count_alike() {
+    let stream = |name: &str, more: &str| {
+        let source = format!("{{ kind = \"amqp\", exchange = \"x\", queue = \"{name}\" }}");
+        format!("[streams.{name}]\nhandler = \"h\"\nsource = {source}\n{more}\n")
+    };
+    let rest = |sequenced: bool| {
+        format!(
+            "[sinks.out]\nkind = \"amqp\"\nexchange = \"x\"\nsequenced = {sequenced}\n\
+             [broker]\nurl = \"amqp://localhost\"\n"
+        )
+    };
+    for setting in ["first = 0", "retain = \"1h\"", "retain_events = 5", "complete_ttl = \"1h\""] {
+        let name = format!("streams.b.{}", setting.split_once(' ').expect("a setting").0);
+        let streams = stream("a", "") + &stream("b", setting);
+        check(&(streams.clone() + &rest(true)), &[(8, &name, "must be as in [streams.a]")]);
+        check(&(streams.clone() + &rest(false)), &[]);
+        // One that numbers itself is not concerned.
+        let fifo = stream("a", "ordering = \"fifo\"") + &stream("b", setting);
+        check(&(fifo + &rest(true)), &[]);
+    }
+}
+
+#[test]
 fn secrets_are_not_printed() {
     let loaded = parse(include_str!("tests/full.toml")).expect("it is right");
     let printed = format!("{loaded:?}");

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use ordain_core::Ordering;
 
 use super::RunError;
-use super::chains::passage;
 use crate::broker::{AmqpSink, Broker, BrokerError, Topology};
 use crate::config::{Loaded, Sink, Source};
+use crate::open::Passage;
 use crate::sink::Outlets;
 use crate::source::Feeds;
 use crate::store::Store;
@@ -50,7 +50,7 @@ pub(super) async fn prepare(
     for (name, sink) in &loaded.config.sinks {
         let Sink::Amqp(config) = sink else { continue };
         let opened = wait_for(until, async || AmqpSink::open(name, config, broker).await).await?;
-        match passage(&loaded.config, name, sink, store.shards()) {
+        match Passage::of_sink(&loaded.config, name, sink, store.shards()) {
             Some(passage) => outlets.add_chain(name, passage, Some(opened), store, feeds),
             None => outlets.add_exchange(name, opened),
         }

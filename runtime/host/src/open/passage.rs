@@ -1,0 +1,80 @@
+//! How messages pass through the store before they go on: where they go, and what is done with them. All
+//! who give messages to the same destination must do the same with them, so this is said here only.
+
+use std::sync::Arc;
+
+use crate::config::{Config, Name, Place, Sink, Source, Stream, StreamSource};
+use crate::store::{Destination, Numbers, Rules};
+
+/// Where messages go that pass through the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passage {
+    /// What they are numbered for.
+    pub to: Destination,
+    /// What is done with them.
+    pub rules: Rules,
+    /// Parts of the stream that share its keys; 1 where it is none.
+    pub partitions: u32,
+}
+
+impl Passage {
+    /// Of a sink, if its messages pass through the store.
+    pub fn of_sink(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Self> {
+        match sink {
+            Sink::Amqp(sink) if sink.sequenced => Some(Self::to_exchange(config, &sink.exchange.0)),
+            Sink::Stream(sink) => {
+                let stream = config.streams.get(&sink.stream)?;
+                let Source::Stream(source) = &stream.source else { return None };
+                let name = sink.stream.shared();
+                Some(Self::to_stream(name, stream, source, sink.sequenced, shards))
+            }
+            Sink::File(sink) if sink.sequenced => {
+                let name = match &sink.path {
+                    // Several may write there, each with numbers of its own.
+                    Place::Standard => format!("-{name}").into(),
+                    Place::File(path) => path.display().to_string().into(),
+                };
+                Some(Self::numbered(Destination::File(name), Numbers::default()))
+            }
+            Sink::Amqp(_) | Sink::File(_) => None,
+        }
+    }
+
+    /// To an exchange, with numbers: as the streams say that read it here.
+    pub fn to_exchange(config: &Config, exchange: &str) -> Self {
+        let numbers = config.readers(exchange).next().map(|(_, stream)| numbers(stream));
+        Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
+    }
+
+    /// To a stream that is fed from here.
+    pub fn to_stream(
+        name: Arc<str>,
+        stream: &Stream,
+        source: &StreamSource,
+        is_numbered: bool,
+        shards: u32,
+    ) -> Self {
+        // As many as may wait in one shard, where so many may in all.
+        let queue = source.queue.div_ceil(u64::from(shards.max(1)));
+        let numbers = is_numbered.then(|| numbers(stream));
+        Self {
+            to: Destination::Stream(name),
+            rules: Rules { numbers, queue: Some(queue) },
+            partitions: source.partitions,
+        }
+    }
+
+    fn numbered(to: Destination, numbers: Numbers) -> Self {
+        Self { to, rules: Rules { numbers: Some(numbers), queue: None }, partitions: 1 }
+    }
+}
+
+/// How a stream's keys are numbered.
+fn numbers(stream: &Stream) -> Numbers {
+    Numbers {
+        first: stream.first,
+        retain: stream.retain.0,
+        retain_events: stream.retain_events,
+        complete_ttl: stream.complete_ttl.0,
+    }
+}
