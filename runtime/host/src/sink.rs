@@ -2,6 +2,7 @@
 //! and when they are done, is the publisher's affair.
 
 mod chain;
+mod content;
 mod error;
 mod file;
 mod outlets;
@@ -10,7 +11,7 @@ mod runs;
 
 use std::io;
 
-pub use chain::{ChainSink, Passage};
+pub use chain::ChainSink;
 pub use error::PublisherError;
 pub use file::FileSink;
 pub use outlets::Outlets;

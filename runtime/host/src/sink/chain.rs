@@ -1,25 +1,27 @@
 //! Messages that pass through the store before they go on: to be numbered, to be kept for replay, to
 //! wait for a stream.
 //!
-//! Each destination is a task (but for files), so that one that stands holds up nothing else. What has come together
-//! is given to the store together: of each outbox in its order, different ones side by side.
+//! Each destination is a task, so that one that stands holds up nothing else; a file has none, since what
+//! is written there is in the order of its marks. What has come together is given to the store together:
+//! of each outbox in its order, different ones side by side.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use ordain_core::{DeadLetter, Event, shard_of};
+use ordain_core::shard_of;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 
+use super::content::Content;
 use super::{PublisherError, Target};
 use crate::broker::{AmqpSink, Published};
-use crate::cloudevents::{self, letter_event, message_event};
+use crate::open::Passage;
 use crate::source::Feeds;
 use crate::store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin,
-    OutboxMessage, Part, Partition, Place, Rules, Store,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin, Part,
+    Partition, Place, Store,
 };
 use crate::told::Told;
 
@@ -33,40 +35,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 const FENCED: Duration = Duration::from_secs(30);
 /// Between two warnings that it is full.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-
-/// Where messages go that pass through the store.
-#[derive(Clone)]
-pub struct Passage {
-    /// What they are numbered for.
-    pub to: Destination,
-    /// What is done with them.
-    pub rules: Rules,
-    /// Parts of the stream that share its keys; 1 where it is none.
-    pub partitions: u32,
-}
-
-/// What is to be published.
-pub(super) enum Content {
-    Message(OutboxMessage),
-    Letter(Box<DeadLetter>),
-}
-
-impl Content {
-    fn event(&self, stream: &str) -> Event {
-        match self {
-            Self::Message(message) => message_event(stream, message),
-            Self::Letter(letter) => letter_event(stream, letter),
-        }
-    }
-
-    /// Appends it as a line.
-    pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
-        match self {
-            Self::Message(message) => cloudevents::encode(stream, message, sequence, out),
-            Self::Letter(letter) => cloudevents::encode_letter(stream, letter, sequence, out),
-        }
-    }
-}
 
 /// A message on its way.
 pub(super) struct Passing {
@@ -373,14 +341,7 @@ impl Belt {
             for (Passing { content, via, .. }, number) in passing.iter().zip(numbers) {
                 let Some(number) = *number else { continue };
                 here -= 1;
-                match content {
-                    Content::Message(message) => {
-                        self.exchanges[*via].put(stream, message, Some(number));
-                    }
-                    Content::Letter(letter) => {
-                        self.exchanges[*via].put_letter(stream, letter, Some(number));
-                    }
-                }
+                content.put(&mut self.exchanges[*via], stream, Some(number));
             }
             self.exchanges.iter_mut().for_each(|it| it.send(run, &target.tenure));
         }

@@ -1,20 +1,20 @@
 //! All sinks of a process by name: what is to be published is gathered here, and goes out together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::DeadLetter;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::chain::{Batch, Belt, Content, Passing};
-use super::{ChainSink, Passage, PublisherError, Sink, Target};
+use super::chain::{Batch, Belt, Passing};
+use super::content::Content;
+use super::{ChainSink, PublisherError, Sink, Target};
 use crate::broker::{AmqpSink, Published};
-use crate::cloudevents;
+use crate::open::Passage;
 use crate::source::Feeds;
-use crate::store::{Mark, OutboxMessage, Store};
+use crate::store::{Mark, Store};
 
 /// Bytes that are encoded before they are written.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
@@ -26,8 +26,17 @@ struct Lines {
     sink: Sink,
     /// What is not yet written.
     buffer: Vec<u8>,
-    /// Where its messages are numbered, with those of the run that is being gathered.
-    numbered: Option<(Belt, Vec<Passing>)>,
+    /// Where its messages get their numbers, if they have any.
+    numbered: Option<Numbered>,
+}
+
+/// Numbers for a sink of lines.
+struct Numbered {
+    belt: Belt,
+    /// What is to be numbered.
+    announced: Vec<Batch>,
+    /// The numbers of what is about to be encoded; `None` is another owner's.
+    numbers: VecDeque<Option<u64>>,
 }
 
 /// The sinks.
@@ -58,7 +67,9 @@ impl Outlets {
         feeds: &Arc<Feeds>,
     ) {
         if let Some(lines) = self.lines.get_mut(name) {
-            lines.numbered = Some((Belt::new(passage, store, feeds), Vec::new()));
+            let belt = Belt::new(passage, store, feeds);
+            lines.numbered =
+                Some(Numbered { belt, announced: Vec::new(), numbers: VecDeque::new() });
         }
     }
 
@@ -105,65 +116,64 @@ impl Outlets {
         tasks
     }
 
-    /// Takes a message of a commit.
-    pub(super) fn message(
+    /// Whether sinks of lines have messages numbered, which are to be announced.
+    pub(super) fn number_lines(&self) -> bool {
+        self.lines.values().any(|it| it.numbered.is_some())
+    }
+
+    /// Notes what is about to be taken, if it goes to a sink of lines that are numbered.
+    pub(super) fn announce(
         &mut self,
-        stream: &str,
+        target: &Arc<Target>,
+        shard: u32,
         commit: u64,
-        message: &OutboxMessage,
+        content: Content,
     ) -> Result<(), PublisherError> {
-        let sink = message.emitted.message.sink();
-        if let Some(lines) = self.lines.get_mut(sink) {
-            match &mut lines.numbered {
-                None => cloudevents::encode(stream, message, None, &mut lines.buffer),
-                Some((_, gathered)) => {
-                    let content = Content::Message(message.clone());
-                    gathered.push(Passing { commit, content, via: 0 });
-                }
+        let numbered =
+            self.lines.get_mut(content.sink(target)?).and_then(|it| it.numbered.as_mut());
+        let Some(Numbered { announced, .. }) = numbered else { return Ok(()) };
+        let is_same = |it: &&mut Batch| Arc::ptr_eq(&it.target, target) && it.shard == shard;
+        let passing = Passing { commit, content, via: 0 };
+        match announced.last_mut().filter(is_same) {
+            Some(batch) => batch.passing.push(passing),
+            None => {
+                let (target, passing) = (Arc::clone(target), vec![passing]);
+                announced.push(Batch { run: 0, target, shard, passing });
             }
-        } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put(stream, message, None);
-            self.unconfirmed += 1;
-        } else if let Some((chain, via)) = self.routes.get(sink).copied() {
-            let content = Content::Message(message.clone());
-            self.chains[chain].put(Passing { commit, content, via });
-            self.unconfirmed += 1;
-        } else {
-            return Err(unknown(stream, sink, &message.key, message.emitted.sequence));
         }
         Ok(())
     }
 
-    /// Takes a dead letter of a commit for the sink of its stream's letters.
-    pub(super) fn letter(
+    /// Has what was announced numbered, all of it together.
+    pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
+        for numbered in self.lines.values_mut().filter_map(|it| it.numbered.as_mut()) {
+            let announced = std::mem::take(&mut numbered.announced);
+            let numbers = numbered.belt.pass(&announced).await?;
+            numbered.numbers = numbers.into_iter().flatten().collect();
+        }
+        Ok(())
+    }
+
+    /// Takes what a commit has for a sink.
+    pub(super) fn put(
         &mut self,
-        stream: &str,
+        target: &Target,
         commit: u64,
-        sink: Option<&str>,
-        letter: &DeadLetter,
+        content: Content,
     ) -> Result<(), PublisherError> {
-        let (key, sequence) = (&letter.id.key, letter.id.sequence);
-        let Some(sink) = sink else {
-            let (stream, key) = (stream.to_owned(), key.to_string());
-            return Err(PublisherError::NoLetterSink { stream, key, sequence });
-        };
+        let (stream, sink) = (&*target.partition.stream, content.sink(target)?);
         if let Some(lines) = self.lines.get_mut(sink) {
-            match &mut lines.numbered {
-                None => cloudevents::encode_letter(stream, letter, None, &mut lines.buffer),
-                Some((_, gathered)) => {
-                    let content = Content::Letter(Box::new(letter.clone()));
-                    gathered.push(Passing { commit, content, via: 0 });
-                }
+            if let Some(number) = lines.next_number() {
+                content.encode(stream, number, &mut lines.buffer);
             }
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
-            exchange.put_letter(stream, letter, None);
+            content.put(exchange, stream, None);
             self.unconfirmed += 1;
         } else if let Some((chain, via)) = self.routes.get(sink).copied() {
-            let content = Content::Letter(Box::new(letter.clone()));
             self.chains[chain].put(Passing { commit, content, via });
             self.unconfirmed += 1;
         } else {
-            return Err(unknown(stream, sink, key, sequence));
+            return Err(content.unknown_sink(stream, sink));
         }
         Ok(())
     }
@@ -185,7 +195,6 @@ impl Outlets {
         self.chains.iter_mut().for_each(|it| it.send(run, target, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
-            lines.number(run, target, shard).await?;
             let Lines { sink, buffer, .. } = lines;
             if buffer.is_empty() {
                 continue;
@@ -211,36 +220,15 @@ impl Outlets {
 }
 
 impl Lines {
-    /// Encodes what waits for its numbers.
-    async fn number(
-        &mut self,
-        run: u64,
-        target: &Arc<Target>,
-        shard: u32,
-    ) -> Result<(), PublisherError> {
-        let Some((belt, gathered)) = &mut self.numbered else { return Ok(()) };
-        if gathered.is_empty() {
-            return Ok(());
-        }
-        let (target, passing) = (Arc::clone(target), std::mem::take(gathered));
-        let batch = [Batch { run, target, shard, passing }];
-        let numbers = belt.pass(&batch).await?;
-        let [Batch { target, passing, .. }] = &batch;
-        for (Passing { content, .. }, number) in passing.iter().zip(numbers.into_iter().flatten()) {
-            if number.is_some() {
-                content.encode(&target.partition.stream, number, &mut self.buffer);
+    /// With which number the next message is encoded, if it is to be.
+    fn next_number(&mut self) -> Option<Option<u64>> {
+        match &mut self.numbered {
+            None => Some(None),
+            Some(numbered) => {
+                // To go on without it would lose the message.
+                numbered.numbers.pop_front().expect("what is put was announced").map(Some)
             }
         }
-        Ok(())
-    }
-}
-
-fn unknown(stream: &str, sink: &str, key: &str, sequence: u64) -> PublisherError {
-    PublisherError::UnknownSink {
-        stream: stream.to_owned(),
-        key: key.to_owned(),
-        sequence,
-        sink: sink.to_owned(),
     }
 }
 

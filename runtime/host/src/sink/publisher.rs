@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::PublisherError;
+use super::content::Content;
 use super::outlets::{Outlets, WRITE_BYTES};
 use super::runs::{Run, Runs};
 use crate::broker::Published;
@@ -172,19 +173,17 @@ impl Publisher {
 
     async fn publish_left_over(&mut self, left: &LeftOver) -> Result<usize, PublisherError> {
         let LeftOver { target, shard, entries, .. } = left;
-        let stream = &target.partition.stream;
+        if self.outlets.number_lines() {
+            for (commit, content) in left.contents() {
+                self.outlets.announce(target, *shard, commit, content)?;
+            }
+            self.outlets.number_announced().await?;
+        }
         let (mut messages, mut bytes) = (0, 0);
-        for entry in entries {
-            messages += entry.messages.len() + entry.letters.len();
-            for message in &entry.messages {
-                bytes += message.emitted.message.memory();
-                self.outlets.message(stream, entry.number, message)?;
-            }
-            for letter in &entry.letters {
-                bytes += letter.memory();
-                let sink = target.dead_letter.as_deref();
-                self.outlets.letter(stream, entry.number, sink, letter)?;
-            }
+        for (commit, content) in left.contents() {
+            messages += 1;
+            bytes += content.memory();
+            self.outlets.put(target, commit, content)?;
         }
         let Some(last) = entries.last() else { return Ok(0) };
         let (target, shard, through) = (Arc::clone(target), *shard, last.number);
@@ -215,9 +214,22 @@ impl Publisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
-        let mut committed = committed.drain(..).filter(|it| !it.target.tenure.is_over()).peekable();
-        while let Some(Committed { target, batch, applied }) = committed.next() {
-            self.encode_batch(&target, &batch, &applied)?;
+        // What is another's by now it publishes.
+        committed.retain(|it| !it.target.tenure.is_over());
+        if self.outlets.number_lines() {
+            for it in &*committed {
+                for content in it.contents() {
+                    self.outlets.announce(&it.target, it.batch.shard, it.batch.number, content)?;
+                }
+            }
+            self.outlets.number_announced().await?;
+        }
+        let mut committed = committed.drain(..).peekable();
+        while let Some(now) = committed.next() {
+            for content in now.contents() {
+                self.outlets.put(&now.target, now.batch.number, content)?;
+            }
+            let Committed { target, batch, .. } = now;
             let same = committed.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
@@ -283,34 +295,39 @@ impl Publisher {
         })
         .await;
     }
+}
 
-    fn encode_batch(
-        &mut self,
-        target: &Target,
-        batch: &Batch,
-        applied: &Applied,
-    ) -> Result<(), PublisherError> {
-        let stream = &target.partition.stream;
+impl Committed {
+    /// What it has for sinks, in order.
+    fn contents(&self) -> impl Iterator<Item = Content> {
+        let Self { batch, applied, .. } = self;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
-        for (position, write) in batch.writes.iter().enumerate() {
-            if refused.next_if_eq(&position).is_some() {
-                continue;
-            }
+        let writes = batch.writes.iter().enumerate();
+        let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
+        let messages = writes.flat_map(|(_, write)| {
             // A first commit has its own time as the incarnation; the batch was made before it.
             let incarnation = match write.job.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,
             };
-            for emitted in &write.messages {
+            write.messages.iter().map(move |emitted| {
                 let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
-                let message = OutboxMessage { key, incarnation, emitted };
-                self.outlets.message(stream, batch.number, &message)?;
-            }
-        }
-        for letter in batch.forwarded(applied) {
-            let sink = target.dead_letter.as_deref();
-            self.outlets.letter(stream, batch.number, sink, letter)?;
-        }
-        Ok(())
+                Content::Message(OutboxMessage { key, incarnation, emitted })
+            })
+        });
+        let letters =
+            batch.forwarded(applied).map(|letter| Content::Letter(Box::new(letter.clone())));
+        messages.chain(letters)
+    }
+}
+
+impl LeftOver {
+    /// What it has for sinks, in order, each with the number of its commit.
+    fn contents(&self) -> impl Iterator<Item = (u64, Content)> {
+        self.entries.iter().flat_map(|entry| {
+            let messages = entry.messages.iter().cloned().map(Content::Message);
+            let letters = entry.letters.iter().cloned().map(|it| Content::Letter(Box::new(it)));
+            messages.chain(letters).map(|content| (entry.number, content))
+        })
     }
 }
