@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
 use ordain_servers::{Rabbit, Redis};
+use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
@@ -151,8 +152,11 @@ fn bad_lines() -> Result<()> {
     let mut lines = unnumbered(&in_turn(10, 30))?;
     let right = std::mem::replace(&mut lines[200], "{\"specversion\":\"1.0\"}".into());
     rig.home.write("events.ndjson", text(&lines))?;
-    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
-    ensure!(code == 1 && words.contains("line 201"), "{words}");
+    let output = rig.home.output(&["publish", "cases", "events.ndjson", "--json"])?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1) && words.contains("line 201"), "{words}");
+    let told: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(told == json!({"published": 200, "known": 0, "lines_before": 0}), "{told}");
     let no_key: Value = serde_json::from_str(&right)?;
     lines[200] = right.replace(&format!("\"subject\":{}", no_key["subject"]), "\"subject2\":\"x\"");
     rig.home.write("events.ndjson", text(&lines))?;
@@ -184,6 +188,35 @@ fn into_a_fifo_stream() -> Result<()> {
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
     ensure!(rows.len() == 20 && rows.iter().all(|it| it["next"] == 51), "{rows:?}");
     Ok(())
+}
+
+/// A stream that is fed by the store takes as many as its queue holds, and the rest when it has run.
+#[test]
+fn into_a_full_queue() -> Result<()> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    ensure!(tally::CONFIG.contains(source));
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\", queue = 300 }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(20, 100);
+    home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    let mut runs = 0;
+    loop {
+        let output = home.output(&["publish", "cases", "events.ndjson"])?;
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            break;
+        }
+        ensure!(
+            output.status.code() == Some(75) && words.contains("as many events wait"),
+            "{words}"
+        );
+        home.run_once()?;
+        runs += 1;
+        ensure!(runs < 20, "{words}");
+    }
+    ensure!(runs > 1, "{runs} times it was full");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
 /// A store that another process has, and a broker that is not there, are waited for or named.

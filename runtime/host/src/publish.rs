@@ -16,15 +16,15 @@ use ordain_core::{Event, Ordering, shard_of};
 
 use crate::broker::{BrokerError, Producer, Topology};
 use crate::config::{AmqpSource, Loaded, RoutingKey, Source, StoreConfig, Stream};
-use crate::open::{self, OpenError, numbering, numbers, open_store, room};
+use crate::open::{self, OpenError, Passage, numbering, open_store};
 use crate::store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, InstanceId, Item, Part,
-    Place, Rules, Store, StoreError,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, InstanceId, Item, Numbers, Part,
+    Place, Store, StoreError,
 };
 use crate::told::Told;
 
 #[cfg(feature = "runtime")]
-pub use file::{FileError, publish_file};
+pub use file::{Counts, FileError, publish_file};
 
 /// How long a store or a broker that is out of reach is asked.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,10 +74,8 @@ impl From<BrokerError> for PublishError {
 pub struct Publisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    to: Destination,
-    rules: Rules,
-    /// Parts of the stream that share its keys, where it is fed by the store.
-    partitions: u32,
+    /// How events pass through the store, if they do.
+    passage: Option<Passage>,
     /// The way into its exchange, where it has one.
     producer: Option<Producer>,
     /// Whether the stream forgets keys that have not ended.
@@ -94,38 +92,45 @@ impl Publisher {
         let (stream, config) = find(loaded, stream)?;
         let cannot =
             |words: &str| PublishError::Stream(format!("the events of stream {stream} {words}"));
-        let (to, queue) = match &config.source {
-            Source::Amqp(source) => {
-                let exchange = source.exchange.as_ref().ok_or_else(|| {
-                    cannot("come to a queue, and no exchange is named to publish to: `source.exchange`")
-                })?;
-                (Destination::Exchange((*exchange.0).into()), None)
-            }
-            Source::Stream(source) => {
-                (Destination::Stream(Arc::clone(&stream)), Some(source.queue))
+        match &config.source {
+            Source::Amqp(AmqpSource { exchange: None, .. }) => {
+                return Err(cannot(
+                    "come to a queue, and no exchange is named to publish to: `source.exchange`",
+                ));
             }
             Source::File(_) => return Err(cannot("come from a file: append lines to it")),
             Source::Http(_) => return Err(cannot("come over HTTP: post them there")),
-        };
+            Source::Amqp(_) | Source::Stream(_) => {}
+        }
         let store = open_store(loaded, Some(PATIENCE)).await.map_err(in_use)?;
         numbering::check(loaded, &*store, InstanceId::random()).await?;
-        let numbers = match config.ordering {
-            Ordering::Sequenced => Some(numbers(Some(config))),
-            Ordering::Fifo => None,
+        let is_numbered = config.ordering == Ordering::Sequenced;
+        let (passage, producer) = match &config.source {
+            Source::Stream(source) => {
+                let (name, shards) = (Arc::clone(&stream), store.shards());
+                (Some(Passage::to_stream(name, config, source, is_numbered, shards)), None)
+            }
+            Source::Amqp(source) => {
+                let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
+                if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
+                    let message = format!(
+                        "must be as in [streams.{other}] to publish there: both read the exchange {exchange}, \
+                         whose keys are counted once"
+                    );
+                    let setting = format!("streams.{name}.{setting}");
+                    return Err(OpenError::from(loaded.error(&setting, message)).into());
+                }
+                let passage = is_numbered.then(|| Passage::to_exchange(&loaded.config, exchange));
+                (passage, Some(producer(loaded, &stream, source, config.ordering).await?))
+            }
+            Source::File(_) | Source::Http(_) => (None, None),
         };
-        let producer = match &config.source {
-            Source::Amqp(source) => Some(producer(loaded, &stream, source, config.ordering).await?),
-            _ => None,
-        };
-        let queue = queue.map(|queue| room(queue, store.shards()));
         Ok(Self {
-            partitions: config.source.partitions(),
             forgets: config.key_ttl.0.is_some(),
             is_alone: matches!(loaded.config.store, StoreConfig::Embedded(_)),
-            rules: Rules { numbers, queue },
+            passage,
             stream,
             store,
-            to,
             producer,
         })
     }
@@ -137,15 +142,15 @@ impl Publisher {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
-        let assigned = match self.rules {
-            Rules { numbers: None, queue: None } => vec![Assigned::New(0); right.len()],
-            _ => self.assign(right).await?,
+        let assigned = match &self.passage {
+            None => vec![Assigned::New(0); right.len()],
+            Some(passage) => self.assign(passage, right).await?,
         };
         // What is in conflict is not published; all before it is.
         let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
         let done = &assigned[..conflict.unwrap_or(assigned.len())];
+        let is_numbered = self.is_numbered();
         if let Some(producer) = &mut self.producer {
-            let is_numbered = self.rules.numbers.is_some();
             let numbered = right
                 .iter()
                 .zip(done)
@@ -174,7 +179,7 @@ impl Publisher {
                 "the key has {size} bytes, and is to be a routing key: AMQP allows {limit}"
             ));
         }
-        let numbers = self.rules.numbers?;
+        let numbers = self.numbers()?;
         let Some(sequence) = event.sequence() else {
             return self.forgets.then(|| {
                 let stream = &self.stream;
@@ -192,7 +197,11 @@ impl Publisher {
     }
 
     /// Gives events their numbers; into a queue of the store it puts them as well.
-    async fn assign(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, PublishError> {
+    async fn assign(
+        &self,
+        passage: &Passage,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<Assigned>, PublishError> {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, event) in events.iter().enumerate() {
@@ -210,7 +219,7 @@ impl Publisher {
                 let (now, later) = rest.split_at(fits.count().max(1));
                 rest = later;
                 let some = now.iter().map(|at| Arc::clone(&events[*at]));
-                assigned.extend(self.assign_some(shard, some).await?);
+                assigned.extend(self.assign_some(passage, shard, some).await?);
                 if assigned.iter().any(|it| matches!(it, Assigned::Conflict(_))) {
                     break;
                 }
@@ -228,13 +237,16 @@ impl Publisher {
 
     async fn assign_some(
         &self,
+        passage: &Passage,
         shard: u32,
         events: impl Iterator<Item = Arc<Event>>,
     ) -> Result<Vec<Assigned>, PublishError> {
-        let item =
-            |event: Arc<Event>| Item { partition: shard_of(event.key(), self.partitions), event };
+        let item = |event: Arc<Event>| {
+            let partition = shard_of(event.key(), passage.partitions);
+            Item { event, partition }
+        };
         let part = Part { place: Place::default(), items: events.map(item).collect() };
-        let (to, rules) = (self.to.clone(), self.rules);
+        let (to, rules) = (passage.to.clone(), passage.rules);
         let assign = Arc::new(Assign { to, shard, rules, origin: None, parts: vec![part] });
         let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
         loop {
@@ -264,7 +276,11 @@ impl Publisher {
 
     /// Whether its events have numbers before they get there.
     pub fn is_numbered(&self) -> bool {
-        self.rules.numbers.is_some()
+        self.numbers().is_some()
+    }
+
+    fn numbers(&self) -> Option<Numbers> {
+        self.passage.as_ref()?.rules.numbers
     }
 
     /// The stream.

@@ -14,12 +14,24 @@ use serde_json::{Value, json};
 use super::{ConfigArg, Failure, show};
 use crate::cloudevents::Decoder;
 use crate::config::Loaded;
-use crate::publish::{FileError, PublishError, Publisher, new_id, publish_file};
+use crate::publish::{Counts, FileError, PublishError, Publisher, new_id, publish_file};
 use crate::run::RunError;
 use crate::store::Assigned;
 use crate::text::say;
 
+/// What `--help` says below the options.
+const MORE: &str = "\
+A line that is wrong stops it, with what comes before published: mend the line, and run it again.
+With an embedded store this and `ordain run` take turns; with [store] kind = \"redis\" events are published
+while the stream runs.
+
+Examples:
+  ordain publish orders events.ndjson
+  producer | ordain publish orders -
+  ordain publish orders --key order-17 --type order.paid --data '{\"cents\": 1200}' --id payment-4711";
+
 #[derive(Debug, Args)]
+#[command(after_help = MORE)]
 pub(super) struct PublishArgs {
     /// The stream.
     stream: String,
@@ -129,13 +141,22 @@ impl PublishArgs {
         let path = (file != Path::new("-")).then_some(file);
         let bar = bar(path);
         let ordering = self.ordering(loaded);
-        let done = publish_file(publisher, loaded, ordering, path, |counts, offset| {
+        let mut counts = Counts::default();
+        let done = publish_file(publisher, loaded, ordering, path, |so_far, offset| {
+            counts = so_far;
             bar.set_message((counts.published + counts.known).to_string());
             bar.set_position(offset);
         });
         let done = done.await;
         bar.finish_and_clear();
-        let counts = done?;
+        // Where it stops, what is published is published.
+        if done.is_ok() || counts != Counts::default() {
+            self.tell(file, counts)?;
+        }
+        Ok(done?)
+    }
+
+    fn tell(&self, file: &Path, counts: Counts) -> Result<(), Failure> {
         let name = file.display();
         if counts.before > 0 && !self.json {
             say(&format!("{name}: a run before has published the first {} lines", counts.before));

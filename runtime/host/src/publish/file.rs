@@ -29,7 +29,10 @@ pub enum FileError {
         words: String,
     },
     /// The file cannot be read.
-    #[error("{name}: {error}")]
+    #[error(
+        "{name} cannot be read: {error}. Name a file of events, one a line, or - for standard input; what was \
+         published is known"
+    )]
     Read {
         /// The file.
         name: String,
@@ -52,15 +55,15 @@ pub struct Counts {
     pub before: u64,
 }
 
-/// Publishes a file, or standard input, which is read from its beginning each time. Tells how far it
-/// is, in bytes, as it goes.
+/// Publishes a file, or standard input, which is read from its beginning each time. Tells what it has
+/// published and how far it is, in bytes, as it goes, and before it fails.
 pub async fn publish_file(
     publisher: &mut Publisher,
     loaded: &Loaded,
     ordering: Ordering,
     path: Option<&Path>,
     mut progress: impl FnMut(Counts, u64),
-) -> Result<Counts, FileError> {
+) -> Result<(), FileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
     let read_error = |error| FileError::Read { name: name.clone(), error };
     let mut counts = Counts::default();
@@ -117,6 +120,7 @@ pub async fn publish_file(
         if let Some(done) = done {
             position = done;
         }
+        progress(counts, position.offset);
         if let Some(bad) = bad {
             // What follows is about to be mended: only what is before counts.
             print = read
@@ -130,9 +134,8 @@ pub async fn publish_file(
         if done.is_some() {
             checkpoint(publisher, mark.as_deref(), position, print).await?;
         }
-        progress(counts, position.offset);
     }
-    Ok(counts)
+    Ok(())
 }
 
 /// Publishes events up to the first line that is none. Answers behind which line all is published.

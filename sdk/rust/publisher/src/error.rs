@@ -15,6 +15,9 @@ pub enum Error {
         /// What is wrong, and what would be right.
         words: String,
     },
+    /// JSON cannot hold what was given as an event's data.
+    #[error("the data: {0}")]
+    Data(String),
     /// The configuration is wrong, or what it names cannot be used so.
     #[error("{0}")]
     Configuration(String),

@@ -2,21 +2,20 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ordain::cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
+use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::EventParts;
 use serde::Serialize;
 
 use crate::Error;
 
-/// The longest texts of an event: as the host takes them in.
-const ATTRIBUTE_LIMIT: usize = ordain::cloudevents::ATTRIBUTE_LIMIT;
-const KEY_LIMIT: usize = ordain::store::KEY_SIZE_LIMIT;
-
-/// An event to be published.
+/// An event to be published. It has an id from the beginning, so that publishing it again, or a clone of it, is
+/// the same event; after a crash only one with an id of the producer's own can be known again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
     kind: String,
-    id: Option<String>,
+    id: String,
     source: String,
     sequence: Option<u64>,
     content_type: String,
@@ -35,8 +34,7 @@ impl Event {
         kind: impl Into<String>,
         data: &T,
     ) -> Result<Self, Error> {
-        let data = serde_json::to_vec(data)
-            .map_err(|error| Error::Event { at: 0, words: format!("the data: {error}") })?;
+        let data = serde_json::to_vec(data).map_err(|error| Error::Data(error.to_string()))?;
         Ok(Self::bytes(key, kind, "application/json", data))
     }
 
@@ -50,7 +48,7 @@ impl Event {
         Self {
             key: key.into(),
             kind: kind.into(),
-            id: None,
+            id: ordain::publish::new_id(),
             source: "/ordain/publisher".to_owned(),
             sequence: None,
             content_type: content_type.into(),
@@ -60,11 +58,11 @@ impl Event {
         }
     }
 
-    /// With an id, by which it is known when it is published again. Without one each try to publish it is another
-    /// event.
+    /// With an id of the producer's own, by which it is known when it is published again: what happened in the
+    /// business, such as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
+        self.id = id.into();
         self
     }
 
@@ -104,14 +102,13 @@ impl Event {
         if self.kind.is_empty() {
             return Err("it has no type, such as `order.paid`".to_owned());
         }
-        if self.id.as_deref() == Some("") {
+        if self.id.is_empty() {
             return Err("its id is empty: give one, or none for a new one".to_owned());
         }
-        let id = self.id.clone().unwrap_or_else(new_id);
         for (what, text, limit) in [
-            ("key", &self.key, KEY_LIMIT),
+            ("key", &self.key, KEY_SIZE_LIMIT),
             ("type", &self.kind, ATTRIBUTE_LIMIT),
-            ("id", &id, ATTRIBUTE_LIMIT),
+            ("id", &self.id, ATTRIBUTE_LIMIT),
             ("source", &self.source, ATTRIBUTE_LIMIT),
             ("content type", &self.content_type, ATTRIBUTE_LIMIT),
         ] {
@@ -119,13 +116,20 @@ impl Event {
                 return Err(format!("its {what} has {} bytes; {limit} are allowed", text.len()));
             }
         }
+        let size: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if self.headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
+            return Err(format!(
+                "it has {} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} are allowed",
+                self.headers.len()
+            ));
+        }
         let headers: Vec<(&str, &str)> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let event = ordain_core::Event::new(&EventParts {
             key: &self.key,
             sequence: self.sequence,
-            id: &id,
+            id: &self.id,
             kind: &self.kind,
             source: &self.source,
             time_ms: u64::try_from(time.as_millis()).ok(),
@@ -142,11 +146,6 @@ impl Event {
     }
 }
 
-/// One that no other event has.
-fn new_id() -> String {
-    ordain::publish::new_id()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,10 +159,21 @@ mod tests {
         let one = Event::bytes("a", "test", "", "").pack(1_000).expect("a right event");
         let other = Event::bytes("a", "test", "", "").pack(1_000).expect("a right event");
         assert_ne!(one.id(), other.id());
+        let event = Event::bytes("a", "test", "", "");
+        let [first, again] =
+            [&event, &event.clone()].map(|it| it.pack(1_000).expect("a right event"));
+        assert_eq!(first.id(), again.id(), "it is known when it is published again");
+        let many = (0..129)
+            .fold(Event::bytes("a", "test", "", ""), |it, at| it.header(at.to_string(), ""));
         for (wrong, words) in [
             (Event::bytes("", "test", "", ""), "no key"),
             (Event::bytes("a", "", "", ""), "no type"),
             (Event::bytes("a", "test", "", "").id(""), "id is empty"),
+            (many, "129 headers with"),
+            (
+                Event::bytes("a", "test", "", "").header("a", "b".repeat(70_000)),
+                "1 headers with 70001",
+            ),
             (Event::bytes("a".repeat(2_000), "test", "", ""), "key has 2000 bytes; 1024"),
             (Event::bytes("a", "test", "", vec![0; 1_000]), "runtime.event_size allows 1000"),
         ] {
