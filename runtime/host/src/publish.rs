@@ -18,8 +18,8 @@ use crate::broker::{BrokerError, Producer, Topology};
 use crate::config::{AmqpSource, Loaded, RoutingKey, Source, StoreConfig, Stream};
 use crate::open::{self, OpenError, Passage, numbering, open_store};
 use crate::store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, InstanceId, Item, Numbers, Part,
-    Place, Store, StoreError,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, InstanceId, Item, Lot, LotReply,
+    Numbers, Part, Place, Store, StoreError,
 };
 use crate::told::Told;
 
@@ -247,15 +247,15 @@ impl Publisher {
         };
         let part = Part { place: Place::default(), items: events.map(item).collect() };
         let (to, rules) = (passage.to.clone(), passage.rules);
-        let assign = Arc::new(Assign { to, shard, rules, origin: None, parts: vec![part] });
+        let lots = vec![Lot { origin: None, parts: vec![part] }];
+        let assign = Arc::new(Assign { to, shard, rules, lots });
         let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
         loop {
-            match self.store.assign(Arc::clone(&assign)).await? {
-                AssignReply::Done(assigned) => return Ok(assigned),
-                AssignReply::Full => {}
-                AssignReply::Fenced | AssignReply::WentBack => {
-                    unreachable!("only those who have an outbox are told so")
-                }
+            if let AssignReply::Lots(replies) = self.store.assign(Arc::clone(&assign)).await? {
+                let Some(LotReply::Done(assigned)) = replies.into_iter().next() else {
+                    unreachable!("only those who have an outbox are told anything else")
+                };
+                return Ok(assigned);
             }
             let stream = &self.stream;
             if self.is_alone || started.elapsed() >= PATIENCE {

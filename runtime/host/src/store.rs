@@ -22,8 +22,8 @@ use ordain_core::{
 };
 
 pub use chains::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Numbers,
-    Origin, Part, Place, Queued, Rules,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Lot,
+    LotReply, Numbers, Origin, Part, Place, Queued, Rules,
 };
 pub use insist::insist_on;
 pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ordain::store::{
-    Assign, AssignReply, Assigned, Claim, Destination, Item, Numbers, Origin, Part, Partition,
-    Place, Queued, Rules, Store,
+    Assign, AssignReply, Assigned, Claim, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
+    Partition, Place, Queued, Rules, Store,
 };
 use ordain_core::{Event, EventParts, Key, shard_of};
 use rand::{RngExt as _, SeedableRng as _};
@@ -56,11 +56,18 @@ impl Giver {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
 
-    async fn send(&self, store: &dyn Store, parts: Vec<Part>) -> AssignReply {
-        let Self { to, rules, origin, shard } = self;
-        let (to, origin) = (to.clone(), origin.clone());
-        let assign = Assign { to, shard: *shard, rules: *rules, origin, parts };
+    fn lot(&self, parts: Vec<Part>) -> Lot {
+        Lot { origin: self.origin.clone(), parts }
+    }
+
+    async fn send_lots(&self, store: &dyn Store, lots: Vec<Lot>) -> AssignReply {
+        let Self { to, rules, shard, .. } = self;
+        let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, lots };
         store.assign(Arc::new(assign)).await.expect("an answer")
+    }
+
+    async fn send(&self, store: &dyn Store, parts: Vec<Part>) -> AssignReply {
+        self.send_lots(store, vec![self.lot(parts)]).await
     }
 
     /// Gives one part.
@@ -91,10 +98,16 @@ fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
 }
 
 fn done(reply: AssignReply) -> Vec<Assigned> {
-    match reply {
-        AssignReply::Done(assigned) => assigned,
+    let AssignReply::Lots(mut replies) = reply else { panic!("not done: {reply:?}") };
+    match replies.pop() {
+        Some(LotReply::Done(assigned)) if replies.is_empty() => assigned,
         other => panic!("not done: {other:?}"),
     }
+}
+
+/// One lot, with which nothing was done.
+fn refused(reply: LotReply) -> AssignReply {
+    AssignReply::Lots(vec![reply])
 }
 
 fn data(event: &Event) -> String {
@@ -190,11 +203,11 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     // What it has marked done is not asked for again: only a late sending comes then.
     let second = second.with(|origin| origin.done = 3);
     assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [New(5)]);
-    assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, AssignReply::Fenced);
+    assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, refused(LotReply::Fenced));
     assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [Known(5)]);
     // The one before gives nothing any more.
-    assert_eq!(first.give(store, 5, &[message(&a, "6")]).await, AssignReply::Fenced);
-    assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, AssignReply::Fenced);
+    assert_eq!(first.give(store, 5, &[message(&a, "6")]).await, refused(LotReply::Fenced));
+    assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, refused(LotReply::Fenced));
     assert_eq!(second.kept(store, &a, 0, 9).await.len(), 5);
 }
 
@@ -216,11 +229,48 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
 
     // The store has less than it had answered.
     let went = second.with(|origin| origin.before = Some(Place { commit: 1, part: 1 }));
-    assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, AssignReply::WentBack);
+    assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, refused(LotReply::WentBack));
     let right = went.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
     let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
-    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, AssignReply::WentBack);
+    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack));
+}
+
+/// Owners give together, and each is answered for itself.
+pub async fn owners_give_together(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let first = Giver::exchange(store, 2);
+    let of_shard = |shard| Giver::exchange(store, 2).with(|origin| origin.shard = shard);
+    let (second, third) = (of_shard(1), of_shard(2));
+    first.done(store, 4, &[message(&a, "1")]).await;
+    third.done(store, 1, &[message(&b, "1")]).await;
+    let stale = Giver::exchange(store, 1);
+    let went = of_shard(3).with(|origin| origin.before = Some(Place { commit: 9, part: 0 }));
+    let producer = Giver::producer(store);
+    let lots = vec![
+        second.lot(vec![part(1, 0, &[message(&a, "2"), message(&b, "2")])]),
+        stale.lot(vec![part(5, 0, &[message(&a, "stale")])]),
+        third.lot(vec![part(1, 0, &[message(&b, "1")]), part(2, 0, &[message(&a, "3")])]),
+        went.lot(vec![part(10, 0, &[message(&a, "lost")])]),
+        // The same outbox twice: that is for the next call.
+        second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
+        producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
+    ];
+    let expected = AssignReply::Lots(vec![
+        LotReply::Done(vec![New(2), New(2)]),
+        LotReply::Fenced,
+        LotReply::Done(vec![Known(1), New(3)]),
+        LotReply::WentBack,
+        LotReply::Fenced,
+        LotReply::Done(vec![New(4), Known(4)]),
+    ]);
+    assert_eq!(first.send_lots(store, lots.clone()).await, expected);
+    let numbered = ["1", "2", "3", "4"].map(str::to_owned);
+    let right: Vec<(u64, String)> = (1..).zip(numbered).collect();
+    assert_eq!(first.kept(store, &a, 0, 9).await, right);
+    assert_eq!(second.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
 }
 
 /// A key that has ended counts on for a while, and then begins anew.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ordain::store::{
-    Assign, AssignReply, Chains as _, Destination, Item, Numbers, Origin, Part, Partition, Place,
-    Rules, StoreError,
+    Assign, AssignReply, Chains as _, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
+    Partition, Place, Rules, StoreError,
 };
 use ordain_core::{Event, EventParts};
 
@@ -22,8 +22,10 @@ fn assign(commit: u64, done: u64) -> Arc<Assign> {
         to: Destination::Stream("next".into()),
         shard: 0,
         rules: Rules { numbers: Some(Numbers::default()), queue: Some(1_000) },
-        origin: Some(origin),
-        parts: vec![Part { place: Place { commit, part: 0 }, items }],
+        lots: vec![Lot {
+            origin: Some(origin),
+            parts: vec![Part { place: Place { commit, part: 0 }, items }],
+        }],
     })
 }
 
@@ -61,7 +63,7 @@ async fn records_that_are_none() {
             // By its number of before, so that blocks are read as well.
             let found = store.assign(assign(1, 0)).await;
             match found {
-                Ok(AssignReply::Done(_) | AssignReply::Full | AssignReply::Fenced) => {}
+                Ok(AssignReply::Lots(_) | AssignReply::Full) => {}
                 Err(StoreError::Corrupt(words)) => {
                     // A record that names other blocks is seen by their absence.
                     let place = format!(" of {log} is no ");
@@ -74,5 +76,6 @@ async fn records_that_are_none() {
         own.put_field(&log, field.as_bytes(), &right);
     }
     let found = store.assign(assign(2, 0)).await.expect("an answer");
-    assert!(matches!(found, AssignReply::Done(_)), "{found:?}");
+    let AssignReply::Lots(replies) = found else { panic!("{found:?}") };
+    assert!(matches!(&replies[..], [LotReply::Done(_)]), "{replies:?}");
 }

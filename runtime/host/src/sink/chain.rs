@@ -5,7 +5,7 @@
 //! is written there is in the order of its marks. What has come together is given to the store together:
 //! of each outbox in its order, different ones side by side.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ use crate::broker::{AmqpSink, Published};
 use crate::open::Passage;
 use crate::source::Feeds;
 use crate::store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Origin, Part,
-    Partition, Place, Store,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply,
+    Origin, Part, Partition, Place, Store,
 };
 use crate::told::Told;
 
@@ -132,17 +132,16 @@ struct Strand {
     target: Arc<Target>,
     of: u32,
     to: u32,
-    before: Option<Place>,
     parts: Vec<Part>,
     /// Where each of them came from: the batch, and its place there.
     from: Vec<(usize, usize)>,
-}
-
-/// What became of them.
-struct Passed {
-    /// The number of each, as far as they are done; the others are another owner's.
+    /// How many of the parts are done.
+    done: usize,
+    /// The number of each message of them; the others are another owner's.
     assigned: Vec<Assigned>,
     last: Option<Place>,
+    /// Since when the store knows of another owner.
+    fenced: Option<Instant>,
 }
 
 impl Belt {
@@ -168,16 +167,17 @@ impl Belt {
 
     /// Gives batches to the store.
     pub(super) async fn pass(&mut self, batches: &[Batch]) -> Result<Vec<Numbers>, PublisherError> {
-        let strands = self.strands(batches);
-        let passing = strands.iter().map(|strand| self.give(strand));
-        let passed: Vec<Passed> = join_all(passing).await.into_iter().collect::<Result<_, _>>()?;
+        let strands = self.strands(batches).into_values();
+        let given =
+            strands.map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
+        let given: Vec<_> = join_all(given).await.into_iter().collect::<Result<_, _>>()?;
         let mut numbers: Vec<Numbers> =
             batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
-        for (strand, Passed { assigned, last }) in strands.iter().zip(passed) {
-            for ((batch, at), assigned) in strand.from.iter().zip(&assigned) {
+        for strand in given.into_iter().flatten() {
+            for ((batch, at), assigned) in strand.from.iter().zip(&strand.assigned) {
                 numbers[*batch][*at] = Some(assigned.sequence());
             }
-            if let Some(last) = last {
+            if let Some(last) = strand.last {
                 let from = strand.target.partition.clone();
                 let epoch = strand.target.claim.epoch;
                 self.given.insert((from, strand.of, strand.to), (epoch, last));
@@ -186,11 +186,11 @@ impl Belt {
         Ok(numbers)
     }
 
-    /// What is to be given, by outbox and shard.
-    fn strands(&self, batches: &[Batch]) -> Vec<Strand> {
+    /// What is to be given, by shard and outbox.
+    fn strands(&self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
         let shards = self.store.shards();
         let mut places = HashMap::new();
-        let mut strands: Vec<Strand> = Vec::new();
+        let mut all: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
         for (index, batch) in batches.iter().enumerate() {
             if batch.target.tenure.is_over() {
                 continue;
@@ -198,6 +198,7 @@ impl Belt {
             for (at, Passing { commit, content, .. }) in batch.passing.iter().enumerate() {
                 let event = content.event(&batch.target.partition.stream);
                 let (of, to) = (batch.shard, shard_of(event.key(), shards));
+                let strands = all.entry(to).or_default();
                 let name = (Arc::as_ptr(&batch.target), of, to);
                 let strand = *places.entry(name).or_insert_with(|| {
                     strands.push(self.strand(&batch.target, of, to));
@@ -209,99 +210,53 @@ impl Belt {
                 strands[strand].from.push((index, at));
             }
         }
-        strands
+        all
     }
 
     fn strand(&self, target: &Arc<Target>, of: u32, to: u32) -> Strand {
         let given = self.given.get(&(target.partition.clone(), of, to));
-        let before =
-            given.filter(|(epoch, _)| *epoch == target.claim.epoch).map(|(_, before)| *before);
+        let last = given.filter(|(epoch, _)| *epoch == target.claim.epoch).map(|(_, last)| *last);
         let target = Arc::clone(target);
-        Strand { target, of, to, before, parts: Vec::new(), from: Vec::new() }
+        let (parts, from, assigned) = (Vec::new(), Vec::new(), Vec::new());
+        Strand { target, of, to, parts, from, done: 0, assigned, last, fenced: None }
     }
 
-    /// Gives a strand to the store, as much at a time as may be, until all of it is done.
-    async fn give(&self, strand: &Strand) -> Result<Passed, PublisherError> {
-        let mut passed = Passed { assigned: Vec::new(), last: strand.before };
-        let mut rest = &strand.parts[..];
-        while !rest.is_empty() {
-            let (mut items, mut bytes) = (0, 0);
-            let fits = rest.iter().take_while(|part| {
-                items += part.items.len();
-                bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
-                items <= ASSIGN_LIMIT && bytes <= ASSIGN_BYTES
-            });
-            let (now, later) = rest.split_at(fits.count().max(1));
-            rest = later;
-            let Some(assigned) = self.give_some(strand, now, passed.last).await? else { break };
-            self.tell(strand.to, now);
-            passed.assigned.extend(assigned);
-            passed.last = now.last().map(|part| part.place);
-        }
-        Ok(passed)
-    }
-
-    /// `None` where another owner goes on.
-    async fn give_some(
-        &self,
-        strand: &Strand,
-        parts: &[Part],
-        before: Option<Place>,
-    ) -> Result<Option<Vec<Assigned>>, PublisherError> {
-        let Target { partition, claim, tenure, .. } = &*strand.target;
-        let Passage { to, rules, .. } = &self.passage;
-        let assign = Arc::new(Assign {
-            to: to.clone(),
-            shard: strand.to,
-            rules: *rules,
-            origin: Some(Origin {
-                partition: partition.clone(),
-                shard: strand.of,
-                epoch: claim.epoch,
-                before,
-                done: strand.target.done(strand.of),
-            }),
-            parts: parts.to_vec(),
-        });
-        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
-        let mut fenced = None;
-        while !tenure.is_over() {
+    /// Gives strands of one shard to the store, as much of them at a time as may be, until all is done
+    /// that is not another owner's.
+    async fn give(&self, strands: &mut [Strand]) -> Result<(), PublisherError> {
+        let (mut started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        loop {
+            let (assign, given) = self.next_call(strands);
+            let Some(&first) = given.first() else { return Ok(()) };
+            let (stream, to) =
+                (Arc::clone(&strands[first].target.partition.stream), &self.passage.to);
             match self.store.assign(Arc::clone(&assign)).await {
-                Ok(AssignReply::Done(assigned)) => return Ok(Some(assigned)),
-                Ok(AssignReply::Fenced) => {
-                    // Whoever has the partition now: it is about to be heard here.
-                    let since = *fenced.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= FENCED {
-                        return Err(PublisherError::Fenced {
-                            stream: partition.stream.to_string(),
-                            to: to.to_string(),
-                            shard: strand.to,
-                        });
+                Ok(AssignReply::Lots(replies)) => {
+                    started = Instant::now();
+                    let mut is_on = false;
+                    for ((at, lot), reply) in given.iter().zip(&assign.lots).zip(replies) {
+                        is_on |= self.take(&mut strands[*at], lot, reply)?;
                     }
-                    tokio::time::sleep(FULL).await;
-                }
-                Ok(AssignReply::WentBack) => {
-                    return Err(PublisherError::WentBack {
-                        stream: partition.stream.to_string(),
-                        to: to.to_string(),
-                        shard: strand.to,
-                    });
+                    self.tell(&assign);
+                    if !is_on {
+                        tokio::time::sleep(FULL).await;
+                    }
                 }
                 Ok(AssignReply::Full) => {
                     // For a moment that is nothing to speak of.
                     if started.elapsed() >= TELL_EVERY && told.is_due() {
                         tracing::warn!(
-                            stream = &*partition.stream, to = %to,
+                            stream = &*stream, to = %to,
                             "as many events wait there as may (`source.queue`): what is committed for \
                              it waits until some of them are taken"
                         );
                     }
-                    self.room(parts).await;
+                    self.room(&assign).await;
                 }
                 Err(error) => {
                     if told.is_due() {
                         tracing::error!(
-                            stream = &*partition.stream, to = %to, %error,
+                            stream = &*stream, to = %to, %error,
                             "messages cannot be numbered, and wait until they can"
                         );
                     }
@@ -309,26 +264,85 @@ impl Belt {
                 }
             }
         }
-        Ok(None)
+    }
+
+    /// What is given next, and of which strands.
+    fn next_call(&self, strands: &[Strand]) -> (Arc<Assign>, Vec<usize>) {
+        let (mut lots, mut given, mut items, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+        for (at, strand) in strands.iter().enumerate() {
+            let Target { partition, claim, tenure, .. } = &*strand.target;
+            if tenure.is_over() {
+                continue;
+            }
+            let fits = strand.parts[strand.done..].iter().take_while(|part| {
+                let is_first = items == 0;
+                items += part.items.len();
+                bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
+                is_first || (items <= ASSIGN_LIMIT && bytes <= ASSIGN_BYTES)
+            });
+            let parts: Vec<Part> = fits.cloned().collect();
+            if parts.is_empty() {
+                continue;
+            }
+            let origin = Some(Origin {
+                partition: partition.clone(),
+                shard: strand.of,
+                epoch: claim.epoch,
+                before: strand.last,
+                done: strand.target.done(strand.of),
+            });
+            lots.push(Lot { origin, parts });
+            given.push(at);
+        }
+        let (to, rules) = (self.passage.to.clone(), self.passage.rules);
+        let shard = strands.first().map_or(0, |strand| strand.to);
+        (Arc::new(Assign { to, shard, rules, lots }), given)
+    }
+
+    /// Notes what became of a lot. Whether its strand goes on.
+    fn take(
+        &self,
+        strand: &mut Strand,
+        lot: &Lot,
+        reply: LotReply,
+    ) -> Result<bool, PublisherError> {
+        let stream = strand.target.partition.stream.to_string();
+        let (to, shard) = (self.passage.to.to_string(), strand.to);
+        match reply {
+            LotReply::Done(assigned) => {
+                strand.assigned.extend(assigned);
+                strand.done += lot.parts.len();
+                strand.last = lot.parts.last().map(|part| part.place);
+                strand.fenced = None;
+                Ok(true)
+            }
+            // Whoever has the partition now: it is about to be heard here.
+            LotReply::Fenced => {
+                let since = *strand.fenced.get_or_insert_with(Instant::now);
+                if since.elapsed() >= FENCED {
+                    return Err(PublisherError::Fenced { stream, to, shard });
+                }
+                Ok(false)
+            }
+            LotReply::WentBack => Err(PublisherError::WentBack { stream, to, shard }),
+        }
     }
 
     /// Waits until there may be room.
-    async fn room(&self, parts: &[Part]) {
-        let Destination::Stream(stream) = &self.passage.to else { return };
-        let number = parts.iter().flat_map(|part| &part.items).map(|item| item.partition).next();
-        let partition = Partition { stream: Arc::clone(stream), number: number.unwrap_or(0) };
-        let feed = self.feeds.of(&partition);
+    async fn room(&self, assign: &Assign) {
+        let Destination::Stream(stream) = &assign.to else { return };
+        let number = assign.items().next().map_or(0, |item| item.partition);
+        let feed = self.feeds.of(&Partition { stream: Arc::clone(stream), number });
         let _ = tokio::time::timeout(FULL, feed.room()).await;
     }
 
     /// Tells whoever reads here that more waits.
-    fn tell(&self, shard: u32, parts: &[Part]) {
-        let Destination::Stream(stream) = &self.passage.to else { return };
-        let items = parts.iter().flat_map(|part| &part.items);
-        let partitions: BTreeSet<u32> = items.map(|item| item.partition).collect();
+    fn tell(&self, assign: &Assign) {
+        let Destination::Stream(stream) = &assign.to else { return };
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         for number in partitions {
             let partition = Partition { stream: Arc::clone(stream), number };
-            self.feeds.of(&partition).put(shard);
+            self.feeds.of(&partition).put(assign.shard);
         }
     }
 

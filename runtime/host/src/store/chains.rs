@@ -117,6 +117,15 @@ pub struct Item {
     pub partition: u32,
 }
 
+/// What one outbox or one producer has for a destination and shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lot {
+    /// Whose it is; `None`: a producer's, whose messages are known by their ids.
+    pub origin: Option<Origin>,
+    /// In their order.
+    pub parts: Vec<Part>,
+}
+
 /// Messages for one destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assign {
@@ -126,10 +135,22 @@ pub struct Assign {
     pub shard: u32,
     /// What is done with them.
     pub rules: Rules,
-    /// Whose they are; `None`: a producer's, which are known by their ids.
-    pub origin: Option<Origin>,
-    /// In their order, [`ASSIGN_LIMIT`] messages at most.
-    pub parts: Vec<Part>,
+    /// One lot of an origin, with [`ASSIGN_LIMIT`] messages in all of them at most.
+    pub lots: Vec<Lot>,
+}
+
+impl Lot {
+    /// All its messages, in order.
+    pub fn items(&self) -> impl Iterator<Item = &Item> {
+        self.parts.iter().flat_map(|part| &part.items)
+    }
+}
+
+impl Assign {
+    /// All messages, in order.
+    pub fn items(&self) -> impl Iterator<Item = &Item> {
+        self.lots.iter().flat_map(Lot::items)
+    }
 }
 
 /// What became of one message.
@@ -155,18 +176,26 @@ impl Assigned {
     }
 }
 
+/// What became of a lot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LotReply {
+    /// All have their numbers, are in the log, and wait for their stream. One for each message.
+    Done(Vec<Assigned>),
+    /// A newer owner has begun to give its messages, or these are done already. Nothing was done
+    /// with it.
+    Fenced,
+    /// The store knows less of this owner than it had answered: it went back in time. Nothing was
+    /// done with it.
+    WentBack,
+}
+
 /// What became of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
-    /// All have their numbers, are in the log, and wait for their stream. One for each message.
-    Done(Vec<Assigned>),
+    /// One for each lot.
+    Lots(Vec<LotReply>),
     /// As many wait for a partition of the stream as may. Nothing was done.
     Full,
-    /// A newer owner has begun to give its messages, or these are done already. Nothing was done.
-    Fenced,
-    /// The store knows less of this owner than it had answered: it went back in time. Nothing was
-    /// done.
-    WentBack,
 }
 
 /// What waits under a number: an event, or bytes that are none, and why.

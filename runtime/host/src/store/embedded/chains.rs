@@ -3,7 +3,7 @@
 //! What is kept until some time stands together in one entry in the order of time: a list of places,
 //! each with its length before it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::store::codec::{
     encode_retained, ids_digest,
 };
 use crate::store::{
-    Assign, AssignReply, Assigned, Destination, Item, Numbers, Origin, Partition, Queued,
-    StoreError,
+    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
+    Partition, Queued, StoreError,
 };
 
 /// Blocks of an origin that a call removes at most; it adds one.
@@ -84,7 +84,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
 
 impl<'a> Assigning<'a> {
     pub(super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
-        let items: usize = assign.parts.iter().map(|part| part.items.len()).sum();
+        let items = assign.items().count();
         Self {
             tables,
             assign,
@@ -98,86 +98,93 @@ impl<'a> Assigning<'a> {
         }
     }
 
-    /// What becomes of the messages; the batch has it where they are done.
+    /// What becomes of the messages; the batch has what is done.
     pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
-        let assign = self.assign;
-        let mut answers = Vec::new();
-        if let Some(origin) = &assign.origin {
-            match self.give(origin)? {
-                Ok(done) => answers = done,
-                Err(refused) => return Ok(refused),
-            }
-        } else {
-            if self.is_full()? {
-                return Ok(AssignReply::Full);
-            }
-            let mut stops = false;
-            for item in assign.parts.iter().flat_map(|part| &part.items) {
-                let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
-                stops |= matches!(assigned, Assigned::Conflict(_));
-                answers.push(assigned);
-            }
+        if self.is_full()? {
+            return Ok(AssignReply::Full);
+        }
+        let mut origins = HashSet::new();
+        let mut replies = Vec::with_capacity(self.assign.lots.len());
+        for lot in &self.assign.lots {
+            replies.push(match &lot.origin {
+                None => LotReply::Done(self.take_from_producer(lot)?),
+                Some(origin) => {
+                    let place = keys::origin(&self.assign.to, self.assign.shard, origin);
+                    if origins.insert(place.clone()) {
+                        self.take_from_owner(lot, origin, &place)?
+                    } else {
+                        // One that is there twice is told to come again.
+                        LotReply::Fenced
+                    }
+                }
+            });
         }
         self.finish();
-        Ok(AssignReply::Done(answers))
+        Ok(AssignReply::Lots(replies))
     }
 
-    /// What an owner gives: known by its place in the outbox. The error is why nothing is done.
-    fn give(&mut self, origin: &Origin) -> Result<Result<Vec<Assigned>, AssignReply>, Failed> {
-        let assign = self.assign;
-        let place = keys::origin(&assign.to, assign.shard, origin);
-        let mut record = match self.tables.log.get(&place)? {
+    fn take_from_producer(&mut self, lot: &'a Lot) -> Result<Vec<Assigned>, Failed> {
+        let (mut answers, mut stops) = (Vec::new(), false);
+        for item in lot.items() {
+            let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
+            stops |= matches!(assigned, Assigned::Conflict(_));
+            answers.push(assigned);
+        }
+        Ok(answers)
+    }
+
+    /// What an owner gives is known by its place in the outbox.
+    fn take_from_owner(
+        &mut self,
+        lot: &'a Lot,
+        origin: &Origin,
+        place: &[u8],
+    ) -> Result<LotReply, Failed> {
+        let mut record = match self.tables.log.get(place)? {
             Some(bytes) => OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
             None => OriginRecord::default(),
         };
         if origin.epoch < record.epoch {
-            return Ok(Err(AssignReply::Fenced));
+            return Ok(LotReply::Fenced);
         }
         let known = (record.epoch, record.last);
         if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
-            return Ok(Err(AssignReply::WentBack));
+            return Ok(LotReply::WentBack);
         }
-        if self.is_full()? {
-            return Ok(Err(AssignReply::Full));
+        let is_behind_all = lot.parts.iter().all(|part| part.place > record.highest);
+        let blocks = if is_behind_all { Vec::new() } else { self.blocks(place, &record)? };
+        // The last one counts: one before it was lost with the commit that it was of.
+        let known = |part: &Part| blocks.iter().rfind(|given| given.place == part.place);
+        // What is of an earlier time has nobody who waits for an answer.
+        let is_late = |part: &Part| origin.epoch == record.epoch && part.place <= record.last;
+        if lot.parts.iter().any(|part| known(part).is_none() && is_late(part)) {
+            return Ok(LotReply::Fenced);
         }
-        let is_behind_all = assign.parts.iter().all(|part| part.place > record.highest);
-        let blocks = if is_behind_all { Vec::new() } else { self.blocks(&place, &record)? };
         let (mut answers, mut new) = (Vec::new(), Vec::new());
-        for part in &assign.parts {
+        for part in &lot.parts {
             let digest = ids_digest(&part.items);
-            // The last one counts: one before it was lost with the commit that it was of.
-            match blocks.iter().rfind(|given| given.place == part.place) {
-                Some(given) if given.digest == digest => {
-                    let number = |at: usize| given.sequences.get(at).copied().unwrap_or_default();
-                    answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
+            if let Some(given) = known(part).filter(|given| given.digest == digest) {
+                let number = |at: usize| given.sequences.get(at).copied().unwrap_or_default();
+                answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
+            } else {
+                let mut sequences = Vec::new();
+                for item in &part.items {
+                    let sequence = self.put(item, None)?;
+                    answers.push(Assigned::New(sequence.unwrap_or_default()));
+                    sequences.extend(sequence);
                 }
-                None if origin.epoch == record.epoch && part.place <= record.last => {
-                    // It is of an earlier time, and nobody waits for an answer.
-                    return Ok(Err(AssignReply::Fenced));
-                }
-                Some(_) | None => {
-                    let mut sequences = Vec::new();
-                    for item in &part.items {
-                        let sequence = self.put(item, None)?;
-                        answers.push(Assigned::New(sequence.unwrap_or_default()));
-                        sequences.extend(sequence);
-                    }
-                    new.push(GivenPart { place: part.place, digest, sequences });
-                }
+                new.push(GivenPart { place: part.place, digest, sequences });
             }
             record.given(origin.epoch, part.place);
         }
-        self.drop_blocks(&place, &mut record, origin.done)?;
+        self.drop_blocks(place, &mut record, origin.done)?;
         if !new.is_empty() {
-            self.batch.insert(
-                &self.tables.log,
-                keys::given(&place, record.next),
-                encode_given(&new),
-            );
+            let block = keys::given(place, record.next);
+            self.batch.insert(&self.tables.log, block, encode_given(&new));
             record.next += 1;
         }
         self.batch.insert(&self.tables.log, place, record.encode());
-        Ok(Ok(answers))
+        Ok(LotReply::Done(answers))
     }
 
     /// All that is known of an origin's parts.
@@ -219,7 +226,7 @@ impl<'a> Assigning<'a> {
         else {
             return Ok(false);
         };
-        for item in self.assign.parts.iter().flat_map(|part| &part.items) {
+        for item in self.assign.items() {
             if self.queues.contains_key(&item.partition) {
                 continue;
             }

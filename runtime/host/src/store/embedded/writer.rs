@@ -375,7 +375,7 @@ impl Writer {
             Err(Failed::Store(error)) => return Ok(Err(error)),
             Ok(reply) => reply,
         };
-        if matches!(reply, AssignReply::Done(_)) {
+        if matches!(reply, AssignReply::Lots(_)) {
             let Assigning { batch, earliest, .. } = assigning;
             self.written += batch.len();
             batch.commit()?;

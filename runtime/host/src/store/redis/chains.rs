@@ -18,7 +18,8 @@ use super::script::Script;
 use super::value::{array, bytes, number, strange};
 use crate::store::codec::{decode_queued, decode_retained, encode_retained, ids_digest};
 use crate::store::{
-    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, Partition, Queued, StoreError,
+    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, LotReply, Origin, Partition,
+    Queued, StoreError,
 };
 
 /// Sequences that are asked for together.
@@ -28,8 +29,7 @@ const WANTED: usize = 1_000;
 impl Chains for Redis {
     async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
         if let Destination::Stream(stream) = &assign.to {
-            let items = assign.parts.iter().flat_map(|part| &part.items);
-            let numbers: BTreeSet<u32> = items.map(|item| item.partition).collect();
+            let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
                 // Nobody may have had it yet.
                 note(self, &Partition { stream: Arc::clone(stream), number }).await?;
@@ -40,8 +40,7 @@ impl Chains for Redis {
         put(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
         let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
-        let count = assign.parts.iter().map(|part| part.items.len()).sum();
-        reply(&answer, count).ok_or_else(|| strange(script.name))
+        reply(&answer, &assign).ok_or_else(|| strange(script.name))
     }
 
     async fn retained(
@@ -158,19 +157,6 @@ impl Redis {
 
 /// Appends what is to be assigned to the call of the script.
 fn put(call: &mut Cmd, assign: &Assign) {
-    match &assign.origin {
-        None => call.arg("").arg(0).arg("").arg("").arg(0),
-        Some(origin) => {
-            let of = &origin.partition;
-            let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
-            call.arg(name).arg(origin.epoch);
-            match origin.before {
-                Some(before) => call.arg(before.commit).arg(before.part),
-                None => call.arg("").arg(""),
-            };
-            call.arg(origin.done)
-        }
-    };
     let rules = assign.rules;
     match rules.numbers {
         None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
@@ -182,14 +168,34 @@ fn put(call: &mut Cmd, assign: &Assign) {
         None => call.arg(""),
         Some(limit) => call.arg(limit),
     };
-    call.arg(assign.parts.len());
-    for part in &assign.parts {
-        call.arg(part.place.commit).arg(part.place.part);
-        call.arg(&ids_digest(&part.items).to_le_bytes()[..]).arg(part.items.len());
-        for item in &part.items {
-            put_item(call, item, rules.numbers.is_some());
+    call.arg(assign.lots.len());
+    for lot in &assign.lots {
+        put_origin(call, lot.origin.as_ref());
+        call.arg(lot.parts.len());
+        for part in &lot.parts {
+            call.arg(part.place.commit).arg(part.place.part);
+            call.arg(&ids_digest(&part.items).to_le_bytes()[..]).arg(part.items.len());
+            for item in &part.items {
+                put_item(call, item, rules.numbers.is_some());
+            }
         }
     }
+}
+
+/// Its name, epoch, the last place that was answered, and what is done.
+fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
+    let Some(origin) = origin else {
+        call.arg("").arg(0).arg("").arg("").arg(0);
+        return;
+    };
+    let of = &origin.partition;
+    let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
+    call.arg(name).arg(origin.epoch);
+    match origin.before {
+        Some(before) => call.arg(before.commit).arg(before.part),
+        None => call.arg("").arg(""),
+    };
+    call.arg(origin.done);
 }
 
 /// Its key; whether it has a sequence of its own, whether it is the last one, its partition, content and
@@ -210,26 +216,38 @@ fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     call.arg(event.key()).arg(about).arg(rest);
 }
 
-fn reply(answer: &Bytes, count: usize) -> Option<AssignReply> {
-    Some(match answer.split_first()? {
-        (b'F', []) => AssignReply::Full,
-        (b'C', []) => AssignReply::Fenced,
-        (b'B', []) => AssignReply::WentBack,
-        (b'A', answers) => {
-            let (answers, []) = answers.as_chunks::<9>() else { return None };
-            let assigned = answers.iter().map(|[kind, sequence @ ..]| {
-                let sequence = u64::from_le_bytes(*sequence);
-                match kind {
-                    0 => Some(Assigned::New(sequence)),
-                    1 => Some(Assigned::Known(sequence)),
-                    2 => Some(Assigned::Conflict(sequence)),
-                    3 => Some(Assigned::Behind),
-                    _ => None,
-                }
-            });
-            let assigned: Vec<_> = assigned.collect::<Option<_>>()?;
-            (assigned.len() == count).then_some(AssignReply::Done(assigned))?
-        }
+fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
+    let mut rest = match answer.split_first()? {
+        (b'F', []) => return Some(AssignReply::Full),
+        (b'A', rest) => rest,
+        _ => return None,
+    };
+    let mut replies = Vec::with_capacity(assign.lots.len());
+    for lot in &assign.lots {
+        let (kind, after) = rest.split_first()?;
+        rest = after;
+        replies.push(match kind {
+            b'C' => LotReply::Fenced,
+            b'B' => LotReply::WentBack,
+            b'D' => {
+                let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
+                rest = after;
+                let (answers, _) = answers.as_chunks::<9>();
+                LotReply::Done(answers.iter().map(assigned).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        });
+    }
+    rest.is_empty().then_some(AssignReply::Lots(replies))
+}
+
+fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<Assigned> {
+    let sequence = u64::from_le_bytes(*sequence);
+    Some(match kind {
+        0 => Assigned::New(sequence),
+        1 => Assigned::Known(sequence),
+        2 => Assigned::Conflict(sequence),
+        3 => Assigned::Behind,
         _ => return None,
     })
 }

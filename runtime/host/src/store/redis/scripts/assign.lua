@@ -6,9 +6,8 @@
 -- n PARTITION:NUMBER what; w how many wait in all; a and e lists of what goes with age, A and E their
 -- ends; b the time of the last call.
 local log = KEYS[1]
-local origin, epoch, before_commit, before_part, done = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local numbered, first, retain, most, ttl, limit = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local count, at = tonumber(ARGV[13]), 13
+local numbered, first, retain, most, ttl, limit = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local count, at = tonumber(ARGV[8]), 8
 local now = time_now()
 
 local function next_argument()
@@ -41,100 +40,28 @@ local function put(field, value)
   main[#main + 1] = value
 end
 
--- Parts with the places of their messages among the arguments: of each its key, what is about it, and
--- the event behind its number.
-local parts = {}
+-- What each owner gives: parts with the places of their messages among the arguments: of each its key,
+-- what is about it, and the event behind its number.
+local lots = {}
 for i = 1, count do
-  local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(),
-    size = tonumber(next_argument()), from = at}
-  at = at + 3 * part.size
-  parts[i] = part
+  local lot = {origin = next_argument(), epoch = tonumber(next_argument()), before_commit = tonumber(next_argument()),
+    before_part = tonumber(next_argument()), done = tonumber(next_argument()), parts = {}}
+  for j = 1, tonumber(next_argument()) do
+    local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(),
+      size = tonumber(next_argument()), from = at}
+    at = at + 3 * part.size
+    lot.parts[j] = part
+  end
+  lots[i] = lot
 end
 
 local function each_message(visit)
-  for _, part in ipairs(parts) do
-    for from = part.from + 1, part.from + 3 * part.size, 3 do
-      visit(ARGV[from], ARGV[from + 1])
-    end
-  end
-end
-
-local function is_after_place(commit, part, other_commit, other_part)
-  return commit > other_commit or (commit == other_commit and part > other_part)
-end
-
--- What is known of the origin: how far it has given, and where that is of use, what.
-local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
-local record = {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1}
-local record_field = 'o' .. origin
-local given = {}
-
-local function block_field(number)
-  return 'p' .. text(number) .. ':' .. origin
-end
-
--- Parts of a block, in order.
-local function parts_of(block, number)
-  local found, at, field = {}, 1, block_field(number)
-  while not block or at <= #block do
-    local size = block and #block - at >= 23 and unpack8('<I4', block, at + 20)
-    if not size or at + 23 + 8 * size > #block then
-      corrupt_field(field, log, BLOCK)
-    end
-    found[#found + 1] = {commit = number_of(block, at, field, BLOCK), part = unpack8('<I4', block, at + 8),
-      digest = sub(block, at + 12, at + 19), numbers = sub(block, at + 24, at + 23 + 8 * size)}
-    at = at + 24 + 8 * size
-  end
-  return found
-end
-
--- Visits blocks from one to another until it is told to end.
-local function each_block(from, to, visit)
-  for start = from, to, 64 do
-    local fields = {}
-    for number = start, math.min(start + 63, to) do
-      fields[#fields + 1] = block_field(number)
-    end
-    local blocks = redis.call('HMGET', log, unpack(fields))
-    for i = 1, #fields do
-      if visit(parts_of(blocks[i], start + i - 1), start + i - 1) then
-        return
+  for _, lot in ipairs(lots) do
+    for _, part in ipairs(lot.parts) do
+      for from = part.from + 1, part.from + 3 * part.size, 3 do
+        visit(ARGV[from], ARGV[from + 1])
       end
     end
-  end
-end
-
-if origin ~= '' then
-  local found = redis.call('HGET', log, record_field)
-  if found then
-    if #found ~= 49 or byte(found, 1) ~= ORIGIN_FORMAT then
-      corrupt_field(record_field, log, 'record of an origin that this version reads')
-    end
-    record = {epoch = number_of(found, 2, record_field, RECORD), commit = number_of(found, 10, record_field, RECORD),
-      part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, record_field, RECORD),
-      highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, record_field, RECORD),
-      next = number_of(found, 42, record_field, RECORD)}
-    if record.first > record.next or record.next - record.first > LONGEST then
-      corrupt_field(record_field, log, RECORD)
-    end
-  end
-  if epoch < record.epoch then
-    return 'C'
-  end
-  if before_commit and (record.epoch < epoch or is_after_place(before_commit, before_part, record.commit, record.part)) then
-    return 'B'
-  end
-  local is_behind_all = true
-  for _, part in ipairs(parts) do
-    is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
-  end
-  if not is_behind_all then
-    each_block(record.first, record.next - 1, function(some)
-      for _, part in ipairs(some) do
-        -- The last one counts: one before it was lost with the commit that it was of.
-        given[text(part.commit) .. ':' .. text(part.part)] = part
-      end
-    end)
   end
 end
 
@@ -154,6 +81,109 @@ if limit then
   end)
   if is_full then
     return 'F'
+  end
+end
+
+local function is_after_place(commit, part, other_commit, other_part)
+  return commit > other_commit or (commit == other_commit and part > other_part)
+end
+
+local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
+
+local function block_field(origin, number)
+  return 'p' .. text(number) .. ':' .. origin
+end
+
+-- Parts of a block, in order.
+local function parts_of(block, field)
+  local found, from = {}, 1
+  while not block or from <= #block do
+    local size = block and #block - from >= 23 and unpack8('<I4', block, from + 20)
+    if not size or from + 23 + 8 * size > #block then
+      corrupt_field(field, log, BLOCK)
+    end
+    found[#found + 1] = {commit = number_of(block, from, field, BLOCK), part = unpack8('<I4', block, from + 8),
+      digest = sub(block, from + 12, from + 19), numbers = sub(block, from + 24, from + 23 + 8 * size)}
+    from = from + 24 + 8 * size
+  end
+  return found
+end
+
+-- Visits blocks from one to another until it is told to end.
+local function each_block(origin, from, to, visit)
+  for start = from, to, 64 do
+    local fields = {}
+    for number = start, math.min(start + 63, to) do
+      fields[#fields + 1] = block_field(origin, number)
+    end
+    local blocks = redis.call('HMGET', log, unpack(fields))
+    for i = 1, #fields do
+      if visit(parts_of(blocks[i], fields[i]), start + i - 1) then
+        return
+      end
+    end
+  end
+end
+
+local function read_record(origin)
+  local field = 'o' .. origin
+  local found = redis.call('HGET', log, field)
+  if not found then
+    return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1}
+  end
+  if #found ~= 49 or byte(found, 1) ~= ORIGIN_FORMAT then
+    corrupt_field(field, log, 'record of an origin that this version reads')
+  end
+  local record = {epoch = number_of(found, 2, field, RECORD), commit = number_of(found, 10, field, RECORD),
+    part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
+    highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
+    next = number_of(found, 42, field, RECORD)}
+  if record.first > record.next or record.next - record.first > LONGEST then
+    corrupt_field(field, log, RECORD)
+  end
+  return record
+end
+
+-- What is known of an owner: how far it has given, and where that is of use, what. Answers why nothing is
+-- done of what it gives now.
+local function read_origin(lot)
+  local record, epoch = read_record(lot.origin), lot.epoch
+  lot.record, lot.given = record, {}
+  if epoch < record.epoch then
+    return 'C'
+  end
+  if lot.before_commit and (record.epoch < epoch
+    or is_after_place(lot.before_commit, lot.before_part, record.commit, record.part)) then
+    return 'B'
+  end
+  local is_behind_all = true
+  for _, part in ipairs(lot.parts) do
+    is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
+  end
+  if is_behind_all then
+    return nil
+  end
+  each_block(lot.origin, record.first, record.next - 1, function(some)
+    for _, part in ipairs(some) do
+      -- The last one counts: one before it was lost with the commit that it was of.
+      lot.given[text(part.commit) .. ':' .. text(part.part)] = part
+    end
+  end)
+  for _, part in ipairs(lot.parts) do
+    part.known = lot.given[text(part.commit) .. ':' .. text(part.part)]
+    if not part.known and epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
+      return 'C'
+    end
+  end
+  return nil
+end
+
+local origins = {}
+for _, lot in ipairs(lots) do
+  if lot.origin ~= '' then
+    -- One that is there twice is told to come again.
+    lot.refused = origins[lot.origin] and 'C' or read_origin(lot)
+    origins[lot.origin] = true
   end
 end
 
@@ -268,62 +298,72 @@ local function put_by_id(key, about, rest)
   return char(0) .. number8
 end
 
-local new = {}
-for _, part in ipairs(parts) do
-  local known = given[text(part.commit) .. ':' .. text(part.part)]
-  if origin == '' then
-    local stops = false
+local function take_from_producer(lot)
+  local stops = false
+  for _, part in ipairs(lot.parts) do
     for from = part.from + 1, part.from + 3 * part.size, 3 do
       local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
       stops = stops or byte(answer, 1) == 2
       answers[#answers + 1] = answer
     end
-  elseif known and known.digest == part.digest then
-    for i = 1, part.size do
-      local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
-      answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
-    end
-  elseif not known and epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
-    return 'C'
-  else
-    local numbers = {}
-    for from = part.from + 1, part.from + 3 * part.size, 3 do
-      local number8 = put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-      answers[#answers + 1] = NEW .. number8
-      numbers[#numbers + 1] = numbered and number8 or ''
-    end
-    new[#new + 1] = pack('<I8I4', part.commit, part.part) .. part.digest
-      .. pack('<I4', numbered and part.size or 0) .. table.concat(numbers)
-  end
-  if record.epoch ~= epoch then
-    record.epoch, record.commit, record.part = epoch, 0, 0
-  end
-  if is_after_place(part.commit, part.part, record.commit, record.part) then
-    record.commit, record.part = part.commit, part.part
-  end
-  if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
-    record.highest_commit, record.highest_part = part.commit, part.part
   end
 end
 
-if origin ~= '' then
+local function take_from_owner(lot)
+  local record, origin, new = lot.record, lot.origin, {}
+  for _, part in ipairs(lot.parts) do
+    local known = part.known
+    if known and known.digest == part.digest then
+      for i = 1, part.size do
+        local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
+        answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
+      end
+    else
+      local numbers = {}
+      for from = part.from + 1, part.from + 3 * part.size, 3 do
+        local number8 = put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+        answers[#answers + 1] = NEW .. number8
+        numbers[#numbers + 1] = numbered and number8 or ''
+      end
+      new[#new + 1] = pack('<I8I4', part.commit, part.part) .. part.digest
+        .. pack('<I4', numbered and part.size or 0) .. table.concat(numbers)
+    end
+    if record.epoch ~= lot.epoch then
+      record.epoch, record.commit, record.part = lot.epoch, 0, 0
+    end
+    if is_after_place(part.commit, part.part, record.commit, record.part) then
+      record.commit, record.part = part.commit, part.part
+    end
+    if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
+      record.highest_commit, record.highest_part = part.commit, part.part
+    end
+  end
   -- The first blocks go if all of them is published: more than a call adds.
-  each_block(record.first, math.min(record.first + 1, record.next - 1), function(some, number)
+  each_block(origin, record.first, math.min(record.first + 1, record.next - 1), function(some, number)
     for _, part in ipairs(some) do
-      if part.commit > done then
+      if part.commit > lot.done then
         return true
       end
     end
-    gone[#gone + 1] = block_field(number)
+    gone[#gone + 1] = block_field(origin, number)
     record.first = number + 1
   end)
   if #new > 0 then
-    put(block_field(record.next), table.concat(new))
+    put(block_field(origin, record.next), table.concat(new))
     record.next = record.next + 1
   end
-  put(record_field, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8', record.epoch, record.commit, record.part,
+  put('o' .. origin, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8', record.epoch, record.commit, record.part,
     record.highest_commit, record.highest_part, record.first, record.next))
 end
+
+for _, lot in ipairs(lots) do
+  answers[#answers + 1] = lot.refused or 'D'
+  if not lot.refused then
+    local take = lot.origin == '' and take_from_producer or take_from_owner
+    take(lot)
+  end
+end
+
 for key, counter in pairs(counters) do
   if counter.is_new then
     put('c' .. key, char(COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
@@ -340,25 +380,28 @@ end
 -- one at most, so that what is due never grows.
 local due = {}
 local function age(list, head, blocks, until_when)
-  local ends = redis.call('HGET', log, head) or '1 0'
-  local from, to = string.match(ends, '^(%d+) (%d+)$')
-  from, to = tonumber(from), tonumber(to)
+  local ends = redis.call('HGET', log, head) or '1 0 0'
+  -- The first block and the last one, and when the first one goes.
+  local from, to, at_first = string.match(ends, '^(%d+) (%d+) (%d+)$')
+  from, to, at_first = tonumber(from), tonumber(to), tonumber(at_first)
   if not from or to >= EXACT or from > to + 1 then
-    corrupt_field(head, log, 'pair of numbers')
+    corrupt_field(head, log, 'three numbers')
+  end
+  local is_due = from <= to and (at_first <= now or at_first > now + FOR_EVER)
+  if #blocks == 0 and not is_due then
+    return
   end
   local old = {}
-  for i = from, math.min(from + 3, to) do
+  for i = from, is_due and math.min(from + 3, to) or 0 do
     old[#old + 1] = list .. text(i)
-  end
-  if #blocks == 0 and #old == 0 then
-    return
   end
   local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
   for i = 1, #values do
     local block = values[i]
     -- What is no block is dropped: it says only what may be removed.
     local is_sound = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
-    if is_sound and unpack8('<I8', block, 1) > now then
+    at_first = is_sound and unpack8('<I8', block, 1) or 0
+    if at_first > now then
       break
     end
     local at = 9
@@ -385,8 +428,9 @@ local function age(list, head, blocks, until_when)
   if #blocks > 0 then
     to = to + 1
     put(list .. text(to), pack('<I8', until_when) .. table.concat(blocks))
+    at_first = from == to and until_when or at_first
   end
-  put(head, text(from) .. ' ' .. text(to))
+  put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
 end
 age('a', 'A', kept, now + retain)
 age('e', 'E', endings, now + ttl)
