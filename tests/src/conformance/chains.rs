@@ -496,9 +496,9 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                         let items: Vec<_> = (0..=random(3)).map(|_| fresh(random(30))).collect();
                         commit += 1;
                         parts.push(part(commit, 0, &items));
-                        let given: Vec<u64> = items.iter().map(|it| model.put(it, None)).collect();
-                        expected.extend(given.iter().map(|it| Assigned::New(*it)));
-                        history.push((part(commit, 0, &items), given));
+                        let sent: Vec<u64> = items.iter().map(|it| model.put(it, None)).collect();
+                        expected.extend(sent.iter().map(|it| Assigned::New(*it)));
+                        history.push((part(commit, 0, &items), sent));
                     }
                     (super::chains::done(giver.send(fixture.store(), parts).await), expected)
                 }
@@ -508,8 +508,8 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                     done += random(commit - done + 1);
                     let giver = giver.with(|origin| (origin.epoch, origin.done) = (epoch, done));
                     let left = history.iter().filter(|(part, _)| part.place.commit > done);
-                    let (parts, given): (Vec<_>, Vec<_>) = left.cloned().unzip();
-                    let expected = given.into_iter().flatten().map(Assigned::Known).collect();
+                    let (parts, sent): (Vec<_>, Vec<_>) = left.cloned().unzip();
+                    let expected = sent.into_iter().flatten().map(Assigned::Known).collect();
                     (super::chains::done(giver.send(fixture.store(), parts).await), expected)
                 }
                 4..7 => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::ledger::without_holes;
+use ordain_tests::ledger::{Ledger, without_holes};
 use ordain_tests::log::text;
 use ordain_tests::service::Service;
 use rand::{RngExt, SeedableRng};
@@ -70,17 +70,13 @@ fn a_run_ends_when_all_stages_have() -> Result<()> {
     Ok(())
 }
 
-/// With `kill -9` on the way, as often as it takes.
-#[test]
-fn killed_on_the_way() -> Result<()> {
-    let home = Home::new(&["ledger"], &config("sequenced", true))?;
-    let ledger = ledger(2);
-    home.write("ledger.ndjson", text(&ledger.batches))?;
-    let mut rng = ChaCha8Rng::seed_from_u64(2);
+/// Kills the process again and again, some times at least before all is done.
+fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut kills = 0;
     // Each start has at least as long as it takes to have handlers and store.
     for _ in 0..12 {
-        let mut service = Service::start(&home, &["run"])?;
+        let mut service = Service::start(home, &["run"])?;
         service.until_says("events are executed by this version")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
         if home.lines("statements.ndjson") < ledger.statements() {
@@ -89,6 +85,16 @@ fn killed_on_the_way() -> Result<()> {
         service.kill()?;
     }
     ensure!(kills >= 3, "it was through after {kills} kills");
+    Ok(())
+}
+
+/// With `kill -9` on the way, as often as it takes.
+#[test]
+fn killed_on_the_way() -> Result<()> {
+    let home = Home::new(&["ledger"], &config("sequenced", true))?;
+    let ledger = ledger(2);
+    home.write("ledger.ndjson", text(&ledger.batches))?;
+    kill_on_the_way(&home, &ledger, 2)?;
     home.run_once()?;
     let statements = statements(&home)?;
     ledger.check(statements.iter().map(|it| it["data"].clone()))?;
@@ -110,13 +116,7 @@ fn fifo_streams_need_no_numbers() -> Result<()> {
             "ledgers = { handler = \"ledger\", ordering = \"fifo\",",
         ),
     )?;
-    let mut rng = ChaCha8Rng::seed_from_u64(3);
-    for _ in 0..6 {
-        let mut service = Service::start(&home, &["run"])?;
-        service.until_says("events are executed by this version")?;
-        std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
-        service.kill()?;
-    }
+    kill_on_the_way(&home, &ledger, 3)?;
     home.run_once()?;
     let statements = statements(&home)?;
     ledger.check(statements.iter().map(|it| it["data"].clone()))?;

@@ -134,12 +134,11 @@ impl Outlets {
         let Some(Numbered { announced, .. }) = numbered else { return Ok(()) };
         let is_same = |it: &&mut Batch| Arc::ptr_eq(&it.target, target) && it.shard == shard;
         let passing = Passing { commit, content, via: 0 };
-        match announced.last_mut().filter(is_same) {
-            Some(batch) => batch.passing.push(passing),
-            None => {
-                let (target, passing) = (Arc::clone(target), vec![passing]);
-                announced.push(Batch { run: 0, target, shard, passing });
-            }
+        if let Some(batch) = announced.last_mut().filter(is_same) {
+            batch.passing.push(passing);
+        } else {
+            let (target, passing) = (Arc::clone(target), vec![passing]);
+            announced.push(Batch { run: 0, target, shard, passing });
         }
         Ok(())
     }
@@ -163,9 +162,7 @@ impl Outlets {
     ) -> Result<(), PublisherError> {
         let (stream, sink) = (&*target.partition.stream, content.sink(target)?);
         if let Some(lines) = self.lines.get_mut(sink) {
-            if let Some(number) = lines.next_number() {
-                content.encode(stream, number, &mut lines.buffer);
-            }
+            lines.put(stream, &content);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             content.put(exchange, stream, None);
             self.unconfirmed += 1;
@@ -220,15 +217,17 @@ impl Outlets {
 }
 
 impl Lines {
-    /// With which number the next message is encoded, if it is to be.
-    fn next_number(&mut self) -> Option<Option<u64>> {
-        match &mut self.numbered {
-            None => Some(None),
-            Some(numbered) => {
-                // To go on without it would lose the message.
-                numbered.numbers.pop_front().expect("what is put was announced").map(Some)
+    /// Encodes what is next, under its number if it has any; not if that is another owner's.
+    fn put(&mut self, stream: &str, content: &Content) {
+        let mut number = None;
+        if let Some(numbered) = &mut self.numbered {
+            // To go on without it would lose the message.
+            number = numbered.numbers.pop_front().expect("what is put was announced");
+            if number.is_none() {
+                return;
             }
         }
+        content.encode(stream, number, &mut self.buffer);
     }
 }
 

@@ -22,8 +22,9 @@ use crate::store::{
     Partition, Queued, StoreError,
 };
 
-/// Blocks of an origin that a call removes at most; it adds one.
-const BLOCKS_DROPPED: u64 = 2;
+/// Blocks of an origin that are left in any case, and how many go together; a call adds one.
+const BLOCKS_KEPT: u64 = 8;
+const BLOCKS_DROPPED: u64 = 16;
 
 /// What a write of messages is about to change.
 pub(super) struct Assigning<'a> {
@@ -204,13 +205,16 @@ impl<'a> Assigning<'a> {
         decode_given(&bytes).map_err(|it| Failed::Store(corrupt(it)))
     }
 
-    /// Removes the first blocks if all of them is published: more than a call adds.
+    /// Removes the first blocks if all of them is published, some of them together.
     fn drop_blocks(
         &mut self,
         place: &[u8],
         record: &mut OriginRecord,
         done: u64,
     ) -> Result<(), Failed> {
+        if record.next - record.first < BLOCKS_KEPT {
+            return Ok(());
+        }
         for number in record.first..record.next.min(record.first + BLOCKS_DROPPED) {
             if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
                 break;
@@ -249,12 +253,11 @@ impl<'a> Assigning<'a> {
             Some(sequence) => keys::retained(to, event.key(), sequence),
             None => keys::id(to, event.key(), event.id_digest()),
         };
-        let found = match self.log.get(&place) {
-            Some(found) => found.as_deref().and_then(|it| self.published(event.sequence(), it)),
-            None => {
-                let stored = self.tables.log.get(&place)?;
-                stored.and_then(|stored| self.published(event.sequence(), &stored))
-            }
+        let found = if let Some(found) = self.log.get(&place) {
+            found.as_deref().and_then(|it| self.published(event.sequence(), it))
+        } else {
+            let stored = self.tables.log.get(&place)?;
+            stored.and_then(|stored| self.published(event.sequence(), &stored))
         };
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();

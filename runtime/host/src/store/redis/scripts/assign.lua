@@ -89,6 +89,8 @@ local function is_after_place(commit, part, other_commit, other_part)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
+-- Blocks that are left in any case, and how many go together.
+local BLOCKS_KEPT, BLOCKS_DROPPED = 8, 16
 
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
@@ -125,9 +127,7 @@ local function each_block(origin, from, to, visit)
   end
 end
 
-local function read_record(origin)
-  local field = 'o' .. origin
-  local found = redis.call('HGET', log, field)
+local function read_record(found, field)
   if not found then
     return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1}
   end
@@ -146,8 +146,8 @@ end
 
 -- What is known of an owner: how far it has given, and where that is of use, what. Answers why nothing is
 -- done of what it gives now.
-local function read_origin(lot)
-  local record, epoch = read_record(lot.origin), lot.epoch
+local function read_origin(lot, found, field)
+  local record, epoch = read_record(found, field), lot.epoch
   lot.record, lot.given = record, {}
   if epoch < record.epoch then
     return 'C'
@@ -178,12 +178,21 @@ local function read_origin(lot)
   return nil
 end
 
-local origins = {}
+local fields, of_field = {}, {}
 for _, lot in ipairs(lots) do
-  if lot.origin ~= '' then
+  local field = 'o' .. lot.origin
+  if of_field[field] then
     -- One that is there twice is told to come again.
-    lot.refused = origins[lot.origin] and 'C' or read_origin(lot)
-    origins[lot.origin] = true
+    lot.refused = 'C'
+  elseif lot.origin ~= '' then
+    fields[#fields + 1], of_field[field] = field, lot
+  end
+end
+if #fields > 0 then
+  local records = redis.call('HMGET', log, unpack(fields))
+  for i, field in ipairs(fields) do
+    local lot = of_field[field]
+    lot.refused = read_origin(lot, records[i], field)
   end
 end
 
@@ -309,6 +318,22 @@ local function take_from_producer(lot)
   end
 end
 
+-- Removes the first blocks, as far as all of them is published. Whether that is up to the last.
+local function drop_blocks(lot, last)
+  local record, are_done = lot.record, true
+  each_block(lot.origin, record.first, last, function(some, number)
+    for _, part in ipairs(some) do
+      if part.commit > lot.done then
+        are_done = false
+        return true
+      end
+    end
+    gone[#gone + 1] = block_field(lot.origin, number)
+    record.first = number + 1
+  end)
+  return are_done
+end
+
 local function take_from_owner(lot)
   local record, origin, new = lot.record, lot.origin, {}
   for _, part in ipairs(lot.parts) do
@@ -338,16 +363,9 @@ local function take_from_owner(lot)
       record.highest_commit, record.highest_part = part.commit, part.part
     end
   end
-  -- The first blocks go if all of them is published: more than a call adds.
-  each_block(origin, record.first, math.min(record.first + 1, record.next - 1), function(some, number)
-    for _, part in ipairs(some) do
-      if part.commit > lot.done then
-        return true
-      end
-    end
-    gone[#gone + 1] = block_field(origin, number)
-    record.first = number + 1
-  end)
+  if record.next - record.first >= BLOCKS_KEPT and drop_blocks(lot, record.first) then
+    drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
+  end
   if #new > 0 then
     put(block_field(origin, record.next), table.concat(new))
     record.next = record.next + 1
