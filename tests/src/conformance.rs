@@ -92,7 +92,8 @@ macro_rules! conformance_suite {
             versions: one_decides_at_a_time, decisions_are_told_and_stay,
                 an_older_decision_commits_nothing;
             chains: messages_are_numbered_in_order, a_message_has_one_number,
-                a_place_may_have_other_messages, owners_give_together, an_ended_count_is_forgotten,
+                a_place_may_have_other_messages, a_commit_may_be_given_in_other_parts, an_outbox_may_have_lost_commits,
+                owners_give_together, an_ended_count_is_forgotten,
                 messages_are_kept_for_a_while, a_producer_is_known_by_ids,
                 messages_wait_for_their_stream, messages_may_wait_without_numbers,
                 numbers_hold_through_crashes, a_model_says_the_same;

@@ -162,10 +162,19 @@ fn bad_lines() -> Result<()> {
     rig.home.write("events.ndjson", text(&lines))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
+    // What stands before a conflict is published, and told as new.
+    let known: Value = serde_json::from_str(&lines[0])?;
+    let conflict = json!({"specversion": "1.0", "id": known["id"], "source": known["source"],
+        "type": "other", "subject": known["subject"]});
+    let more = [right.clone(), conflict.to_string()];
+    rig.home.write("more.ndjson", text(&more))?;
+    let output = rig.home.output(&["publish", "cases", "more.ndjson", "--json"])?;
+    let told: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(told == json!({"published": 1, "known": 0, "lines_before": 0}), "{told}");
     lines[200] = right;
     rig.home.write("events.ndjson", text(&lines))?;
     let done = publish(&rig, &["events.ndjson"])?;
-    ensure!(done == json!({"published": 100, "known": 0, "lines_before": 200}), "{done}");
+    ensure!(done == json!({"published": 99, "known": 1, "lines_before": 200}), "{done}");
     let (code, words) = refused(&rig, &["cases", "nothing.ndjson"])?;
     ensure!(code == 1 && words.contains("nothing.ndjson"), "{words}");
     Ok(())

@@ -182,10 +182,9 @@ prop_compose! {
 prop_compose! {
     fn given()(
         place in place(),
-        digest in any::<u64>(),
-        sequences in vec(any::<u64>(), 0..20),
+        messages in vec(any::<(u64, u64)>(), 0..20),
     ) -> GivenPart {
-        GivenPart { place, digest, sequences }
+        GivenPart { place, messages }
     }
 }
 

@@ -36,3 +36,4 @@ pub mod told;
 #[cfg(feature = "runtime")]
 pub mod view;
 pub mod wait;
+pub mod whole;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use ordain_core::{Event, Ordering, shard_of};
 
 use crate::broker::{BrokerError, Producer, Topology};
@@ -58,6 +58,16 @@ pub enum PublishError {
     Stream(String),
 }
 
+/// What was done before it stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Stopped {
+    /// One for each event: `Behind` and `Conflict` are not published, or nobody knows whether they are.
+    pub assigned: Vec<Assigned>,
+    /// Why.
+    pub error: PublishError,
+}
+
 impl From<StoreError> for PublishError {
     fn from(error: StoreError) -> Self {
         Self::Open(error.into())
@@ -78,8 +88,8 @@ pub struct Publisher {
     passage: Option<Passage>,
     /// The way into its exchange, where it has one.
     producer: Option<Producer>,
-    /// Whether the stream forgets keys that have not ended.
-    forgets: bool,
+    /// A stream that gets its events and forgets keys that have not ended.
+    forgets: Option<Arc<str>>,
     /// Whether nobody else can have the store meanwhile.
     is_alone: bool,
 }
@@ -125,8 +135,16 @@ impl Publisher {
             }
             Source::File(_) | Source::Http(_) => (None, None),
         };
+        let readers = match &config.source {
+            Source::Amqp(AmqpSource { exchange: Some(exchange), .. }) => {
+                loaded.config.readers(&exchange.0).collect()
+            }
+            _ => loaded.config.streams.get_key_value(&*stream).into_iter().collect::<Vec<_>>(),
+        };
+        let forgets = readers.into_iter().find(|(_, it)| it.key_ttl.0.is_some());
+        let forgets = forgets.map(|(name, _)| name.shared());
         Ok(Self {
-            forgets: config.key_ttl.0.is_some(),
+            forgets,
             is_alone: matches!(loaded.config.store, StoreConfig::Embedded(_)),
             passage,
             stream,
@@ -138,33 +156,37 @@ impl Publisher {
     /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
     /// Tells of each whether it is new, and its number; 0 where the stream numbers itself, and knows
     /// repeats itself.
-    pub async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, PublishError> {
+    pub async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, Stopped> {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
-        let assigned = match &self.passage {
-            None => vec![Assigned::New(0); right.len()],
-            Some(passage) => self.assign(passage, right).await?,
+        let (mut assigned, failed) = match &self.passage {
+            None => (vec![Assigned::New(0); right.len()], None),
+            Some(passage) => self.assign(passage, right).await,
         };
-        // What is in conflict is not published; all before it is.
-        let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
-        let done = &assigned[..conflict.unwrap_or(assigned.len())];
+        // Whatever has a number is sent, or there would be a hole.
         let is_numbered = self.is_numbered();
-        if let Some(producer) = &mut self.producer {
+        let has_number = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
+        let sent = if let Some(producer) = &mut self.producer {
             let numbered = right
                 .iter()
-                .zip(done)
+                .zip(&assigned)
+                .filter(|(_, it)| has_number(it))
                 .map(|(event, it)| (Arc::clone(event), is_numbered.then_some(it.sequence())));
-            producer.publish(&numbered.collect::<Vec<_>>()).await?;
+            producer.publish(&numbered.collect::<Vec<_>>()).await.map_err(PublishError::from)
         } else {
-            self.store.flush().await?;
+            self.store.flush().await.map_err(PublishError::from)
+        };
+        if let Err(error) = sent {
+            // Nobody knows what of it is there.
+            return Err(Stopped { assigned: vec![Assigned::Behind; events.len()], error });
         }
-        if let Some(at) = conflict {
-            let words = in_conflict(&right[at], assigned[at].sequence());
-            return Err(PublishError::Event { at, words });
-        }
-        match wrong {
-            Some((at, words)) => Err(PublishError::Event { at, words }),
+        let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
+        let conflict = conflict.map(|at| (at, in_conflict(&right[at], assigned[at].sequence())));
+        let event = |(at, words)| PublishError::Event { at, words };
+        assigned.resize(events.len(), Assigned::Behind);
+        match failed.or_else(|| conflict.or(wrong).map(event)) {
+            Some(error) => Err(Stopped { assigned, error }),
             None => Ok(assigned),
         }
     }
@@ -181,8 +203,7 @@ impl Publisher {
         }
         let numbers = self.numbers()?;
         let Some(sequence) = event.sequence() else {
-            return self.forgets.then(|| {
-                let stream = &self.stream;
+            return self.forgets.as_ref().map(|stream| {
                 format!(
                     "it has no sequence, and streams.{stream}.key_ttl lets keys be forgotten that are counted \
                      on here: set it to \"off\", or let the producer count"
@@ -196,12 +217,13 @@ impl Publisher {
         })
     }
 
-    /// Gives events their numbers; into a queue of the store it puts them as well.
+    /// Gives events their numbers; into a queue of the store it puts them as well. With an error it is not
+    /// done with all of them.
     async fn assign(
         &self,
         passage: &Passage,
         events: &[Arc<Event>],
-    ) -> Result<Vec<Assigned>, PublishError> {
+    ) -> (Vec<Assigned>, Option<PublishError>) {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, event) in events.iter().enumerate() {
@@ -219,20 +241,25 @@ impl Publisher {
                 let (now, later) = rest.split_at(fits.count().max(1));
                 rest = later;
                 let some = now.iter().map(|at| Arc::clone(&events[*at]));
-                assigned.extend(self.assign_some(passage, shard, some).await?);
+                match self.assign_some(passage, shard, some).await {
+                    Ok(some) => assigned.extend(some),
+                    Err(error) => return (places, assigned, Some(error)),
+                }
                 if assigned.iter().any(|it| matches!(it, Assigned::Conflict(_))) {
                     break;
                 }
             }
-            Ok::<_, PublishError>((places, assigned))
+            (places, assigned, None)
         });
         let mut all = vec![Assigned::Behind; events.len()];
-        for (places, assigned) in try_join_all(asked).await? {
+        let mut failed = None;
+        for (places, assigned, error) in join_all(asked).await {
             for (at, assigned) in places.into_iter().zip(assigned) {
                 all[at] = assigned;
             }
+            failed = failed.or(error);
         }
-        Ok(all)
+        (all, failed)
     }
 
     async fn assign_some(

@@ -3,6 +3,7 @@
 
 mod chain;
 mod content;
+mod done;
 mod error;
 mod file;
 mod outlets;
@@ -12,6 +13,7 @@ mod runs;
 use std::io;
 
 pub use chain::ChainSink;
+pub use done::Done;
 pub use error::PublisherError;
 pub use file::FileSink;
 pub use outlets::Outlets;

@@ -284,7 +284,8 @@ pub trait Store: Leases + Chains {
     /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
     /// atomic write. It need not be durable before the next commit is, but becomes so in order.
     /// Under another claim than the shard's it does nothing: after the store went back in time,
-    /// commits of the same numbers may be another owner's.
+    /// commits of the same numbers may be another owner's. Answers the number of the shard's last
+    /// commit: when a later one is durable, this is; `None` where nothing was done.
     async fn outbox_done(
         &self,
         partition: &Partition,
@@ -292,7 +293,7 @@ pub trait Store: Leases + Chains {
         shard: u32,
         through: u64,
         marks: &[Mark],
-    ) -> Result<(), StoreError>;
+    ) -> Result<Option<u64>, StoreError>;
 
     /// Notes how far the source of a partition is done with, as lazily as [`Store::outbox_done`],
     /// unless another claim is there: it speaks of the commits of this one. Answers false where it

@@ -38,6 +38,7 @@ impl Giver {
                 partition: Partition { stream: "first".into(), number: 3 },
                 shard: 0,
                 epoch,
+                found: u64::MAX >> 12,
                 before: None,
                 done: 0,
             }),
@@ -202,13 +203,16 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
     // What it has marked done is not asked for again: only a late sending comes then.
     let second = second.with(|origin| origin.done = 3);
-    assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [New(5)]);
+    for commit in 4..=19 {
+        let next = message(&a, &(commit + 1).to_string());
+        assert_eq!(second.done(store, commit, &[next]).await, [New(commit + 1)]);
+    }
     assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, refused(LotReply::Fenced));
     assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [Known(5)]);
     // The one before gives nothing any more.
-    assert_eq!(first.give(store, 5, &[message(&a, "6")]).await, refused(LotReply::Fenced));
+    assert_eq!(first.give(store, 20, &[message(&a, "6")]).await, refused(LotReply::Fenced));
     assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, refused(LotReply::Fenced));
-    assert_eq!(second.kept(store, &a, 0, 9).await.len(), 5);
+    assert_eq!(second.kept(store, &a, 0, 99).await.len(), 20);
 }
 
 /// Another origin, and the same one after its store went back, is not taken for what was before.
@@ -234,6 +238,52 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
     let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
     assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack));
+}
+
+/// A message is known by its id in its commit, whatever else comes with it: sinks may be changed while the
+/// outbox has something.
+pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let first = Giver::exchange(store, 1);
+    first.done(store, 7, &[message(&a, "1"), message(&b, "1")]).await;
+    let second = Giver::exchange(store, 2);
+    let items = [message(&a, "0"), message(&a, "1"), message(&a, "2")];
+    assert_eq!(second.done(store, 7, &items).await, [New(2), Known(1), New(3)]);
+    assert_eq!(second.done(store, 7, &[message(&b, "1")]).await, [Known(1)]);
+    assert_eq!(second.done(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
+}
+
+/// What is given again is found among much else, and what the outbox has lost is forgotten: its numbers
+/// are other commits'.
+pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
+    use Assigned::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Giver::exchange(store, 1);
+    for commit in 1..=40 {
+        first.done(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    let second = Giver::exchange(store, 2).with(|origin| origin.found = 30);
+    for commit in [29, 3, 30, 1] {
+        let done = second.done(store, commit, &[message(&a, &commit.to_string())]).await;
+        assert_eq!(done, [Known(commit)]);
+    }
+    let others: Vec<Part> =
+        (31..=35).map(|at| part(at, 0, &[message(&a, &format!("other {at}"))])).collect();
+    let given = done(second.send(store, others.clone()).await);
+    assert_eq!(given, (41..=45).map(New).collect::<Vec<_>>());
+    let third = Giver::exchange(store, 3).with(|origin| origin.found = 35);
+    let known = done(third.send(store, others).await);
+    assert_eq!(known, (41..=45).map(Known).collect::<Vec<_>>());
+    // What is done goes, and is not taken for new by an owner that has heard of it late.
+    let third = third.with(|origin| origin.done = 35);
+    for commit in 36..=60 {
+        third.done(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    let late = part(20, 0, &[message(&a, "20")]);
+    assert_eq!(third.send(store, vec![late]).await, refused(LotReply::Fenced));
 }
 
 /// Owners give together, and each is answered for itself.

@@ -67,17 +67,36 @@ pub(super) struct PublishArgs {
 impl PublishArgs {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let loaded = self.config.load()?;
+        // Before a store is made, and exchanges and queues are.
+        let data = self.data()?;
+        if let Some(path) = self.file.as_deref().filter(|it| *it != Path::new("-")) {
+            let words = || {
+                format!(
+                    "{} cannot be read: name a file of events, one a line, or -",
+                    path.display()
+                )
+            };
+            std::fs::metadata(path).with_context(words)?;
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut publisher = Publisher::open(&loaded, &self.stream).await?;
             match (&self.key, &self.file) {
-                (Some(key), _) => self.one(&mut publisher, &loaded, key).await?,
+                (Some(key), _) => self.one(&mut publisher, &loaded, key, data).await?,
                 (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,
                 (None, None) => unreachable!("clap asks for one of the two"),
             }
             publisher.close().await?;
             Ok(ExitCode::SUCCESS)
         })
+    }
+
+    fn data(&self) -> Result<Option<Value>, Failure> {
+        let Some(data) = &self.data else { return Ok(None) };
+        let data = serde_json::from_str(data).with_context(|| {
+            format!("--data {data:?} is no JSON; a text has quotes: '\"text\"'")
+        })?;
+        Ok(Some(data))
     }
 
     fn ordering(&self, loaded: &Loaded) -> Ordering {
@@ -92,16 +111,14 @@ impl PublishArgs {
         publisher: &mut Publisher,
         loaded: &Loaded,
         key: &str,
+        data: Option<Value>,
     ) -> Result<(), Failure> {
         let id = self.id.clone().unwrap_or_else(new_id);
         let mut event = json!({
             "specversion": "1.0", "id": id, "source": "/ordain/publish",
             "type": self.kind, "subject": key,
         });
-        if let Some(data) = &self.data {
-            let data: Value = serde_json::from_str(data).with_context(|| {
-                format!("--data {data:?} is no JSON; a text has quotes: '\"text\"'")
-            })?;
+        if let Some(data) = data {
             event["data"] = data;
         }
         if let Some(sequence) = self.sequence {
@@ -114,10 +131,12 @@ impl PublishArgs {
         let decoder = Decoder { ordering: self.ordering(loaded), event_size };
         let event = decoder.decode(event.to_string().as_bytes());
         let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
-        let assigned = publisher.publish(&[Arc::new(event)]).await.inspect_err(|_| {
-            if self.id.is_none() {
+        let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
+            // One that is wrong will not be published under any id.
+            if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
                 say(&format!("the event has the id {id}: to try it again, give it --id {id}"));
             }
+            stopped.error
         })?;
         let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
         let sequence = assigned.first().map(|it| it.sequence());
@@ -150,7 +169,7 @@ impl PublishArgs {
         let done = done.await;
         bar.finish_and_clear();
         // Where it stops, what is published is published.
-        if done.is_ok() || counts != Counts::default() {
+        if self.json || done.is_ok() || counts != Counts::default() {
             self.tell(file, counts)?;
         }
         Ok(done?)

@@ -14,7 +14,7 @@ kinds! {
         "http" => Http(HttpSource),
         /// Lines of a file or of standard input, each a CloudEvent in JSON.
         "file" => File(FileSource),
-        /// Messages of a sink of kind `stream`.
+        /// Messages of sinks of kind `stream`, and what `ordain publish` puts there.
         "stream" => Stream(StreamSource),
     }
 }

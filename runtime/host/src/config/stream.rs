@@ -29,7 +29,8 @@ section! {
         /// What happens when a handler fails.
         retry: Retry = {},
             because "an event is tried again for a while, and then the key is parked";
-        /// How long a completed key is remembered, so that repeats are known as such.
+        /// How long a completed key is remembered, so that repeats are known as such; and its count, where Ordain
+        /// numbers its events.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "longer than any usual redelivery, at some hundred bytes a key";
         /// After how long without a write a key is forgotten, complete or not.
@@ -61,7 +62,9 @@ section! {
         /// the same sequence.
         digests: usize [0 to 4_096] = 64,
             because "four bytes each, and repeats come soon";
-        /// How long events that Ordain itself numbered or took in are kept for replay.
+        /// How long events that Ordain itself numbered or took in are kept for replay, and how long an event that a
+        /// producer publishes again is known by its id. Whoever numbers events for this stream takes this, `first`,
+        /// `retain_events` and `complete_ttl` from here.
         retain: Millis ["1s" to "365d"] = "24h",
             because "whoever lost one asks within a day";
         /// How many of a key are kept for replay.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Name, Place, Sink, Source, Stream, StreamSource};
 use crate::store::{Destination, Numbers, Rules};
+use crate::whole::whole;
 
 /// Where messages go that pass through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Passage {
                 let name = match &sink.path {
                     // Several may write there, each with numbers of its own.
                     Place::Standard => format!("-{name}").into(),
-                    Place::File(path) => path.display().to_string().into(),
+                    Place::File(path) => whole(path).display().to_string().into(),
                 };
                 Some(Self::numbered(Destination::File(name), Numbers::default()))
             }

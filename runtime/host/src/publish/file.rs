@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ordain_core::{Event, Ordering};
 
-use super::{PublishError, Publisher};
+use super::{PublishError, Publisher, Stopped};
 use crate::cloudevents::Decoder;
 use crate::config::Loaded;
 use crate::probe::{PROBE, Probe};
@@ -29,10 +29,7 @@ pub enum FileError {
         words: String,
     },
     /// The file cannot be read.
-    #[error(
-        "{name} cannot be read: {error}. Name a file of events, one a line, or - for standard input; what was \
-         published is known"
-    )]
+    #[error("{name} cannot be read: {error}")]
     Read {
         /// The file.
         name: String,
@@ -116,11 +113,12 @@ pub async fn publish_file(
             continue;
         }
         let batch = std::mem::take(&mut waiting);
-        let (done, bad) = publish_batch(publisher, &name, batch, &mut counts).await?;
-        if let Some(done) = done {
-            position = done;
+        let ended = publish_batch(publisher, &name, batch, &mut counts).await;
+        if let Ok((Some(done), _)) = &ended {
+            position = *done;
         }
         progress(counts, position.offset);
+        let (done, bad) = ended?;
         if let Some(bad) = bad {
             // What follows is about to be mended: only what is before counts.
             print = read
@@ -167,17 +165,21 @@ async fn publish_batch(
         }
         break;
     }
-    let assigned = match publisher.publish(&events).await {
-        Err(PublishError::Event { at, words }) => {
+    let done = publisher.publish(&events).await;
+    let assigned = match &done {
+        Ok(assigned) | Err(Stopped { assigned, .. }) => assigned,
+    };
+    let count = |is: fn(&Assigned) -> bool| assigned.iter().filter(|it| is(it)).count() as u64;
+    counts.published += count(|it| matches!(it, Assigned::New(_)));
+    counts.known += count(|it| matches!(it, Assigned::Known(_)));
+    match done {
+        Ok(_) => {}
+        Err(Stopped { error: PublishError::Event { at, words }, .. }) => {
             stop = bad(ends[at], words);
             ends.truncate(at);
-            vec![Assigned::Known(0); at]
         }
-        assigned => assigned?,
-    };
-    let new = assigned.iter().filter(|it| matches!(it, Assigned::New(_))).count() as u64;
-    counts.published += new;
-    counts.known += assigned.len() as u64 - new;
+        Err(Stopped { error, .. }) => return Err(error.into()),
+    }
     Ok((ends.pop(), stop))
 }
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ordain_core::{Decided, Input};
@@ -20,7 +19,7 @@ use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
 use crate::open::numbering;
 use crate::plugin::{Pool, StreamContext};
-use crate::sink::{Committed, LeftOver, PublisherError, Question, Target};
+use crate::sink::{Committed, Done, LeftOver, PublisherError, Question, Target};
 use crate::source::Feeds;
 use crate::store::{Claimed, InstanceId, Partition, Store, StoreError};
 use crate::told::Told;
@@ -145,7 +144,8 @@ impl Starting<'_> {
             dead_letter: stream.dead_letter.as_ref().map(Name::shared),
             inbox: tell,
             tenure,
-            done: (0..self.store.shards()).map(|_| AtomicU64::new(0)).collect(),
+            found: claimed.commits.clone().into(),
+            done: (0..self.store.shards()).map(|_| Done::default()).collect(),
         });
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use ordain_core::shard_of;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -269,8 +269,13 @@ impl Belt {
     /// What is given next, and of which strands.
     fn next_call(&self, strands: &[Strand]) -> (Arc<Assign>, Vec<usize>) {
         let (mut lots, mut given, mut items, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
-        for (at, strand) in strands.iter().enumerate() {
-            let Target { partition, claim, tenure, .. } = &*strand.target;
+        // Those that are fenced last: they would take the room of the others.
+        let (fenced, others): (Vec<_>, Vec<_>) =
+            strands.iter().enumerate().partition(|(_, strand)| strand.fenced.is_some());
+        for (at, strand) in others.into_iter().chain(fenced) {
+            let Target { partition, claim, tenure, found, done, .. } = &*strand.target;
+            // Before it is seen whose it is: another owner's is done here as well.
+            let done = done[strand.of as usize].through();
             if tenure.is_over() {
                 continue;
             }
@@ -288,8 +293,9 @@ impl Belt {
                 partition: partition.clone(),
                 shard: strand.of,
                 epoch: claim.epoch,
+                found: found[strand.of as usize],
                 before: strand.last,
-                done: strand.target.done(strand.of),
+                done,
             });
             lots.push(Lot { origin, parts });
             given.push(at);
@@ -331,9 +337,13 @@ impl Belt {
     /// Waits until there may be room.
     async fn room(&self, assign: &Assign) {
         let Destination::Stream(stream) = &assign.to else { return };
-        let number = assign.items().next().map_or(0, |item| item.partition);
-        let feed = self.feeds.of(&Partition { stream: Arc::clone(stream), number });
-        let _ = tokio::time::timeout(FULL, feed.room()).await;
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+        let feeds: Vec<_> = partitions
+            .into_iter()
+            .map(|number| self.feeds.of(&Partition { stream: Arc::clone(stream), number }))
+            .collect();
+        let room = select_all(feeds.iter().map(|feed| Box::pin(feed.room())));
+        let _ = tokio::time::timeout(FULL, room).await;
     }
 
     /// Tells whoever reads here that more waits.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use crate::probe::Probe;
 use crate::store::Mark;
+use crate::whole::whole;
 
 /// The form of the mark. The first form was the length alone.
 const FORMAT: u8 = 2;
@@ -21,6 +22,7 @@ const FORMAT: u8 = 2;
 #[derive(Debug)]
 pub struct FileSink {
     path: PathBuf,
+    mark: String,
     file: File,
     inode: u64,
     /// What was written last. The next message goes behind it.
@@ -84,12 +86,13 @@ impl FileSink {
             }
         };
         let tail = Probe::read(&file, length)?;
-        Ok(Self { path: path.to_owned(), file, inode, tail, synced: true })
+        let mark = Self::mark_name(path);
+        Ok(Self { path: path.to_owned(), mark, file, inode, tail, synced: true })
     }
 
-    /// The name of a file's length among the store's marks.
+    /// The name of a file's length among the store's marks: the same however the path is spelled.
     pub fn mark_name(path: &Path) -> String {
-        format!("sink/{}", path.display())
+        format!("sink/{}", whole(path).display())
     }
 
     /// Where it is.
@@ -134,7 +137,7 @@ impl FileSink {
     pub fn mark(&self) -> Mark {
         let print = Print { inode: self.inode, tail: self.tail.digest() };
         let value = Published::encode(self.tail.end(), print);
-        Mark { name: Self::mark_name(&self.path), value }
+        Mark { name: self.mark.clone(), value }
     }
 }
 

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
@@ -17,10 +16,10 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::PublisherError;
 use super::content::Content;
 use super::outlets::{Outlets, WRITE_BYTES};
 use super::runs::{Run, Runs};
+use super::{Done, PublisherError};
 use crate::broker::Published;
 use crate::driver::Note;
 use crate::instance::Tenure;
@@ -42,15 +41,10 @@ pub struct Target {
     pub inbox: mpsc::Sender<Note>,
     /// In which it may be published.
     pub tenure: Arc<Tenure>,
-    /// Of each shard, through which commit all is marked done.
-    pub done: Box<[AtomicU64]>,
-}
-
-impl Target {
-    /// Through which commit of a shard all is marked done.
-    pub(super) fn done(&self, shard: u32) -> u64 {
-        self.done[shard as usize].load(Ordering::Relaxed)
-    }
+    /// Of each shard, the last commit that the claim found.
+    pub found: Box<[u64]>,
+    /// Of each shard, through which commit all is done for good.
+    pub done: Box<[Done]>,
 }
 
 /// A committed batch with something to publish.
@@ -216,6 +210,8 @@ impl Publisher {
     async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
         // What is another's by now it publishes.
         committed.retain(|it| !it.target.tenure.is_over());
+        // Those of an outbox together: they are numbered together, and lines are in the order of their numbers.
+        committed.sort_by_key(|it| (Arc::as_ptr(&it.target), it.batch.shard));
         if self.outlets.number_lines() {
             for it in &*committed {
                 for content in it.contents() {
@@ -230,6 +226,7 @@ impl Publisher {
                 self.outlets.put(&now.target, now.batch.number, content)?;
             }
             let Committed { target, batch, .. } = now;
+            target.done[batch.shard as usize].committed(batch.number);
             let same = committed.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
             });
@@ -259,7 +256,6 @@ impl Publisher {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
         for Run { target, shard, through, .. } in done {
-            target.done[shard as usize].fetch_max(through, Ordering::Relaxed);
             let before = self.left.len();
             self.left.retain(|it| {
                 !Arc::ptr_eq(&it.target, &target) || it.shard != shard || it.through > through
@@ -290,10 +286,13 @@ impl Publisher {
     async fn done(&self, run: &Run) {
         let Target { partition, claim, .. } = &*run.target;
         let Run { shard, through, marks, .. } = run;
-        insist_on("mark of what is published", || {
+        let last = insist_on("mark of what is published", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
-        })
-        .await;
+        });
+        // Under another claim nothing was marked.
+        if let Some(last) = last.await {
+            run.target.done[*shard as usize].mark(*through, last);
+        }
     }
 }
 

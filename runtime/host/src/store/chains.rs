@@ -14,8 +14,8 @@ use ordain_core::{Event, Key};
 
 use super::{Claim, Partition, StoreError};
 
-/// Messages that are given to [`Chains::assign`] together, at most: each adds up to ten values to the
-/// one write of a script, and more than it can hand over at once must never come together.
+/// Messages that are given to [`Chains::assign`] together, at most: each adds up to twelve values to the
+/// one write of a script, which can hand over eight thousand, and more must never come together.
 pub const ASSIGN_LIMIT: usize = 500;
 
 /// Bytes of them, about, beyond the first ones: as many as a commit has.
@@ -93,6 +93,9 @@ pub struct Origin {
     pub shard: u32,
     /// The epoch of the owner's claim. Under an older one than before nothing is done.
     pub epoch: u64,
+    /// The last commit that its claim found in that shard. Later ones that owners before it gave are lost
+    /// there, and their numbers are those of other commits now.
+    pub found: u64,
     /// The last place that this owner was answered of, for this destination and shard.
     pub before: Option<Place>,
     /// Through which commit the outbox is marked done: of those nothing needs to be known any more.

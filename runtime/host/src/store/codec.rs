@@ -18,7 +18,6 @@ mod wire;
 
 pub use chains::{
     COUNTER_FORMAT, Counter, RETAINED_CONTENT_AT, decode_queued, decode_retained, encode_retained,
-    ids_digest,
 };
 pub use fence::{
     FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,

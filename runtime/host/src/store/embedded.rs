@@ -392,7 +392,7 @@ impl Store for Embedded {
         shard: u32,
         through: u64,
         marks: &[Mark],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         check_marks(marks)?;
         let outbox = Some(OutboxDone { partition: partition.clone(), claim, shard, through });
         let marks = marks.to_vec();
@@ -414,7 +414,7 @@ impl Store for Embedded {
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
         check_marks(marks)?;
         let marks = marks.to_vec();
-        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await
+        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await.map(drop)
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {

@@ -305,7 +305,7 @@ impl Store for Redis {
         shard: u32,
         through: u64,
         marks: &[Mark],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         if !marks.is_empty() {
             // It may lie on another server than the outbox, and two servers have no one write.
             return Err(StoreError::Unusable(

@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// An event to be published. It has an id from the beginning, so that publishing it again, or a clone of it, is
+/// An event to be published: with a key of 1,024 bytes at most, type, id, source and content type of 4 KiB each,
+/// 128 headers of 64 KiB together, and as large as `runtime.event_size` of the configuration allows. It has a time
+/// and an id from the beginning, so that publishing it again, or a clone of it, is
 /// the same event; after a crash only one with an id of the producer's own can be known again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -22,6 +24,7 @@ pub struct Event {
     headers: Vec<(String, String)>,
     data: Vec<u8>,
     end: bool,
+    time_ms: Option<u64>,
 }
 
 impl Event {
@@ -55,6 +58,10 @@ impl Event {
             headers: Vec::new(),
             data: data.into(),
             end: false,
+            time_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .ok()
+                .and_then(|time| u64::try_from(time.as_millis()).ok()),
         }
     }
 
@@ -125,14 +132,13 @@ impl Event {
         }
         let headers: Vec<(&str, &str)> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let event = ordain_core::Event::new(&EventParts {
             key: &self.key,
             sequence: self.sequence,
             id: &self.id,
             kind: &self.kind,
             source: &self.source,
-            time_ms: u64::try_from(time.as_millis()).ok(),
+            time_ms: self.time_ms,
             content_type: &self.content_type,
             headers: &headers,
             data: &self.data,

@@ -2,7 +2,7 @@
 //!
 //! An event gets the next number of its key from the store, is kept there for replay, and counts when the
 //! broker has confirmed it. Published again under the same id, after a crash for example, it keeps its number, and
-//! the stream takes it once.
+//! the stream takes it once: as long as the stream's `retain` says (24 hours by default).
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
@@ -47,13 +47,13 @@ pub struct Publisher {
     event_size: usize,
 }
 
-/// What became of an event.
+/// What became of an event that is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// Its number within its key; `None` in a `fifo` stream, which numbers itself.
     pub sequence: Option<u64>,
     /// Whether it was published for the first time. One that was published before has the number that
-    /// it got then.
+    /// it got then. In a `fifo` stream always true: there the stream knows repeats, and no producer.
     pub is_new: bool,
 }
 
@@ -75,8 +75,10 @@ impl Publisher {
     /// the broker; there is a receipt for each.
     ///
     /// # Errors
-    /// [`Error::Event`] names the event that is wrong; those before it are published. After any error the same
-    /// events may be published again: what is published already is known.
+    /// [`Error::Event`] names the event that is wrong; those before it are published. [`Error::Away`]: store or
+    /// broker are out of reach, or as many events wait for the stream as may, for half a minute; what is published
+    /// then is not told. After any error the same events may be published again: what is published already is
+    /// known.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -89,7 +91,7 @@ impl Publisher {
                 }
             }
         }
-        let assigned = self.inner.publish(&packed).await?;
+        let assigned = self.inner.publish(&packed).await.map_err(|stopped| stopped.error)?;
         match wrong {
             Some(wrong) => Err(wrong),
             None => Ok(assigned.into_iter().map(receipt(self.inner.is_numbered())).collect()),

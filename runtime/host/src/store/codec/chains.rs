@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Event, digest};
+use ordain_core::Event;
 
 use super::wire::{Reader, Undecodable};
-use crate::store::{Item, Queued};
+use crate::store::Queued;
 
 /// Opens the record of a key's count.
 pub const COUNTER_FORMAT: u8 = 1;
@@ -37,12 +37,6 @@ impl Counter {
         let counter = Self { next: reader.u64("next")?, end: reader.u64("end")? };
         reader.end().map(|()| counter)
     }
-}
-
-/// A digest of the ids of messages.
-pub fn ids_digest(items: &[Item]) -> u64 {
-    let ids: Vec<u8> = items.iter().flat_map(|it| it.event.id_digest().to_le_bytes()).collect();
-    digest(&ids)
 }
 
 /// Where the content of a message that is kept stands: behind the time at which it goes.

@@ -2,7 +2,8 @@
 //! that may still be in its outbox.
 //!
 //! A record says how far; what was new in one call is a block behind it. So a call whose messages were
-//! never seen reads the record, and writes it with one block, however much the outbox has.
+//! never seen reads the record, and writes it with one block, however much the outbox has. Of one that
+//! comes again the blocks are found by the commits, which ascend from block to block.
 //!
 //! All numbers have fixed widths, so that a script can put the records together.
 
@@ -75,10 +76,8 @@ impl OriginRecord {
 pub struct GivenPart {
     /// The place.
     pub place: Place,
-    /// Of the ids, by which it is seen that the store went back and the place has other messages.
-    pub digest: u64,
-    /// The numbers; none where there are none.
-    pub sequences: Vec<u64>,
+    /// Digests of the ids, and the numbers; 0 where there are none.
+    pub messages: Vec<(u64, u64)>,
 }
 
 /// A block: what was new in one call.
@@ -86,9 +85,9 @@ pub fn encode_given(parts: &[GivenPart]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
         put_place(part.place, &mut out);
-        out.extend_from_slice(&part.digest.to_le_bytes());
-        out.extend_from_slice(&(part.sequences.len() as u32).to_le_bytes());
-        for sequence in &part.sequences {
+        out.extend_from_slice(&(part.messages.len() as u32).to_le_bytes());
+        for (id, sequence) in &part.messages {
+            out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(&sequence.to_le_bytes());
         }
     }
@@ -101,12 +100,12 @@ pub fn decode_given(bytes: &[u8]) -> Result<Vec<GivenPart>, Undecodable> {
     let mut parts = Vec::new();
     while !reader.is_empty() {
         let place = place(&mut reader)?;
-        let digest = reader.u64("digest")?;
         let count = reader.u32("number of messages")? as usize;
-        let numbers = reader.take(count.saturating_mul(8), "numbers")?;
-        let (numbers, _) = numbers.as_chunks::<8>();
-        let sequences = numbers.iter().map(|it| u64::from_le_bytes(*it)).collect();
-        parts.push(GivenPart { place, digest, sequences });
+        let messages = reader.take(count.saturating_mul(16), "messages")?;
+        let (numbers, _) = messages.as_chunks::<8>();
+        let numbers = numbers.iter().map(|it| u64::from_le_bytes(*it));
+        let messages = numbers.clone().step_by(2).zip(numbers.skip(1).step_by(2)).collect();
+        parts.push(GivenPart { place, messages });
     }
     Ok(parts)
 }

@@ -15,15 +15,16 @@ use super::shared::Shared;
 use super::tables::{Tables, detach, read_error};
 use crate::store::codec::{
     Counter, GivenPart, OriginRecord, decode_given, decode_queued, decode_retained, encode_given,
-    encode_retained, ids_digest,
+    encode_retained,
 };
 use crate::store::{
     Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Queued, StoreError,
+    Partition, Place, Queued, StoreError,
 };
 
-/// Blocks of an origin that are left in any case, and how many go together; a call adds one.
-const BLOCKS_KEPT: u64 = 8;
+/// From how many blocks of an origin on it is looked which may go, and how many go together; a call adds
+/// one.
+const BLOCKS_MANY: u64 = 8;
 const BLOCKS_DROPPED: u64 = 16;
 
 /// What a write of messages is about to change.
@@ -152,29 +153,34 @@ impl<'a> Assigning<'a> {
         if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
             return Ok(LotReply::WentBack);
         }
+        if origin.epoch > record.epoch && record.highest.commit > origin.found {
+            self.drop_lost(place, &mut record, origin.found)?;
+        }
         let is_behind_all = lot.parts.iter().all(|part| part.place > record.highest);
-        let blocks = if is_behind_all { Vec::new() } else { self.blocks(place, &record)? };
-        // The last one counts: one before it was lost with the commit that it was of.
-        let known = |part: &Part| blocks.iter().rfind(|given| given.place == part.place);
+        let given = if is_behind_all { HashMap::new() } else { self.given(place, &record, lot)? };
+        let known = |part: &Part, item: &Item| {
+            given.get(&(part.place.commit, item.event.id_digest())).copied()
+        };
         // What is of an earlier time has nobody who waits for an answer.
-        let is_late = |part: &Part| origin.epoch == record.epoch && part.place <= record.last;
-        if lot.parts.iter().any(|part| known(part).is_none() && is_late(part)) {
+        let is_late = |part: &&Part| origin.epoch == record.epoch && part.place <= record.last;
+        let mut late = lot.parts.iter().filter(is_late);
+        if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
             return Ok(LotReply::Fenced);
         }
         let (mut answers, mut new) = (Vec::new(), Vec::new());
         for part in &lot.parts {
-            let digest = ids_digest(&part.items);
-            if let Some(given) = known(part).filter(|given| given.digest == digest) {
-                let number = |at: usize| given.sequences.get(at).copied().unwrap_or_default();
-                answers.extend((0..part.items.len()).map(|at| Assigned::Known(number(at))));
-            } else {
-                let mut sequences = Vec::new();
-                for item in &part.items {
-                    let sequence = self.put(item, None)?;
-                    answers.push(Assigned::New(sequence.unwrap_or_default()));
-                    sequences.extend(sequence);
+            let mut messages = Vec::new();
+            for item in &part.items {
+                if let Some(sequence) = known(part, item) {
+                    answers.push(Assigned::Known(sequence));
+                } else {
+                    let sequence = self.put(item, None)?.unwrap_or_default();
+                    answers.push(Assigned::New(sequence));
+                    messages.push((item.event.id_digest(), sequence));
                 }
-                new.push(GivenPart { place: part.place, digest, sequences });
+            }
+            if !messages.is_empty() {
+                new.push(GivenPart { place: part.place, messages });
             }
             record.given(origin.epoch, part.place);
         }
@@ -188,13 +194,36 @@ impl<'a> Assigning<'a> {
         Ok(LotReply::Done(answers))
     }
 
-    /// All that is known of an origin's parts.
-    fn blocks(&self, place: &[u8], record: &OriginRecord) -> Result<Vec<GivenPart>, Failed> {
-        let mut parts = Vec::new();
-        for number in record.first..record.next {
-            parts.extend(self.block(place, number)?);
+    /// What is known of an origin's messages in the commits of a lot, by commit and id.
+    fn given(
+        &self,
+        place: &[u8],
+        record: &OriginRecord,
+        lot: &Lot,
+    ) -> Result<HashMap<(u64, u64), u64>, Failed> {
+        let commits = lot.parts.iter().map(|part| part.place.commit);
+        let (from, to) = (commits.clone().min().unwrap_or(0), commits.max().unwrap_or(0));
+        let (mut low, mut high) = (record.first, record.next);
+        while low < high {
+            let middle = low.midpoint(high);
+            let block = self.block(place, middle)?;
+            if block.last().is_some_and(|part| part.place.commit < from) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
-        Ok(parts)
+        let mut given = HashMap::new();
+        for number in low..record.next {
+            let block = self.block(place, number)?;
+            if block.first().is_some_and(|part| part.place.commit > to) {
+                break;
+            }
+            for GivenPart { place, messages } in block {
+                given.extend(messages.into_iter().map(|(id, it)| ((place.commit, id), it)));
+            }
+        }
+        Ok(given)
     }
 
     fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
@@ -205,6 +234,25 @@ impl<'a> Assigning<'a> {
         decode_given(&bytes).map_err(|it| Failed::Store(corrupt(it)))
     }
 
+    /// Removes the last blocks, which have commits that the outbox has lost.
+    fn drop_lost(
+        &mut self,
+        place: &[u8],
+        record: &mut OriginRecord,
+        found: u64,
+    ) -> Result<(), Failed> {
+        while record.next > record.first {
+            let last = record.next - 1;
+            if self.block(place, last)?.first().is_none_or(|part| part.place.commit <= found) {
+                break;
+            }
+            self.batch.remove(&self.tables.log, keys::given(place, last));
+            record.next = last;
+        }
+        record.highest = Place { commit: found, part: u32::MAX };
+        Ok(())
+    }
+
     /// Removes the first blocks if all of them is published, some of them together.
     fn drop_blocks(
         &mut self,
@@ -212,7 +260,7 @@ impl<'a> Assigning<'a> {
         record: &mut OriginRecord,
         done: u64,
     ) -> Result<(), Failed> {
-        if record.next - record.first < BLOCKS_KEPT {
+        if record.next - record.first < BLOCKS_MANY {
             return Ok(());
         }
         for number in record.first..record.next.min(record.first + BLOCKS_DROPPED) {

@@ -64,7 +64,7 @@ pub(super) enum Request {
     Done {
         outbox: Option<OutboxDone>,
         marks: Vec<Mark>,
-        answer: Answer<()>,
+        answer: Answer<Option<u64>>,
     },
     Assign {
         assign: Arc<Assign>,
@@ -107,6 +107,7 @@ enum Ready {
     Epoch(Answer<u64>, u64),
     Assign(Answer<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
     Dequeue(Answer<Result<(), StoreError>>, Result<(), StoreError>),
+    Done(Answer<Option<u64>>, Option<u64>),
     Unit(Answer<()>),
 }
 
@@ -119,6 +120,7 @@ impl Ready {
             Self::Epoch(answer, epoch) => drop(answer.send(epoch)),
             Self::Assign(answer, reply) => drop(answer.send(reply)),
             Self::Dequeue(answer, done) => drop(answer.send(done)),
+            Self::Done(answer, last) => drop(answer.send(last)),
             Self::Unit(answer) => drop(answer.send(())),
         }
     }
@@ -206,8 +208,8 @@ impl Writer {
                 Ready::Unit(answer)
             }
             Request::Done { outbox, marks, answer } => {
-                self.done(outbox.as_ref(), marks)?;
-                Ready::Unit(answer)
+                let last = self.done(outbox.as_ref(), marks)?;
+                Ready::Done(answer, last)
             }
             Request::Assign { assign, answer } => {
                 let reply = self.assign(&assign)?;
@@ -339,12 +341,18 @@ impl Writer {
         Ok(())
     }
 
-    fn done(&mut self, outbox: Option<&OutboxDone>, marks: Vec<Mark>) -> fjall::Result<()> {
+    fn done(
+        &mut self,
+        outbox: Option<&OutboxDone>,
+        marks: Vec<Mark>,
+    ) -> fjall::Result<Option<u64>> {
         let tables = &self.shared.tables;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), marks.len() + 16);
+        let mut last = None;
         if let Some(OutboxDone { partition, claim, shard, through }) = outbox {
             let fence = self.fences.get(partition, *shard);
-            let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(()) };
+            let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
+            last = Some(fence.number);
             // Later commits are not published yet, whatever the caller says.
             let through = fence.number.min(*through);
             let place = keys::done(partition, *shard);
@@ -360,7 +368,7 @@ impl Writer {
         for mark in marks {
             batch.insert(&tables.meta, keys::mark(&mark.name), mark.value);
         }
-        batch.commit()
+        batch.commit().map(|()| last)
     }
 }
 

@@ -16,7 +16,7 @@ use super::commit::{claim_bytes, send};
 use super::names::Kind;
 use super::script::Script;
 use super::value::{array, bytes, number, strange};
-use crate::store::codec::{decode_queued, decode_retained, encode_retained, ids_digest};
+use crate::store::codec::{decode_queued, decode_retained, encode_retained};
 use crate::store::{
     Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, LotReply, Origin, Partition,
     Queued, StoreError,
@@ -173,8 +173,7 @@ fn put(call: &mut Cmd, assign: &Assign) {
         put_origin(call, lot.origin.as_ref());
         call.arg(lot.parts.len());
         for part in &lot.parts {
-            call.arg(part.place.commit).arg(part.place.part);
-            call.arg(&ids_digest(&part.items).to_le_bytes()[..]).arg(part.items.len());
+            call.arg(part.place.commit).arg(part.place.part).arg(part.items.len());
             for item in &part.items {
                 put_item(call, item, rules.numbers.is_some());
             }
@@ -182,15 +181,15 @@ fn put(call: &mut Cmd, assign: &Assign) {
     }
 }
 
-/// Its name, epoch, the last place that was answered, and what is done.
+/// Its name, epoch, what its claim found, the last place that was answered, and what is done.
 fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
     let Some(origin) = origin else {
-        call.arg("").arg(0).arg("").arg("").arg(0);
+        call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
         return;
     };
     let of = &origin.partition;
     let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
-    call.arg(name).arg(origin.epoch);
+    call.arg(name).arg(origin.epoch).arg(origin.found);
     match origin.before {
         Some(before) => call.arg(before.commit).arg(before.part),
         None => call.arg("").arg(""),

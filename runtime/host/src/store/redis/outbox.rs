@@ -46,14 +46,16 @@ pub(super) async fn done(
     claim: Claim,
     shard: u32,
     through: u64,
-) -> Result<(), StoreError> {
+) -> Result<Option<u64>, StoreError> {
     let script = &store.scripts.done;
     loop {
         let mut call =
             store.call_of(script, &store.of_stream(shard, &partition.stream, [Kind::Data]));
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
-        if number(&store.run(script, call).await?) != Some(1) {
-            return Ok(());
+        let answer = array(store.run(script, call).await?, script.name)?;
+        let [more, last] = &answer[..] else { return Ok(None) };
+        if number(more) != Some(1) {
+            return number(last).map(Some).ok_or_else(|| strange(script.name));
         }
     }
 }

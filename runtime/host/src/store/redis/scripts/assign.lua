@@ -19,7 +19,7 @@ end
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- Longer than anything is kept, in ms.
 local FOR_EVER = 2 ^ 42
-local NEW, BEHIND = char(0), char(3) .. NO_NUMBER
+local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
 local function is_own(about)
   return byte(about, 1) == 1
@@ -44,10 +44,11 @@ end
 -- what is about it, and the event behind its number.
 local lots = {}
 for i = 1, count do
-  local lot = {origin = next_argument(), epoch = tonumber(next_argument()), before_commit = tonumber(next_argument()),
+  local lot = {origin = next_argument(), epoch = tonumber(next_argument()), found = tonumber(next_argument()),
+    before_commit = tonumber(next_argument()),
     before_part = tonumber(next_argument()), done = tonumber(next_argument()), parts = {}}
   for j = 1, tonumber(next_argument()) do
-    local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()), digest = next_argument(),
+    local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()),
       size = tonumber(next_argument()), from = at}
     at = at + 3 * part.size
     lot.parts[j] = part
@@ -89,8 +90,8 @@ local function is_after_place(commit, part, other_commit, other_part)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
--- Blocks that are left in any case, and how many go together.
-local BLOCKS_KEPT, BLOCKS_DROPPED = 8, 16
+-- From how many blocks on it is looked which may go, and how many go together.
+local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
@@ -100,27 +101,32 @@ end
 local function parts_of(block, field)
   local found, from = {}, 1
   while not block or from <= #block do
-    local size = block and #block - from >= 23 and unpack8('<I4', block, from + 20)
-    if not size or from + 23 + 8 * size > #block then
+    local size = block and #block - from >= 15 and unpack8('<I4', block, from + 12)
+    if not size or from + 15 + 16 * size > #block then
       corrupt_field(field, log, BLOCK)
     end
-    found[#found + 1] = {commit = number_of(block, from, field, BLOCK), part = unpack8('<I4', block, from + 8),
-      digest = sub(block, from + 12, from + 19), numbers = sub(block, from + 24, from + 23 + 8 * size)}
-    from = from + 24 + 8 * size
+    found[#found + 1] = {commit = number_of(block, from, field, BLOCK), from = from + 16, size = size}
+    from = from + 16 + 16 * size
   end
   return found
 end
 
+local function read_block(origin, number)
+  local field = block_field(origin, number)
+  local block = redis.call('HGET', log, field)
+  return parts_of(block, field), block
+end
+
 -- Visits blocks from one to another until it is told to end.
 local function each_block(origin, from, to, visit)
-  for start = from, to, 64 do
+  for start = from, to, 16 do
     local fields = {}
-    for number = start, math.min(start + 63, to) do
+    for number = start, math.min(start + 15, to) do
       fields[#fields + 1] = block_field(origin, number)
     end
     local blocks = redis.call('HMGET', log, unpack(fields))
     for i = 1, #fields do
-      if visit(parts_of(blocks[i], fields[i]), start + i - 1) then
+      if visit(parts_of(blocks[i], fields[i]), start + i - 1, blocks[i]) then
         return
       end
     end
@@ -144,6 +150,20 @@ local function read_record(found, field)
   return record
 end
 
+-- Removes the last blocks, which have commits that the outbox has lost.
+local function drop_lost(lot)
+  local record = lot.record
+  while record.next > record.first do
+    local some = read_block(lot.origin, record.next - 1)
+    if #some == 0 or some[1].commit <= lot.found then
+      break
+    end
+    record.next = record.next - 1
+    gone[#gone + 1] = block_field(lot.origin, record.next)
+  end
+  record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
+end
+
 -- What is known of an owner: how far it has given, and where that is of use, what. Answers why nothing is
 -- done of what it gives now.
 local function read_origin(lot, found, field)
@@ -156,6 +176,9 @@ local function read_origin(lot, found, field)
     or is_after_place(lot.before_commit, lot.before_part, record.commit, record.part)) then
     return 'B'
   end
+  if epoch > record.epoch and record.highest_commit > lot.found then
+    drop_lost(lot)
+  end
   local is_behind_all = true
   for _, part in ipairs(lot.parts) do
     is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
@@ -163,16 +186,38 @@ local function read_origin(lot, found, field)
   if is_behind_all then
     return nil
   end
-  each_block(lot.origin, record.first, record.next - 1, function(some)
+  -- Commits ascend from block to block.
+  local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
+  local low, high = record.first, record.next
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local some = read_block(lot.origin, middle)
+    if #some > 0 and some[#some].commit < from then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  each_block(lot.origin, low, record.next - 1, function(some, _, block)
+    if #some > 0 and some[1].commit > to then
+      return true
+    end
     for _, part in ipairs(some) do
-      -- The last one counts: one before it was lost with the commit that it was of.
-      lot.given[text(part.commit) .. ':' .. text(part.part)] = part
+      local commit = text(part.commit) .. ':'
+      for at = part.from, part.from + 16 * part.size - 1, 16 do
+        lot.given[commit .. sub(block, at, at + 7)] = sub(block, at + 8, at + 15)
+      end
     end
   end)
+  -- What is of an earlier time has nobody who waits for an answer.
   for _, part in ipairs(lot.parts) do
-    part.known = lot.given[text(part.commit) .. ':' .. text(part.part)]
-    if not part.known and epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
-      return 'C'
+    if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
+      local commit = text(part.commit) .. ':'
+      for at = part.from + 1, part.from + 3 * part.size, 3 do
+        if not lot.given[commit .. sub(ARGV[at + 1], ID_IN, ID_IN + 7)] then
+          return 'C'
+        end
+      end
     end
   end
   return nil
@@ -337,21 +382,18 @@ end
 local function take_from_owner(lot)
   local record, origin, new = lot.record, lot.origin, {}
   for _, part in ipairs(lot.parts) do
-    local known = part.known
-    if known and known.digest == part.digest then
-      for i = 1, part.size do
-        local number8 = sub(known.numbers, 8 * i - 7, 8 * i)
-        answers[#answers + 1] = char(1) .. (#number8 == 8 and number8 or NO_NUMBER)
+    local commit, messages = text(part.commit) .. ':', {}
+    for from = part.from + 1, part.from + 3 * part.size, 3 do
+      local id = sub(ARGV[from + 1], ID_IN, ID_IN + 7)
+      local known = lot.given[commit .. id]
+      local number8 = known or put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+      answers[#answers + 1] = (known and KNOWN or NEW) .. number8
+      if not known then
+        messages[#messages + 1] = id .. number8
       end
-    else
-      local numbers = {}
-      for from = part.from + 1, part.from + 3 * part.size, 3 do
-        local number8 = put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-        answers[#answers + 1] = NEW .. number8
-        numbers[#numbers + 1] = numbered and number8 or ''
-      end
-      new[#new + 1] = pack('<I8I4', part.commit, part.part) .. part.digest
-        .. pack('<I4', numbered and part.size or 0) .. table.concat(numbers)
+    end
+    if #messages > 0 then
+      new[#new + 1] = pack('<I8I4I4', part.commit, part.part, #messages) .. table.concat(messages)
     end
     if record.epoch ~= lot.epoch then
       record.epoch, record.commit, record.part = lot.epoch, 0, 0
@@ -363,7 +405,7 @@ local function take_from_owner(lot)
       record.highest_commit, record.highest_part = part.commit, part.part
     end
   end
-  if record.next - record.first >= BLOCKS_KEPT and drop_blocks(lot, record.first) then
+  if record.next - record.first >= BLOCKS_MANY and drop_blocks(lot, record.first) then
     drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
   end
   if #new > 0 then

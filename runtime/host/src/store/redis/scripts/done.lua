@@ -1,9 +1,10 @@
--- Removes from the outbox all up to a commit, unless the fence has another claim. Answers 1 if there
--- is more to do: one call does not hold the server up for long.
+-- Removes from the outbox all up to a commit, unless the fence has another claim: then it answers nothing.
+-- Else whether there is more to do, since one call does not hold the server up for long, and the number of
+-- the last commit.
 local data, partition, claim, through = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence, last, first = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then
-  return 0
+  return {}
 end
 through = math.min(through, last)
 local left = math.max(first, math.min(through + 1, first + MANY))
@@ -23,4 +24,4 @@ end
 if left ~= first then
   redis.call('HSET', data, 'q' .. partition, text(left))
 end
-return left <= through and 1 or 0
+return {left <= through and 1 or 0, text(last)}

@@ -1,0 +1,41 @@
+//! Names of files that are the same however their paths are spelled.
+
+use std::path::{Path, PathBuf};
+
+/// The path of a file from the root on, without links. Of one that is not there yet, that of its folder with its
+/// name: the same as afterwards.
+pub fn whole(path: &Path) -> PathBuf {
+    if let Ok(whole) = path.canonicalize() {
+        return whole;
+    }
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    match (folder.canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_one_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out.ndjson");
+        let before = whole(&path);
+        assert_eq!(
+            whole(&folder.path().join("./../").join(folder.path()).join("./out.ndjson")),
+            before
+        );
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(whole(&path), before);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).expect("a link");
+        assert_eq!(whole(&link.join("out.ndjson")), before);
+        assert!(whole(Path::new("out.ndjson")).is_absolute());
+    }
+}
