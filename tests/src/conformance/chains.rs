@@ -265,6 +265,16 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=40 {
         first.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
+    // Lost ones go, and new ones come in their place, in one call.
+    let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
+    for commit in 1..=10 {
+        other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
+    }
+    let after = Giver::exchange(store, 2).with(|origin| (origin.shard, origin.found) = (1, 5));
+    assert_eq!(after.done(store, 6, &[message(&a, "b new")]).await, [New(51)]);
+    assert_eq!(after.done(store, 6, &[message(&a, "b new")]).await, [Known(51)]);
+    assert_eq!(after.done(store, 5, &[message(&a, "b 5")]).await, [Known(45)]);
+
     let second = Giver::exchange(store, 2).with(|origin| origin.found = 30);
     for commit in [29, 3, 30, 1] {
         let done = second.done(store, commit, &[message(&a, &commit.to_string())]).await;
@@ -273,10 +283,10 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let others: Vec<Part> =
         (31..=35).map(|at| part(at, 0, &[message(&a, &format!("other {at}"))])).collect();
     let given = done(second.send(store, others.clone()).await);
-    assert_eq!(given, (41..=45).map(New).collect::<Vec<_>>());
+    assert_eq!(given, (52..=56).map(New).collect::<Vec<_>>());
     let third = Giver::exchange(store, 3).with(|origin| origin.found = 35);
     let known = done(third.send(store, others).await);
-    assert_eq!(known, (41..=45).map(Known).collect::<Vec<_>>());
+    assert_eq!(known, (52..=56).map(Known).collect::<Vec<_>>());
     // What is done goes, and is not taken for new by an owner that has heard of it late.
     let third = third.with(|origin| origin.done = 35);
     for commit in 36..=60 {

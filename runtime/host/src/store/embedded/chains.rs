@@ -35,7 +35,7 @@ pub(super) struct Assigning<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
     queues: BTreeMap<u32, Queue>,
-    /// Ids and messages as they will stand in the log; `None` will be gone.
+    /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// Places of what is kept, and when they go.
     kept: BTreeMap<u64, Vec<u8>>,
@@ -186,8 +186,8 @@ impl<'a> Assigning<'a> {
         }
         self.drop_blocks(place, &mut record, origin.done)?;
         if !new.is_empty() {
-            let block = keys::given(place, record.next);
-            self.batch.insert(&self.tables.log, block, encode_given(&new));
+            // It may be in the place of one that is lost.
+            self.log.insert(keys::given(place, record.next), Some(encode_given(&new)));
             record.next += 1;
         }
         self.batch.insert(&self.tables.log, place, record.encode());
@@ -246,7 +246,7 @@ impl<'a> Assigning<'a> {
             if self.block(place, last)?.first().is_none_or(|part| part.place.commit <= found) {
                 break;
             }
-            self.batch.remove(&self.tables.log, keys::given(place, last));
+            self.log.insert(keys::given(place, last), None);
             record.next = last;
         }
         record.highest = Place { commit: found, part: u32::MAX };
@@ -267,7 +267,7 @@ impl<'a> Assigning<'a> {
             if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
                 break;
             }
-            self.batch.remove(&self.tables.log, keys::given(place, number));
+            self.log.insert(keys::given(place, number), None);
             record.first = number + 1;
         }
         Ok(())

@@ -409,7 +409,10 @@ local function take_from_owner(lot)
     drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
   end
   if #new > 0 then
-    put(block_field(origin, record.next), table.concat(new))
+    -- It may be in the place of one that is lost.
+    local field = block_field(origin, record.next)
+    put(field, table.concat(new))
+    fresh[field] = true
     record.next = record.next + 1
   end
   put('o' .. origin, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8', record.epoch, record.commit, record.part,
