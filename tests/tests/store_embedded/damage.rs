@@ -1,6 +1,7 @@
 //! Files that are not what was written: what is lost is said, and nothing panics or hangs.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -26,25 +27,38 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
         write.state = Change::Put(state.into());
         owner.write(rig.store(), write).await;
     }
-    let copy = tempfile::tempdir().expect("a folder");
-    copy_all(rig.path(), copy.path());
+    let copy = copy_of(&rig);
     // Without the room that the engine sets aside, which would have to be copied each time.
     let (path, bytes, end) = journal(copy.path());
     fs::write(path, &bytes[..end]).expect("a file");
     (rig, copy)
 }
 
-fn copy_all(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("a folder") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        if entry.file_type().expect("a type").is_dir() {
-            fs::create_dir(&target).expect("a folder");
-            copy_all(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).expect("a copy");
+/// The folder of a store that is open, as a crash would leave it.
+fn copy_of(rig: &Rig) -> tempfile::TempDir {
+    loop {
+        let copy = tempfile::tempdir().expect("a folder");
+        match copy_all(rig.path(), copy.path()) {
+            Ok(()) => break copy,
+            // The engine has replaced a file meanwhile: no crash leaves a half of that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => panic!("{error}"),
         }
     }
+}
+
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            fs::create_dir(&target)?;
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 /// The newest journal, and where its content ends.
@@ -133,7 +147,7 @@ async fn a_damaged_journal_is_noticed() {
     let mut refused = 0;
     for round in 0..30 {
         let image = tempfile::tempdir().expect("a folder");
-        copy_all(copy.path(), image.path());
+        copy_all(copy.path(), image.path()).expect("a copy");
         let mut damaged = bytes.clone();
         let at = random.random_range(0..end);
         match round % 3 {
@@ -166,13 +180,12 @@ async fn a_damaged_table_is_noticed() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     rig.close();
-    let image = tempfile::tempdir().expect("a folder");
-    copy_all(rig.path(), image.path());
+    let image = copy_of(&rig);
     let mut random = ChaCha8Rng::seed_from_u64(3);
     let mut noticed = 0;
     for round in 0..8 {
         let damaged = tempfile::tempdir().expect("a folder");
-        copy_all(image.path(), damaged.path());
+        copy_all(image.path(), damaged.path()).expect("a copy");
         for path in files(&damaged.path().join("data/keyspaces"), "tables") {
             let mut bytes = fs::read(&path).expect("a file");
             if bytes.is_empty() {
