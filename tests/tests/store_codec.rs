@@ -173,9 +173,9 @@ prop_compose! {
     fn origin()(
         epoch in any::<u64>(),
         (last, highest) in (place(), place()),
-        (a, b) in any::<(u64, u64)>(),
+        (a, b, is_mixed) in any::<(u64, u64, bool)>(),
     ) -> OriginRecord {
-        OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b) }
+        OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b), is_mixed }
     }
 }
 

@@ -253,6 +253,28 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 7, &items).await, [New(2), Known(1), New(3)]);
     assert_eq!(second.done(store, 7, &[message(&b, "1")]).await, [Known(1)]);
     assert_eq!(second.done(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
+
+    // Of many commits, a call each; then with one more of each, several together; and once more.
+    let of_shard = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 1);
+    let old = |commit: u64| message(&b, &format!("old {commit}"));
+    let new = |commit: u64| message(&b, &format!("new {commit}"));
+    for commit in 1..=30 {
+        assert_eq!(of_shard(1).done(store, commit, &[old(commit)]).await, [New(commit + 1)]);
+    }
+    for commits in [1..=10, 11..=20, 21..=30_u64] {
+        let parts: Vec<Part> = commits.clone().map(|it| part(it, 0, &[old(it), new(it)])).collect();
+        let given = done(of_shard(2).send(store, parts.clone()).await);
+        let right = commits.flat_map(|it| [Known(it + 1), New(it + 31)]);
+        assert_eq!(given, right.collect::<Vec<_>>());
+        // Its reply was lost.
+        let again = done(of_shard(2).send(store, parts).await);
+        assert!(again.iter().all(|it| matches!(it, Known(_))), "{again:?}");
+    }
+    for commits in [1..=7, 8..=25, 26..=30_u64] {
+        let parts = commits.clone().map(|it| part(it, 0, &[new(it), old(it)])).collect();
+        let right = commits.flat_map(|it| [Known(it + 31), Known(it + 1)]);
+        assert_eq!(done(of_shard(3).send(store, parts).await), right.collect::<Vec<_>>());
+    }
 }
 
 /// What is given again is found among much else, and what the outbox has lost is forgotten: its numbers

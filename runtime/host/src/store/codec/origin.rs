@@ -3,7 +3,7 @@
 //!
 //! A record says how far; what was new in one call is a block behind it. So a call whose messages were
 //! never seen reads the record, and writes it with one block, however much the outbox has. Of one that
-//! comes again the blocks are found by the commits, which ascend from block to block.
+//! comes again the blocks are found by the commits, which ascend from block to block as a rule.
 //!
 //! All numbers have fixed widths, so that a script can put the records together.
 
@@ -26,13 +26,16 @@ pub struct OriginRecord {
     pub first: u64,
     /// The one behind the last.
     pub next: u64,
+    /// Whether the commits of blocks may not ascend: a message was new in an old commit, because a sink leads
+    /// here since. Then all blocks are read.
+    pub is_mixed: bool,
 }
 
 /// Of an origin that has given nothing.
 impl Default for OriginRecord {
     fn default() -> Self {
         let nowhere = Place::default();
-        Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1 }
+        Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1, is_mixed: false }
     }
 }
 
@@ -54,6 +57,7 @@ impl OriginRecord {
         put_place(self.highest, &mut out);
         out.extend_from_slice(&self.first.to_le_bytes());
         out.extend_from_slice(&self.next.to_le_bytes());
+        out.push(u8::from(self.is_mixed));
         out
     }
 
@@ -63,11 +67,12 @@ impl OriginRecord {
         let epoch = reader.u64("epoch")?;
         let (last, highest) = (place(&mut reader)?, place(&mut reader)?);
         let (first, next) = (reader.u64("first block")?, reader.u64("next block")?);
+        let is_mixed = reader.u8("order of blocks")? != 0;
         reader.end()?;
         if first > next {
             return Err(reader.bad("blocks"));
         }
-        Ok(Self { epoch, last, highest, first, next })
+        Ok(Self { epoch, last, highest, first, next, is_mixed })
     }
 }
 

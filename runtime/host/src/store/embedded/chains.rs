@@ -156,7 +156,8 @@ impl<'a> Assigning<'a> {
         if origin.epoch > record.epoch && record.highest.commit > origin.found {
             self.drop_lost(place, &mut record, origin.found)?;
         }
-        let is_behind_all = lot.parts.iter().all(|part| part.place > record.highest);
+        let highest = record.highest;
+        let is_behind_all = lot.parts.iter().all(|part| part.place > highest);
         let given = if is_behind_all { HashMap::new() } else { self.given(place, &record, lot)? };
         let known = |part: &Part, item: &Item| {
             given.get(&(part.place.commit, item.event.id_digest())).copied()
@@ -185,7 +186,9 @@ impl<'a> Assigning<'a> {
             record.given(origin.epoch, part.place);
         }
         self.drop_blocks(place, &mut record, origin.done)?;
-        if !new.is_empty() {
+        record.is_mixed &= record.first < record.next;
+        if let Some(first) = new.first() {
+            record.is_mixed |= record.first < record.next && first.place.commit < highest.commit;
             // It may be in the place of one that is lost.
             self.log.insert(keys::given(place, record.next), Some(encode_given(&new)));
             record.next += 1;
@@ -204,7 +207,7 @@ impl<'a> Assigning<'a> {
         let commits = lot.parts.iter().map(|part| part.place.commit);
         let (from, to) = (commits.clone().min().unwrap_or(0), commits.max().unwrap_or(0));
         let (mut low, mut high) = (record.first, record.next);
-        while low < high {
+        while low < high && !record.is_mixed {
             let middle = low.midpoint(high);
             let block = self.block(place, middle)?;
             if block.last().is_some_and(|part| part.place.commit < from) {
@@ -216,7 +219,7 @@ impl<'a> Assigning<'a> {
         let mut given = HashMap::new();
         for number in low..record.next {
             let block = self.block(place, number)?;
-            if block.first().is_some_and(|part| part.place.commit > to) {
+            if !record.is_mixed && block.first().is_some_and(|part| part.place.commit > to) {
                 break;
             }
             for GivenPart { place, messages } in block {

@@ -135,15 +135,15 @@ end
 
 local function read_record(found, field)
   if not found then
-    return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1}
+    return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1, mixed = 0}
   end
-  if #found ~= 49 or byte(found, 1) ~= ORIGIN_FORMAT then
+  if #found ~= 50 or byte(found, 1) ~= ORIGIN_FORMAT then
     corrupt_field(field, log, 'record of an origin that this version reads')
   end
   local record = {epoch = number_of(found, 2, field, RECORD), commit = number_of(found, 10, field, RECORD),
     part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
     highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
-    next = number_of(found, 42, field, RECORD)}
+    next = number_of(found, 42, field, RECORD), mixed = byte(found, 50)}
   if record.first > record.next or record.next - record.first > LONGEST then
     corrupt_field(field, log, RECORD)
   end
@@ -179,6 +179,7 @@ local function read_origin(lot, found, field)
   if epoch > record.epoch and record.highest_commit > lot.found then
     drop_lost(lot)
   end
+  lot.highest_commit = record.highest_commit
   local is_behind_all = true
   for _, part in ipairs(lot.parts) do
     is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
@@ -186,10 +187,12 @@ local function read_origin(lot, found, field)
   if is_behind_all then
     return nil
   end
-  -- Commits ascend from block to block.
+  -- Commits ascend from block to block, unless a message was new in an old commit, because a sink leads here
+  -- since. Then all blocks are read.
+  local is_mixed = record.mixed ~= 0
   local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
   local low, high = record.first, record.next
-  while low < high do
+  while low < high and not is_mixed do
     local middle = math.floor((low + high) / 2)
     local some = read_block(lot.origin, middle)
     if #some > 0 and some[#some].commit < from then
@@ -199,7 +202,7 @@ local function read_origin(lot, found, field)
     end
   end
   each_block(lot.origin, low, record.next - 1, function(some, _, block)
-    if #some > 0 and some[1].commit > to then
+    if not is_mixed and #some > 0 and some[1].commit > to then
       return true
     end
     for _, part in ipairs(some) do
@@ -393,6 +396,7 @@ local function take_from_owner(lot)
       end
     end
     if #messages > 0 then
+      lot.first_new = lot.first_new or part.commit
       new[#new + 1] = pack('<I8I4I4', part.commit, part.part, #messages) .. table.concat(messages)
     end
     if record.epoch ~= lot.epoch then
@@ -408,6 +412,11 @@ local function take_from_owner(lot)
   if record.next - record.first >= BLOCKS_MANY and drop_blocks(lot, record.first) then
     drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
   end
+  if record.first == record.next then
+    record.mixed = 0
+  elseif lot.first_new and lot.first_new < lot.highest_commit then
+    record.mixed = 1
+  end
   if #new > 0 then
     -- It may be in the place of one that is lost.
     local field = block_field(origin, record.next)
@@ -415,8 +424,8 @@ local function take_from_owner(lot)
     fresh[field] = true
     record.next = record.next + 1
   end
-  put('o' .. origin, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8', record.epoch, record.commit, record.part,
-    record.highest_commit, record.highest_part, record.first, record.next))
+  put('o' .. origin, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8B', record.epoch, record.commit, record.part,
+    record.highest_commit, record.highest_part, record.first, record.next, record.mixed))
 end
 
 for _, lot in ipairs(lots) do
