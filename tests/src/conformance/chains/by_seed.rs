@@ -1,0 +1,204 @@
+//! Random calls, by seed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ordain::store::{Assigned, Destination, Numbers, Part, Rules};
+use ordain_core::{Event, Key};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::giver::{Giver, NUMBERS, data, event, keys, message, part};
+use super::{Fixture, giver};
+
+/// Whatever is lost, given again, or gone on with by another owner in other groups: each message has one
+/// number, and none is missing.
+pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
+    let [a, b] = keys(fixture.store());
+    let message_of = |at: u64| message(if at.is_multiple_of(3) { &b } else { &a }, &at.to_string());
+    let parts: Vec<Part> =
+        (1..=60).map(|at| part(at, 0, &[message_of(2 * at), message_of(2 * at + 1)])).collect();
+    for seed in 0..4_u64 {
+        let mut random = random(seed);
+        let to = Destination::Exchange(format!("next-{seed}").into());
+        let (mut epoch, mut sent, mut done, mut before) = (1, 0_usize, 0_usize, None);
+        while sent < parts.len() {
+            let end = (sent + 1 + random(7) as usize).min(parts.len());
+            let giver = Giver { to: to.clone(), ..Giver::exchange(fixture.store(), epoch) };
+            let giver = giver.with(|origin| (origin.before, origin.done) = (before, done as u64));
+            let group = parts[sent..end].to_vec();
+            for _ in 0..=random(2) {
+                giver::done(giver.send(fixture.store(), group.clone()).await);
+            }
+            (sent, before) = (end, Some(parts[end - 1].place));
+            done += random((sent - done) as u64 + 1) as usize;
+            if random(4) == 0 {
+                // Another owner begins with all that is not marked done.
+                (epoch, sent, before) = (epoch + 1, done, None);
+            }
+        }
+        let giver = Giver { to, ..Giver::exchange(fixture.store(), epoch) };
+        for key in [&a, &b] {
+            let kept = giver.kept(fixture.store(), key, 0, 999).await;
+            let right = (2..=121)
+                .filter(|at| message_of(*at).key() == &**key)
+                .map(|at: u64| at.to_string());
+            let right: Vec<(u64, String)> = (1..).zip(right).collect();
+            assert_eq!(kept, right, "seed {seed}");
+        }
+    }
+}
+
+/// What a plain model of numbers says, over random calls of owners and producers and time that passes.
+pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
+    for seed in 0..6 {
+        let mut random = random(seed);
+        let keys = keys(fixture.store());
+        let to = Destination::Exchange(format!("model-{seed}").into());
+        let numbers = Numbers { first: seed % 2, retain_events: 6, ..NUMBERS };
+        let mut model = Model { numbers, ..Model::default() };
+        let (mut epoch, mut commit, mut done, mut made) = (1, 0, 0, 0);
+        let mut history: Vec<(Part, Vec<u64>)> = Vec::new();
+        for step in 0..60 {
+            let giver = Giver {
+                to: to.clone(),
+                rules: Rules { numbers: Some(numbers), queue: None },
+                ..Giver::exchange(fixture.store(), epoch)
+            };
+            let mut fresh = |below: u64| {
+                made += 1;
+                let key = &keys[usize::from(below.is_multiple_of(3))];
+                event(key, &made.to_string(), None, &made.to_string(), below.is_multiple_of(5))
+            };
+            let (found, expected) = match random(8) {
+                // An owner goes on.
+                0..3 => {
+                    let giver = giver.with(|origin| origin.done = done);
+                    let (mut parts, mut expected) = (Vec::new(), Vec::new());
+                    for _ in 0..=random(3) {
+                        let items: Vec<_> = (0..=random(3)).map(|_| fresh(random(30))).collect();
+                        commit += 1;
+                        parts.push(part(commit, 0, &items));
+                        let sent: Vec<u64> = items.iter().map(|it| model.put(it, None)).collect();
+                        expected.extend(sent.iter().map(|it| Assigned::New(*it)));
+                        history.push((part(commit, 0, &items), sent));
+                    }
+                    (giver::done(giver.send(fixture.store(), parts).await), expected)
+                }
+                // Another one begins with all that is not marked done.
+                3 => {
+                    epoch += 1;
+                    done += random(commit - done + 1);
+                    let giver = giver.with(|origin| (origin.epoch, origin.done) = (epoch, done));
+                    let left = history.iter().filter(|(part, _)| part.place.commit > done);
+                    let (parts, sent): (Vec<_>, Vec<_>) = left.cloned().unzip();
+                    let expected = sent.into_iter().flatten().map(Assigned::Known).collect();
+                    (giver::done(giver.send(fixture.store(), parts).await), expected)
+                }
+                4..7 => {
+                    let mut items = Vec::new();
+                    for _ in 0..=random(4) {
+                        let new = fresh(random(30));
+                        let (key, at) = (new.key(), random(80).to_string());
+                        items.push(match random(6) {
+                            0 => event(key, &at, None, &at, false),
+                            2 => event(key, "other", None, &at, false),
+                            1 => event(key, &at, Some(random(12)), &at, false),
+                            _ => new,
+                        });
+                    }
+                    let producer = Giver { origin: None, ..giver };
+                    let expected = model.publish(&items);
+                    (producer.done(fixture.store(), 0, &items).await, expected)
+                }
+                _ => {
+                    let ms = [40_000, 120_000, 480_000][random(3) as usize];
+                    fixture.pass(ms).await;
+                    model.now += ms;
+                    continue;
+                }
+            };
+            assert_eq!(found, expected, "seed {seed}, step {step}");
+            let giver = Giver { to: to.clone(), ..Giver::exchange(fixture.store(), epoch) };
+            for key in &keys {
+                let kept = giver.kept(fixture.store(), key, 0, 999).await;
+                assert_eq!(kept, model.kept(key), "seed {seed}, step {step}, key {key}");
+            }
+        }
+    }
+}
+
+/// Numbers as they should be.
+#[derive(Default)]
+struct Model {
+    numbers: Numbers,
+    now: u64,
+    /// Of each key the next number, and when it is forgotten.
+    counts: HashMap<Key, (u64, Option<u64>)>,
+    /// By key and number, or by key and id: the number, the data, and until when.
+    kept: BTreeMap<(Key, u64), (String, u64)>,
+    ids: HashMap<(Key, String), (u64, String, u64)>,
+}
+
+impl Model {
+    fn put(&mut self, event: &Event, own: Option<u64>) -> u64 {
+        let (key, now) = (Key::from(event.key()), self.now);
+        let count = self.counts.entry(key.clone()).or_insert((self.numbers.first, None));
+        if count.1.is_some_and(|end| end <= now) {
+            *count = (self.numbers.first, None);
+        }
+        let number = own.unwrap_or(count.0);
+        count.0 = count.0.max(number + 1);
+        if event.end() {
+            count.1 = Some(now + self.numbers.complete_ttl);
+        }
+        let until = now + self.numbers.retain;
+        self.kept.insert((key.clone(), number), (data(event), until));
+        if let Some(old) = number.checked_sub(self.numbers.retain_events) {
+            self.kept.remove(&(key, old));
+        }
+        number
+    }
+
+    fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Assigned> {
+        let (mut all, mut stops) = (Vec::new(), false);
+        for event in events {
+            let assigned = if stops { Assigned::Behind } else { self.publish_one(event) };
+            stops |= matches!(assigned, Assigned::Conflict(_));
+            all.push(assigned);
+        }
+        all
+    }
+
+    fn publish_one(&mut self, event: &Event) -> Assigned {
+        let (key, id, now) = (Key::from(event.key()), event.id().to_owned(), self.now);
+        let known = match event.sequence() {
+            Some(own) => {
+                let kept = self.kept.get(&(key.clone(), own));
+                kept.map(|(data, until)| (own, data.clone(), *until))
+            }
+            None => self.ids.get(&(key.clone(), id.clone())).cloned(),
+        };
+        if let Some((number, known, _)) = known.filter(|(.., until)| *until > now) {
+            let is_same = known == data(event);
+            return if is_same { Assigned::Known(number) } else { Assigned::Conflict(number) };
+        }
+        let number = self.put(event, event.sequence());
+        if event.sequence().is_none() {
+            self.ids.insert((key, id), (number, data(event), now + self.numbers.retain));
+        }
+        Assigned::New(number)
+    }
+
+    fn kept(&self, key: &Key) -> Vec<(u64, String)> {
+        let of = self.kept.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+        let there = of.filter(|(_, (_, until))| *until > self.now);
+        there.map(|((_, number), (data, _))| (*number, data.clone())).collect()
+    }
+}
+
+/// Numbers below a bound, the same for the same seed.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    move |below| random.random_range(0..below)
+}

@@ -1,0 +1,164 @@
+//! What gives messages, and messages to give.
+
+use std::sync::Arc;
+
+use ordain::store::{
+    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
+    Partition, Place, Rules, Store,
+};
+use ordain_core::{Event, EventParts, Key, shard_of};
+
+/// Times long beside what a case takes.
+pub(super) const RETAIN: u64 = 100_000;
+pub(super) const COMPLETE: u64 = 400_000;
+
+pub(super) const NUMBERS: Numbers =
+    Numbers { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
+
+/// Gives messages for keys of one shard.
+pub(super) struct Giver {
+    pub(super) to: Destination,
+    pub(super) rules: Rules,
+    pub(super) origin: Option<Origin>,
+    pub(super) shard: u32,
+}
+
+impl Giver {
+    /// To an exchange, of an owner of this epoch.
+    pub(super) fn exchange(store: &dyn Store, epoch: u64) -> Self {
+        Self {
+            to: Destination::Exchange("next".into()),
+            rules: Rules { numbers: Some(NUMBERS), queue: None },
+            origin: Some(Origin {
+                partition: Partition { stream: "first".into(), number: 3 },
+                shard: 0,
+                epoch,
+                found: u64::MAX >> 12,
+                before: None,
+                done: 0,
+            }),
+            shard: shard_of("key-0", store.shards()),
+        }
+    }
+
+    /// The same to a stream in which so many may wait.
+    pub(super) fn stream(store: &dyn Store, numbers: Option<Numbers>, limit: u64) -> Self {
+        let rules = Rules { numbers, queue: Some(limit) };
+        Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
+    }
+
+    /// A producer, to an exchange.
+    pub(super) fn producer(store: &dyn Store) -> Self {
+        Self { origin: None, ..Self::exchange(store, 1) }
+    }
+
+    pub(super) fn lot(&self, parts: Vec<Part>) -> Lot {
+        Lot { origin: self.origin.clone(), parts }
+    }
+
+    pub(super) async fn send_lots(&self, store: &dyn Store, lots: Vec<Lot>) -> AssignReply {
+        let Self { to, rules, shard, .. } = self;
+        let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, lots };
+        store.assign(Arc::new(assign)).await.expect("an answer")
+    }
+
+    pub(super) async fn send(&self, store: &dyn Store, parts: Vec<Part>) -> AssignReply {
+        self.send_lots(store, vec![self.lot(parts)]).await
+    }
+
+    /// Gives one part.
+    pub(super) async fn give(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        items: &[Arc<Event>],
+    ) -> AssignReply {
+        self.send(store, vec![part(commit, 0, items)]).await
+    }
+
+    /// Gives one part that must be done; what became of it.
+    pub(super) async fn done(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        items: &[Arc<Event>],
+    ) -> Vec<Assigned> {
+        done(self.give(store, commit, items).await)
+    }
+
+    pub(super) async fn kept(
+        &self,
+        store: &dyn Store,
+        key: &str,
+        from: u64,
+        to: u64,
+    ) -> Vec<(u64, String)> {
+        let wanted = [from..=to];
+        let kept = store.retained(&self.to, &key.into(), &wanted, 1 << 20).await.expect("a read");
+        kept.iter().map(|it| (it.sequence().expect("a number"), data(it))).collect()
+    }
+
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
+        self.origin.as_mut().map(change);
+        self
+    }
+}
+
+pub(super) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
+    let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0 };
+    Part { place: Place { commit, part }, items: items.iter().map(item).collect() }
+}
+
+pub(super) fn done(reply: AssignReply) -> Vec<Assigned> {
+    let AssignReply::Lots(mut replies) = reply else { panic!("not done: {reply:?}") };
+    match replies.pop() {
+        Some(LotReply::Done(assigned)) if replies.is_empty() => assigned,
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+/// One lot, with which nothing was done.
+pub(super) fn refused(reply: LotReply) -> AssignReply {
+    AssignReply::Lots(vec![reply])
+}
+
+pub(super) fn data(event: &Event) -> String {
+    String::from_utf8_lossy(event.data()).into_owned()
+}
+
+/// A message whose id is its key and its data.
+pub(super) fn message(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), false)
+}
+
+pub(super) fn last(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), true)
+}
+
+pub(super) fn event(
+    key: &str,
+    data: &str,
+    sequence: Option<u64>,
+    id: &str,
+    end: bool,
+) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key,
+        sequence,
+        id,
+        kind: "test",
+        source: "/ordain/first",
+        headers: &[("a", "b")],
+        data: data.as_bytes(),
+        end,
+        ..EventParts::default()
+    }))
+}
+
+/// Two keys of the shard in which all cases are.
+pub(super) fn keys(store: &dyn Store) -> [Key; 2] {
+    let shard = shard_of("key-0", store.shards());
+    let names = (0..).map(|at| format!("key-{at}"));
+    let mut found = names.filter(|it| shard_of(it, store.shards()) == shard).map(Key::from);
+    [found.next().expect("a key"), found.next().expect("a key")]
+}
