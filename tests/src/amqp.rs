@@ -178,6 +178,26 @@ impl Client {
         })
     }
 
+    /// Takes so many messages of a queue and loses some, by their place in it; the others go back by its
+    /// exchange. How many are lost.
+    pub fn lose(
+        &self,
+        queue: &str,
+        exchange: &str,
+        count: usize,
+        is_lost: impl Fn(usize) -> bool,
+    ) -> Result<usize> {
+        let taken = self.take(queue, count)?.into_iter().enumerate();
+        let left = taken.filter(|(at, _)| !is_lost(*at)).map(|(_, it)| Outgoing {
+            routing_key: it.routing_key.to_string(),
+            properties: it.properties,
+            body: it.data,
+        });
+        let left: Vec<Outgoing> = left.collect();
+        self.publish(exchange, &left)?;
+        Ok(count - left.len())
+    }
+
     /// Becomes the consumer of a queue, takes one message when there is one, and keeps it.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
         self.runtime.block_on(self.consume(queue, Some(1)))

@@ -62,7 +62,7 @@ macro_rules! conformance_suite {
     ($open:expr) => {
         $crate::conformance_suite!(@cases $open;
             jobs: a_new_key_is_absent, a_commit_is_loaded_back, states_are_kept_put_and_deleted,
-                every_field_comes_back, conditions_are_checked_key_by_key, keys_of_all_kinds,
+                every_field_comes_back, gaps_have_the_time_of_their_commit, conditions_are_checked_key_by_key, keys_of_all_kinds,
                 a_load_ends_where_it_has_enough, a_damaged_job_is_refused_alone,
                 everything_is_there_after_reopening;
             fence: a_claim_is_higher_than_all_before, an_older_claim_is_fenced,

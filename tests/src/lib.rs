@@ -1,6 +1,7 @@
 //! What the tests of the whole have in common.
 
 pub mod amqp;
+pub mod archive;
 pub mod conformance;
 pub mod guests;
 pub mod host;

@@ -84,7 +84,7 @@ impl Rig {
                     Input::Loaded { token, loaded: Ok(self.job.clone()) }
                 }
                 Effect::Replay { token, .. } => {
-                    Input::Replayed { token, found: Vec::new(), again: false }
+                    Input::Replayed { token, found: Vec::new(), failed: None }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }

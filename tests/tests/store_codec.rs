@@ -11,9 +11,9 @@ use ordain::store::codec::{
 };
 use ordain::store::{Claim, Place, StoredLetter};
 use ordain_core::{
-    Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts, Holes, Job,
-    LetterContent, LetterId, Message, MessageParts, Present, Refusal, SEQUENCE_END, Spilled,
-    Status, TakenId, Trouble,
+    Answers, Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts,
+    GapEnd, GapEntry, Holes, Job, LetterContent, LetterId, Message, MessageParts, Present, Refusal,
+    SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -40,6 +40,29 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn answers()(
+        source in ".{0,10}",
+        (asked, found, failed) in any::<(u32, u32, u32)>(),
+        error in option::of(".{0,10}"),
+    ) -> Answers {
+        Answers { source: source.into(), asked, found, failed, error: error.map(Into::into) }
+    }
+}
+
+prop_compose! {
+    fn gap()(
+        (a, b, waited) in any::<(u64, u64, u64)>(),
+        (since, until) in (0..3_u64, 1..3_u64),
+        rounds in any::<u32>(),
+        answers in vec(answers(), 0..3),
+        end in 0..GapEnd::ALL.len(),
+    ) -> GapEntry {
+        let end = GapEnd::ALL[end];
+        GapEntry { first: a.min(b), last: a.max(b), since, waited, rounds, answers, end, until }
+    }
+}
+
+prop_compose! {
     fn job()(
         (next, incarnation, partition, takeovers, ids_from) in any::<(u64, u64, u32, u32, u64)>(),
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
@@ -49,6 +72,7 @@ prop_compose! {
         trouble in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
+        gaps in vec(gap(), 0..4),
     ) -> Job {
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
         Job {
@@ -62,6 +86,7 @@ prop_compose! {
             digests: digests.into_iter().collect(),
             holes: Holes(holes),
             ids_from,
+            gaps: gaps.into_iter().collect(),
         }
     }
 }

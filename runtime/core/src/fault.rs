@@ -47,6 +47,8 @@ faults! {
     LoseALetter = "lose-a-letter",
     /// A skipped sequence gets no letter.
     LoseAGapLetter = "lose-a-gap-letter",
+    /// That a gap is skipped is not noted.
+    LoseAGapEnd = "lose-a-gap-end",
     /// A refused write counts as applied.
     KeepRefusedResults = "keep-refused-results",
     /// A commit without an answer counts as applied.

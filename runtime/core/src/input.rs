@@ -69,8 +69,8 @@ pub enum Input {
         token: Token,
         /// What was found, of what was asked for, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// Whether the source may know more later (it failed, or answered "again").
-        again: bool,
+        /// Why the source may know more later: it failed, or answered "again".
+        failed: Option<Box<str>>,
     },
     /// Answers [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {

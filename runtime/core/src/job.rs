@@ -7,6 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::event::{Event, Key, Message};
+use crate::gaps::Gaps;
 use crate::letter::{Cause, DeadLetter, LetterId};
 use crate::version::{Decided, Version};
 
@@ -46,6 +47,8 @@ pub struct Job {
     pub holes: Holes,
     /// `fifo`: ids of sequences from here on are remembered. 0 where none are: `sequenced`.
     pub ids_from: u64,
+    /// Its last gaps whose clock ran out.
+    pub gaps: Gaps,
 }
 
 impl Job {
@@ -66,6 +69,7 @@ impl Job {
             digests: Digests::default(),
             holes: Holes::default(),
             ids_from: 0,
+            gaps: Gaps::default(),
         }
     }
 
@@ -84,6 +88,7 @@ impl Job {
         {
             trouble.since = now;
         }
+        self.gaps.fill_times(now);
     }
 }
 

@@ -9,6 +9,7 @@ mod effect;
 mod event;
 #[cfg(feature = "faults")]
 mod fault;
+mod gaps;
 mod input;
 mod job;
 mod letter;
@@ -27,6 +28,7 @@ pub use event::{
 };
 #[cfg(feature = "faults")]
 pub use fault::Fault;
+pub use gaps::{Answers, GapEnd, GapEntry, Gaps};
 pub use input::{Input, SpillPage};
 pub use job::{
     Applied, Batch, Change, CommitReply, Digests, Emitted, Expect, Holes, Job, JobWrite, Loaded,
@@ -36,6 +38,6 @@ pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use packed::{Headers, Malformed};
 pub use sequencer::Sequencer;
 pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
-pub use stats::{LaneState, Recovery, Stats};
+pub use stats::{LaneState, Recovery, Replays, SOURCES_LIMIT, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
 pub use version::{Build, Decided, Digest, NoDigest, Version};

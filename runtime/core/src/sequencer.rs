@@ -35,6 +35,7 @@ mod ids;
 mod jitter;
 mod lane;
 mod lanes;
+mod ledger;
 mod letters;
 mod load;
 mod memory;
@@ -281,7 +282,9 @@ impl Sequencer {
             Input::TurnDone(done) => self.turn_done(done),
             Input::Committed { shard, number, reply } => self.committed(shard, number, reply),
             Input::SpillRead { token, read } => self.spill_read(token, read),
-            Input::Replayed { token, found, again } => self.replayed(token, found, again),
+            Input::Replayed { token, found, failed } => {
+                self.replayed(token, found, failed.as_deref());
+            }
             Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
             Input::LeftOver { shard, through, messages, bytes } => {

@@ -120,8 +120,9 @@ pub struct GapSettings {
     pub attempts: u32,
     /// Between rounds.
     pub backoff: Backoff,
-    /// How many replay sources there are, asked in order; the store itself is number 0.
-    pub sources: usize,
+    /// The names of the replay sources, which are asked in this order; the store itself is the first. No
+    /// more than [`SOURCES_LIMIT`](crate::SOURCES_LIMIT).
+    pub sources: Vec<Arc<str>>,
     /// How far beyond the first missing number an event may be.
     pub max_width: u64,
     /// After the last round.

@@ -22,8 +22,8 @@ pub struct Stats {
     pub failures_by_kind: [u64; FailureKind::ALL.len()],
     /// Replay rounds.
     pub gap_rounds: u64,
-    /// Questions to a replay source that found an event, and those that found none.
-    pub replays: [u64; 2],
+    /// Questions to each replay source, by what came of them.
+    pub replays: [Replays; SOURCES_LIMIT],
     /// How long events were missing that came after all.
     pub recovery: Recovery,
     /// Events found by replay.
@@ -79,7 +79,9 @@ impl Stats {
         };
         count(&mut self.dead, &other.dead);
         count(&mut self.failures_by_kind, &other.failures_by_kind);
-        count(&mut self.replays, &other.replays);
+        for (sum, more) in self.replays.iter_mut().zip(&other.replays) {
+            sum.add(more);
+        }
         count(&mut self.recovery.counts, &other.recovery.counts);
         self.recovery.sum_ms += other.recovery.sum_ms;
         self.delivered += other.delivered;
@@ -127,9 +129,43 @@ impl Stats {
         self.lanes_by_state[state as usize]
     }
 
+    /// A replay source has answered a question, with so many events.
+    pub(crate) fn answered(&mut self, source: usize, found: usize, failed: bool) {
+        let Some(replays) = self.replays.get_mut(source) else { return };
+        let count = match (found, failed) {
+            (1.., _) => &mut replays.found,
+            (0, true) => &mut replays.failed,
+            (0, false) => &mut replays.missing,
+        };
+        *count += 1;
+    }
+
     /// All letters.
     pub fn dead_total(&self) -> u64 {
         self.dead.iter().sum()
+    }
+}
+
+/// Replay sources of a stream, at most: the store and eight others.
+pub const SOURCES_LIMIT: usize = 9;
+
+/// Questions to a replay source.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replays {
+    /// Those that found an event.
+    pub found: u64,
+    /// Those that found none.
+    pub missing: u64,
+    /// Those that found none because the source failed.
+    pub failed: u64,
+}
+
+impl Replays {
+    /// Adds the figures of another.
+    pub fn add(&mut self, other: &Self) {
+        self.found += other.found;
+        self.missing += other.missing;
+        self.failed += other.failed;
     }
 }
 

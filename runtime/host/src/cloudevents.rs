@@ -19,6 +19,8 @@ mod tests;
 
 pub use compact::{NESTING_LIMIT, TooDeep, compact};
 pub use decode::{DecodeError, Decoder};
+#[cfg(feature = "runtime")]
+pub use decode::{Form, decode_http, form_of};
 pub use encode::encode;
 pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};

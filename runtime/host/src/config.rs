@@ -14,6 +14,7 @@ mod problem;
 mod process;
 mod reader;
 mod readers;
+mod replay;
 mod scalar;
 mod section;
 mod settings;
@@ -36,6 +37,7 @@ pub use problem::{ConfigError, Lines, Problem};
 pub use process::{
     Admin, Broker, Durability, Embedded, Ingress, Instance, Plugins, Redis, Runtime, StoreConfig,
 };
+pub use replay::{Authorization, Replay, ReplayServer, ReplayUrl};
 pub use section::Row;
 pub use settings::Share;
 pub use sink::{AmqpSink, FileSink, Sink, StreamSink};
@@ -43,7 +45,7 @@ pub use source::{
     AmqpSource, Bind, CHECKPOINT_EVENTS, FileSource, HttpSource, KeyFrom, Source, StreamSource,
 };
 pub use stream::{Gap, GapExhausted, Retry, RetryExhausted, Stream};
-pub use template::{Replay, RoutingKey};
+pub use template::RoutingKey;
 pub use text::{BrokerUrl, FilePath, Name, Named, Place, Secret, Text};
 pub use units::{Millis, Off, Percent, Size};
 

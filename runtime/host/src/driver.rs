@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::instance::Stage;
 use crate::plugin::{Active, Turns};
+use crate::replay;
 use crate::sink::{Committed, Target};
 use crate::source::{Delivered, Deliveries, Position, Source};
 use crate::store::{Claim, Partition, Store};
@@ -65,6 +66,8 @@ pub struct Driver {
     load_bytes: usize,
     /// What the store was asked.
     asked: FuturesUnordered<Asked>,
+    /// Where missing events are looked for.
+    replay: Arc<replay::Sources>,
     /// Taken from the source, and not yet by the sequencer.
     waiting: VecDeque<(Delivered, Position)>,
     source_ended: bool,
@@ -111,6 +114,7 @@ impl Driver {
             reading: 0,
             load_bytes,
             asked: FuturesUnordered::new(),
+            replay: Arc::new(parts.replay),
             waiting: VecDeque::new(),
             source_ended: false,
             taken: Taken::new(parts.checkpoint, source.acknowledge.take(), prefetch),

@@ -17,6 +17,8 @@ pub mod driver;
 pub mod generate;
 #[cfg(feature = "runtime")]
 pub mod histogram;
+#[cfg(feature = "runtime")]
+mod https;
 pub mod instance;
 pub mod open;
 #[cfg(feature = "runtime")]
@@ -24,6 +26,8 @@ pub mod plugin;
 #[cfg(feature = "runtime")]
 pub mod probe;
 pub mod publish;
+#[cfg(feature = "runtime")]
+pub mod replay;
 #[cfg(feature = "runtime")]
 pub mod run;
 #[cfg(feature = "runtime")]

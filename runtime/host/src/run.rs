@@ -30,6 +30,7 @@ use crate::driver::{DriverError, asked_to_stop};
 use crate::instance::{About, Heart, bury};
 use crate::open::{self, OpenError, numbering, open_store};
 use crate::plugin::{EngineError, LoadError, Pool};
+use crate::replay;
 use crate::sink::{Publisher, PublisherError};
 use crate::store::{InstanceId, Store, StoreError};
 
@@ -242,6 +243,7 @@ async fn drive(
         handlers,
         sources: sources.into(),
         broker,
+        hosts: replay::Hosts::of(&loaded.config),
         feeds,
         may_end: watch::Sender::new(!once || !is_fed_from_here(loaded)),
         last_windows: RefCell::default(),

@@ -21,6 +21,7 @@ use ordain_core::{
     Batch, CommitReply, DeadLetter, Emitted, Event, Job, Key, LetterId, Loaded, SpillPage, Status,
 };
 
+use chains::readable;
 pub use chains::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Lot,
     LotReply, Numbers, Origin, Part, Place, Queued, Rules,

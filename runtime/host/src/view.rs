@@ -7,7 +7,7 @@ mod plugins;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Build, Job, LetterContent, Status};
+use ordain_core::{Build, GapEnd, GapEntry, Job, LetterContent, Status};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -92,11 +92,19 @@ pub struct Key<'a> {
     #[serde(flatten)]
     record: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
+    gaps: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<Data<'a>>,
 }
 
-/// Shows a key, with its state if that is given.
-pub fn key<'a>(row: &KeyRow, state: Option<&'a Bytes>) -> Key<'a> {
+/// Shows a key with its gaps and its state.
+pub fn whole_key<'a>(row: &KeyRow, state: Option<&'a Bytes>) -> Key<'a> {
+    let gaps = row.job.as_ref().map(|job| job.gaps.iter().map(gap).collect());
+    Key { gaps: gaps.ok(), state: state.map(|state| data(state)), ..key(row) }
+}
+
+/// Shows a key as a row of a listing.
+pub fn key(row: &KeyRow) -> Key<'static> {
     let mut record = match &row.job {
         Ok(job) => self::job(job),
         Err(error) => json!({ "status": "corrupt", "error": error }),
@@ -104,7 +112,7 @@ pub fn key<'a>(row: &KeyRow, state: Option<&'a Bytes>) -> Key<'a> {
     record["key"] = (*row.key).into();
     record["state_size"] = row.state_size.into();
     record["due_at"] = row.due_at.map(time).into();
-    Key { record, state: state.map(|state| data(state)) }
+    Key { record, gaps: None, state: None }
 }
 
 fn job(job: &Job) -> Value {
@@ -132,6 +140,29 @@ fn job(job: &Job) -> Value {
         "version_digest": job.version.as_ref().map(|it| it.build.digest.to_string()),
         "version_generation": job.version.as_ref().map(|it| it.generation),
         "trouble": trouble,
+    })
+}
+
+fn gap(gap: &GapEntry) -> Value {
+    let is_over = gap.end != GapEnd::Open;
+    let answers = gap.answers.iter().map(|it| {
+        json!({
+            "source": &*it.source,
+            "asked": it.asked,
+            "found": it.found,
+            "failed": it.failed,
+            "error": it.error.as_deref(),
+        })
+    });
+    json!({
+        "first": gap.first,
+        "last": gap.last,
+        "since": time(gap.since.saturating_sub(gap.waited)),
+        "rounds": gap.rounds,
+        "answers": answers.collect::<Vec<_>>(),
+        "end": gap.end.name(),
+        "until": is_over.then(|| time(gap.until)),
+        "lasted_ms": is_over.then(|| gap.lasted(gap.until)),
     })
 }
 

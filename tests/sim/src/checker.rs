@@ -7,6 +7,7 @@ mod end;
 mod fold;
 mod keys;
 mod known;
+mod ledger;
 mod letters;
 mod past;
 mod publishing;

@@ -197,7 +197,7 @@ fn settings(rng: &mut Rng) -> Settings {
             timeout: 200,
             attempts: rng.between(1, 4) as u32,
             backoff: Backoff { min: 50, max: 500 },
-            sources: 2,
+            sources: vec!["store".into(), "remote".into()],
             max_width: 100,
             on_exhausted: rng.pick(&[Exhausted::Park, Exhausted::Skip, Exhausted::Wait]),
             tail: None,

@@ -194,7 +194,8 @@ fn gappy(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.found = rng.pick(&[0, 500, 1_000]);
     plan.producer.jitter = rng.pick(&[100, 2_000]);
     plan.replay.again = rng.pick(&[0, 300, 900]);
-    plan.settings.gap.sources = rng.between(1, 3) as usize;
+    let sources = rng.between(1, 3);
+    plan.settings.gap.sources = (0..sources).map(|at| at.to_string().into()).collect();
     plan.settings.gap.tail = rng.pick(&[None, Some(1_000)]);
 }
 

@@ -72,9 +72,9 @@ fn describe_input(input: &Input) -> String {
             let numbers = sequences(events);
             format!("read {}/{}: {numbers:?} end {end}", token.lane, token.serial)
         }
-        Input::Replayed { token, found, again } => {
+        Input::Replayed { token, found, failed } => {
             let numbers = sequences(found);
-            format!("found {}/{}: {numbers:?} again {again}", token.lane, token.serial)
+            format!("found {}/{}: {numbers:?} failed {failed:?}", token.lane, token.serial)
         }
         other => format!("{other:?}"),
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
-    Build, Cause, Change, CommitReply, Decided, Digest, Expect, Holes, Job, Refusal, Spilled,
-    Status, Trouble,
+    Answers, Build, Cause, Change, CommitReply, Decided, Digest, Expect, GapEnd, GapEntry, Gaps,
+    Holes, Job, Refusal, SOURCES_LIMIT, Spilled, Status, Trouble,
 };
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
@@ -71,6 +71,44 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
+/// A gap with every field at an extreme.
+fn gap(number: u64) -> GapEntry {
+    let answers = Answers {
+        source: "http://archive:8080".into(),
+        asked: u32::MAX,
+        found: 1,
+        failed: 0,
+        error: Some("503 Service Unavailable".into()),
+    };
+    GapEntry {
+        first: u64::MAX - number,
+        last: u64::MAX,
+        since: 7 + number,
+        waited: u64::MAX,
+        rounds: u32::MAX,
+        answers: vec![answers; SOURCES_LIMIT],
+        end: GapEnd::ALL[number as usize % GapEnd::ALL.len()],
+        until: 9,
+    }
+}
+
+/// Times that a commit fills in.
+pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let entry = |first, end| GapEntry { end, ..GapEntry::new(first, first, 50) };
+    let old = GapEntry { since: 5, until: 6, ..entry(1, GapEnd::Arrived) };
+    let gaps = [old.clone(), entry(3, GapEnd::Skipped), entry(4, GapEnd::Open)];
+    let job = Job { gaps: gaps.into_iter().collect(), ..job(2) };
+    let applied = owner.write(store, fresh("a", Expect::Absent, job)).await;
+    fixture.reopen().await;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a job").job;
+    let found: Vec<_> = loaded.gaps.iter().map(|it| (it.first, it.since, it.until)).collect();
+    assert_eq!(found[..2], [(1, 5, 6), (3, applied.time, applied.time)]);
+    assert_eq!((found[2].0, found[2].1), (4, applied.time));
+    assert!(!loaded.gaps.is_new());
+}
+
 /// Every field of a job, at its extremes.
 pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
@@ -98,6 +136,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         digests: (0..64).map(|number| number * 0x0400_0001).collect(),
         holes: Holes((0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect()),
         ids_from: u64::MAX,
+        gaps: (0..Gaps::LIMIT as u64).map(gap).collect(),
     };
     owner.write(store, fresh("a", Expect::Absent, full.clone())).await;
     assert_eq!(owner.load(store, "a").await.expect("a job").job, full);

@@ -180,7 +180,7 @@ impl Rig {
                     self.spilled(token, from)
                 }
                 Effect::Replay { token, .. } => {
-                    Input::Replayed { token, found: Vec::new(), again: false }
+                    Input::Replayed { token, found: Vec::new(), failed: None }
                 }
                 Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
                 Effect::Ack { through } => {

@@ -9,6 +9,7 @@ use super::lane::Known;
 use super::retry::missing;
 use crate::effect::Effect;
 use crate::event::Event;
+use crate::gaps::GapEnd;
 use crate::job::Loaded;
 use crate::settings::{Exhausted, Ordering};
 use crate::turn::Token;
@@ -24,9 +25,9 @@ pub(super) struct Gap {
     /// Some source may know more later.
     again: bool,
     /// Asked because the key has been silent, not because a later event is there.
-    tail: bool,
+    pub(super) tail: bool,
     /// When it was first known that the event is missing.
-    since: u64,
+    pub(super) since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,7 @@ impl Gap {
 impl Sequencer {
     /// Starts, keeps or ends the lane's gap according to what is there now.
     pub(super) fn update_gap(&mut self, index: u32) {
+        self.lanes[index].end_listed_gap();
         let (now, ended) = (self.now, self.ended);
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
@@ -146,6 +148,7 @@ impl Sequencer {
 
     /// The clock has run out.
     pub(super) fn gap_round(&mut self, index: u32) {
+        self.lanes[index].list_gap(self.now);
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         if gap.round >= self.settings.gap.attempts {
@@ -154,6 +157,9 @@ impl Sequencer {
         }
         gap.again = false;
         gap.stage = Stage::Reloading;
+        if let Some(listed) = lane.job.gaps.open_mut() {
+            listed.rounds = listed.rounds.saturating_add(1);
+        }
         self.stats.gap_rounds += 1;
         let quiet = lane.turn.is_none() && lane.pending.is_empty() && !lane.dirty && !lane.absent;
         if quiet && !lane.writing {
@@ -204,7 +210,7 @@ impl Sequencer {
     }
 
     fn ask_source(&mut self, index: u32, source: usize) {
-        if source >= self.settings.gap.sources {
+        if source >= self.settings.gap.sources.len() {
             self.end_round(index);
             return;
         }
@@ -263,7 +269,12 @@ impl Sequencer {
         ranges
     }
 
-    pub(super) fn replayed(&mut self, token: Token, found: Vec<(u64, Arc<Event>)>, again: bool) {
+    pub(super) fn replayed(
+        &mut self,
+        token: Token,
+        found: Vec<(u64, Arc<Event>)>,
+        failed: Option<&str>,
+    ) {
         // Also one that nobody waits for any more was under way.
         self.replays.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.replay)) else {
@@ -271,27 +282,36 @@ impl Sequencer {
         };
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
-        gap.again |= again;
-        let (at, stage, tail) = (gap.at, gap.stage, gap.tail);
-        if tail {
+        gap.again |= failed.is_some();
+        let Gap { at, stage, tail, since, .. } = *gap;
+        let Stage::Asking(source) = stage else { return };
+        let more = source + 1 < self.settings.gap.sources.len();
+        let sequenced = self.settings.ordering == Ordering::Sequenced;
+        let fits = |(sequence, event): &(u64, Arc<Event>)| {
+            sequenced && event.key() == &*lane.key && event.sequence() == Some(*sequence)
+        };
+        let found: Vec<_> = found.into_iter().filter(fits).collect();
+        self.stats.answered(source, found.len(), failed.is_some());
+        let name = &self.settings.gap.sources[source];
+        if tail && !found.is_empty() {
+            lane.list_tail(at, self.now.saturating_sub(since));
+        }
+        if !tail || !found.is_empty() {
+            lane.note_answer(name, found.len(), failed);
+        }
+        if tail && (!found.is_empty() || !more) {
             lane.rare.make().gap = None;
         }
-        let sequenced = self.settings.ordering == Ordering::Sequenced;
-        let mut none = true;
-        for (sequence, event) in found {
-            let fits = event.key() == &*self.lanes[index].key && event.sequence() == Some(sequence);
-            if sequenced && fits && self.lanes[index].live() {
-                none = false;
+        for (_, event) in found {
+            if self.lanes[index].live() {
                 self.stats.replayed += 1;
                 self.take(index, 0, event);
             }
         }
-        self.stats.replays[usize::from(none)] += 1;
         self.lanes[index].advance_front();
         let lane = &self.lanes[index];
-        let open =
-            lane.rare.gap.as_ref().is_some_and(|gap| gap.at == at && !tail) && lane.front <= at;
-        if open && let Stage::Asking(source) = stage {
+        let open = lane.rare.gap.as_ref().is_some_and(|gap| gap.at == at) && lane.front <= at;
+        if open {
             self.ask_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
             // Asked once, and there is nothing: the due index need not bring it back.
@@ -305,6 +325,8 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         gap.round += 1;
+        // Whoever looks sees that it is open.
+        lane.header = true;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
             gap.stage = Stage::Exhausted;
@@ -314,13 +336,12 @@ impl Sequencer {
         }
         if gap.at == lane.done {
             lane.job.rounds = gap.round;
-            // A round counts across restarts only where a restart would find the key waiting.
-            lane.header |= lane.job.spilled.count > 0;
         }
     }
 
     /// All rounds are over, and everything before the gap has run.
     fn act_on_exhausted(&mut self, index: u32) {
+        let lose = fault!(self, LoseAGapEnd);
         let lane = &mut self.lanes[index];
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
         let Some(gap) = lane.rare.gap else { return };
@@ -338,11 +359,15 @@ impl Sequencer {
         };
         match self.settings.gap.on_exhausted {
             Exhausted::Wait => {
+                lane.end_gap(GapEnd::Waiting, next - 1);
                 lane.rare.make().gap = Some(Gap { stage: Stage::Waiting, ..gap });
                 // Nothing is due any more.
-                lane.header = lane.job.spilled.count > 0;
+                lane.header = true;
             }
-            Exhausted::Park => self.park(index, missing(error)),
+            Exhausted::Park => {
+                lane.end_gap(GapEnd::Parked, next - 1);
+                self.park(index, missing(error));
+            }
             Exhausted::Skip => {
                 // A wide gap is skipped in commits like others: the rest when this one is on its
                 // way.
@@ -350,6 +375,9 @@ impl Sequencer {
                 let room = self.settings.batch_events.saturating_sub(waiting) as u64;
                 if room == 0 {
                     return;
+                }
+                if !lose {
+                    lane.end_gap(GapEnd::Skipped, next - 1);
                 }
                 let last = (next - 1).min(first + room - 1);
                 let at = last + 1;

@@ -426,6 +426,7 @@ impl Lane {
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
             + self.job.trouble.as_deref().map_or(0, Trouble::memory)
+            + self.job.gaps.memory()
             + self.rare.memory()
     }
 }

@@ -12,7 +12,8 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if lane.live() {
             lane.advance_front();
-            if lane.rare.is_some() || lane.parked() || lane.has_gap() {
+            let is_open = lane.job.gaps.open().is_some();
+            if lane.rare.is_some() || lane.parked() || lane.has_gap() || is_open {
                 if let Some(error) = lane.breaks() {
                     self.break_lane(index, error);
                     return;

@@ -148,7 +148,7 @@ pub(super) async fn keys(
         Ok(store.keys(&stream, &filter).await?)
     };
     app.ask(fetch, |page| {
-        let keys = page.rows.iter().map(|row| view::key(row, None)).collect();
+        let keys = page.rows.iter().map(|row| view::key(row)).collect();
         view::to_json(&KeysPage { keys, cursor: page.cursor.as_deref() })
     })
     .await
@@ -166,7 +166,7 @@ pub(super) async fn key(
         let found = store.key(&stream, &key).await?;
         found.ok_or_else(|| Problem::not_found(view::no_key(&stream, &key)))
     };
-    app.ask(fetch, |(row, state)| view::to_json(&view::key(row, state.as_ref()))).await
+    app.ask(fetch, |(row, state)| view::to_json(&view::whole_key(row, state.as_ref()))).await
 }
 
 /// `GET /v1/dead`.

@@ -11,12 +11,13 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use ordain_core::{LaneState, Stats};
+use ordain_core::{LaneState, Replays, Stats};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use super::App;
 use super::problem::Problem;
+use crate::config::Stream;
 use crate::driver::{Progress, Times};
 use crate::histogram::Histogram;
 
@@ -28,6 +29,8 @@ struct Snapshot {
     partitions: Vec<(String, Arc<Progress>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     all: Stats,
+    /// By what the replay sources are called.
+    replays: BTreeMap<String, Replays>,
     times: Times,
     handlers: Vec<(String, String, Histogram)>,
     refused: BTreeMap<String, usize>,
@@ -85,6 +88,7 @@ impl Snapshot {
             partitions: Vec::new(),
             streams: BTreeMap::new(),
             all: Stats::default(),
+            replays: BTreeMap::new(),
             times: Times::default(),
             handlers: handlers.as_ref().map(|it| it.times()).unwrap_or_default(),
             refused: handlers.as_ref().map(|it| it.refused()).unwrap_or_default(),
@@ -98,6 +102,11 @@ impl Snapshot {
             *of_stream = of_stream.and(&stats);
             snapshot.all = snapshot.all.and(&stats);
             snapshot.times.merge(&shared.times());
+            let config = app.loaded.config.streams.get(&*shared.partition().stream);
+            let names = config.into_iter().flat_map(Stream::replay_names);
+            for (name, replays) in names.zip(&stats.replays) {
+                snapshot.replays.entry(name.to_owned()).or_default().add(replays);
+            }
             snapshot.partitions.push((shared.partition().number.to_string(), shared, stats));
         }
         snapshot

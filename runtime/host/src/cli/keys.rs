@@ -31,6 +31,10 @@ pub(super) enum KeysCommand {
     /// the number of the decision on it. `due_at` is when it is looked at again. `incarnation` (the time
     /// of the key's first commit) is part of its messages' ids; `park_generation` counts how often
     /// it was parked, and `partition` is its owner.
+    ///
+    /// `gaps` are the last 16 gaps whose clock ran out: the missing sequences, since when, how often they
+    /// were asked for, what each source answered, and how it ended: `arrived` by itself, `replayed` by a
+    /// source, `skipped`, `parked`, `waiting` without an end, `passed` by something else; else it is `open`.
     Show(KeyArgs),
     /// Say in words where a key stands, why, and what helps.
     Why(KeyArgs),

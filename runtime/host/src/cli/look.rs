@@ -57,7 +57,7 @@ impl Look {
         match self {
             Self::Store { store, .. } => {
                 let page = store.keys(stream, of).await?;
-                let rows = page.rows.iter().map(|row| Row::of(&view::key(row, None))).collect();
+                let rows = page.rows.iter().map(|row| Row::of(&view::key(row))).collect();
                 Ok(Page { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
@@ -75,7 +75,7 @@ impl Look {
     pub(super) async fn key(&self, stream: &str, key: &str) -> Result<Row, Failure> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
-                Some((row, state)) => Ok(Row::of(&view::key(&row, state.as_ref()))),
+                Some((row, state)) => Ok(Row::of(&view::whole_key(&row, state.as_ref()))),
                 None => Err(Failure::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
             },
             Self::Process(process) => process.get(&["streams", stream, "keys", key], &[]),

@@ -1,15 +1,14 @@
 //! A running process, asked over HTTP by its admin listener.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::{StatusCode, Uri};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Failure;
 use super::row::Row;
+use crate::https;
 use crate::text::clean;
 
 /// The variable with the token of the process.
@@ -43,14 +42,7 @@ pub(super) fn parse_url(text: &str) -> Result<String, String> {
 
 impl Remote {
     pub(super) fn new(url: &str) -> Self {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .proxy(None)
-            .timeout_connect(Some(CONNECT))
-            .timeout_global(Some(ANSWER));
-        let is_private = url.starts_with("https:");
-        let config = if is_private { config.tls_config(tls()) } else { config };
+        let config = https::agent(url).timeout_connect(Some(CONNECT)).timeout_global(Some(ANSWER));
         let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
         Self { agent: config.build().into(), url: url.to_owned(), token }
     }
@@ -131,16 +123,6 @@ impl Remote {
             error => self.stranger(&error.to_string()),
         }
     }
-}
-
-/// The certificates that this machine trusts.
-fn tls() -> TlsConfig {
-    let certificates = rustls_native_certs::load_native_certs().certs;
-    let roots = certificates.iter().map(|it| Certificate::from_der(it).to_owned());
-    TlsConfig::builder()
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .root_certs(RootCerts::from(roots))
-        .build()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 mod attribute;
 mod data;
+#[cfg(feature = "runtime")]
+mod http;
 
 use std::borrow::Cow;
 
@@ -11,6 +13,8 @@ use super::envelope::{Envelope, Member};
 use super::{HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON, MORE_HEADERS};
 use attribute::{SHOWN, attribute, end, key, shown, text, time};
 use data::{data, value};
+#[cfg(feature = "runtime")]
+pub use http::{Form, decode_http, form_of};
 
 use crate::text::cut;
 
@@ -59,11 +63,16 @@ impl Decoder {
         let anonymous =
             |Refusal(cause, message)| DecodeError { cause, message, key: None, sequence: None };
         let envelope = self.envelope(line).map_err(anonymous)?;
-        self.event(&envelope).map_err(|Refusal(cause, message)| DecodeError {
+        self.judge(&envelope, None)
+    }
+
+    /// The event of an envelope, whose data may stand beside it.
+    fn judge(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Result<Event, DecodeError> {
+        self.event(envelope, body).map_err(|Refusal(cause, message)| DecodeError {
             cause,
             message,
-            key: key(&envelope).ok().map(|(key, _)| key.into_owned()),
-            sequence: self.sequence(&envelope).ok().flatten(),
+            key: key(envelope).ok().map(|(key, _)| key.into_owned()),
+            sequence: self.sequence(envelope).ok().flatten(),
         })
     }
 
@@ -82,7 +91,7 @@ impl Decoder {
         })
     }
 
-    fn event(&self, envelope: &Envelope<'_>) -> Read<Event> {
+    fn event(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Read<Event> {
         if let Some(name) = &envelope.twice {
             let name = cut(name.to_string(), SHOWN);
             return unreadable(format!("`{name}` stands twice: once is right"));
@@ -101,7 +110,12 @@ impl Decoder {
         let kind = attribute(envelope, Member::Type, "type")?;
         let content_type = match envelope.raw(Member::DataContentType) {
             Some(_) => attribute(envelope, Member::DataContentType, "datacontenttype")?,
+            None if body.is_some() => Cow::Borrowed(""),
             None => Cow::Borrowed(JSON),
+        };
+        let data = match body {
+            Some(body) => Cow::Borrowed(body),
+            None => data(envelope, &content_type)?,
         };
         let headers = self.headers(envelope, key_member)?;
         let headers: Vec<(&str, &str)> =
@@ -115,7 +129,7 @@ impl Decoder {
             time_ms: time(envelope)?,
             content_type: &content_type,
             headers: &headers,
-            data: &data(envelope, &content_type)?,
+            data: &data,
             end: end(envelope)?,
         }))
     }

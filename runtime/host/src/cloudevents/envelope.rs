@@ -63,7 +63,7 @@ impl<'a> Envelope<'a> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == Member::Data)
     }
 
-    fn put(&mut self, name: Cow<'a, str>, raw: &'a str) {
+    pub(super) fn put(&mut self, name: Cow<'a, str>, raw: &'a str) {
         let twice = if let Some(member) = Member::of(&name) {
             self.members[member as usize].replace(raw).is_some()
         } else {

@@ -2,7 +2,7 @@
 //! row from [`NOT_YET`]; nothing else knows of the list.
 
 use super::problem::{Lines, Problem};
-use super::{Config, Replay, Source, Stream};
+use super::{Config, Source, Stream};
 
 /// What it is, its places in the reference, and the settings of a configuration that ask for it.
 type NotYet = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
@@ -13,7 +13,6 @@ const NOT_YET: &[NotYet] = &[
     ("a source of kind \"http\"", &["streams.source.http"], |it| {
         sources(it, |it| matches!(it, Source::Http(_)))
     }),
-    ("replay over HTTP", &["streams.gap.replay"], |it| streams(it, asks_http, "gap.replay")),
     ("a file in several partitions", &["streams.source.file.partitions"], |it| {
         sources(it, is_split_file)
     }),
@@ -64,8 +63,4 @@ fn sources(config: &Config, asks: fn(&Source) -> bool) -> Vec<String> {
 
 fn is_split_file(source: &Source) -> bool {
     matches!(source, Source::File(_)) && source.partitions() > 1
-}
-
-fn asks_http(stream: &Stream) -> bool {
-    stream.gap.replay.iter().any(|it| matches!(it, Replay::Http(_)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ordain_core::{Decided, GapSettings, RetrySettings, Settings};
 
-use super::{Config, Place, Replay, Sink, StoreConfig, Stream};
+use super::{Config, Place, Replay, ReplayServer, Sink, StoreConfig, Stream};
 
 /// Turns at the workers for each worker. They are handed over and come back in bunches, at every
 /// look of the sequencer: with a turn of one cheap event, a worker must have enough of them until
@@ -123,7 +123,7 @@ impl Stream {
             attempts: gap.attempts,
             backoff: gap.backoff,
             // The store is always one: what is spilled is found in any case.
-            sources: 1 + self.http_replays().count(),
+            sources: self.replay_names().map(Into::into).collect(),
             max_width: gap.max_width,
             on_exhausted: gap.on_exhausted.0,
             tail: gap.tail.0.map(|it| it.0),
@@ -139,11 +139,16 @@ impl Stream {
         }
     }
 
-    /// The templates of the replay sources from number 1 on; number 0 is the store.
-    pub fn http_replays(&self) -> impl Iterator<Item = &str> {
+    /// The replay sources from number 1 on; number 0 is the store.
+    pub fn replay_servers(&self) -> impl Iterator<Item = &ReplayServer> {
         self.gap.replay.iter().filter_map(|it| match it {
             Replay::Store => None,
-            Replay::Http(template) => Some(template.as_str()),
+            Replay::Http(server) => Some(server),
         })
+    }
+
+    /// What the replay sources are called, by their number.
+    pub fn replay_names(&self) -> impl Iterator<Item = &str> {
+        ["store"].into_iter().chain(self.replay_servers().map(|it| it.url.host()))
     }
 }

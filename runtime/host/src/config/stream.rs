@@ -3,10 +3,10 @@
 use ordain_core::{Backoff, Exhausted, Ordering, Overflow};
 
 use super::process::OrOff;
+use super::replay::Replay;
 use super::scalar::choice;
 use super::section::section;
 use super::source::Source;
-use super::template::Replay;
 use super::text::Name;
 use super::units::{Millis, Percent};
 

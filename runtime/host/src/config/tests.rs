@@ -76,8 +76,8 @@ fn everything_can_be_said() {
     let orders = &streams["orders"];
     assert_eq!(orders.source.partitions(), 4);
     assert_eq!(
-        orders.http_replays().collect::<Vec<_>>(),
-        ["http://archive/{stream}/{key}/{sequence}"]
+        orders.replay_servers().map(|it| it.url.0.as_str()).collect::<Vec<_>>(),
+        ["http://archive/{stream}/{key}/{sequence}", "https://other:8443/{key}?n={sequence}"]
     );
     assert_eq!(orders.key_ttl, Off(Some(Millis(90 * 86_400_000))));
     // Every setting of the reference stands in that file, so that none goes untried.
@@ -86,13 +86,8 @@ fn everything_can_be_said() {
     let refused = loaded.unsupported().expect_err("most of it comes later");
     let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
     assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
-    for setting in [
-        "ingress",
-        "streams.orders.canary",
-        "streams.orders.gap.replay",
-        "streams.payments.source",
-        "runtime.alerts",
-    ] {
+    for setting in ["ingress", "streams.orders.canary", "streams.payments.source", "runtime.alerts"]
+    {
         assert!(settings.contains(&setting), "{setting}: {refused}");
     }
 }
@@ -192,7 +187,7 @@ kind = "fiel"
             (10, "streams.orders", "`handler` is missing: it must be a name"),
             (11, "streams.orders.source", "`path` is missing: it must be a path, or \"-\""),
             (13, "streams.orders.first", "is for sequenced streams"),
-            (14, "streams.orders.gap.replay[0]", "expected \"store\" or a URL"),
+            (14, "streams.orders.gap.replay[0]", "expected \"store\", a URL"),
             (14, "streams.orders.gap.timeout", "expected a duration"),
             (15, "streams.orders.dead_letter", "there is no sink \"deed\""),
             (18, "sinks.dead.kind", "did you mean \"file\"?"),
@@ -251,12 +246,17 @@ fn fields_are_of_their_form() {
         ("gap.replay = [\"http://h/{keys}/{sequence}\"]", "did you mean {key}?"),
         ("gap.replay = [\"http://h/{key/{sequence}\"]", "there is no {key/{sequence}"),
         ("gap.replay = [\"http://{key}/{sequence}\"]", "a host, then a path"),
-        ("gap.replay = [\"ftp://h/{key}/{sequence}\"]", "expected \"store\" or a URL"),
+        ("gap.replay = [\"ftp://h/{key}/{sequence}\"]", "expected \"store\", a URL"),
         (
             "gap.replay = [\"http://h/{key}/{sequence}\", \"store\"]",
             "\"store\" does not come first",
         ),
         ("gap.replay = [\"store\", \"store\"]", "it names one twice"),
+        ("gap.replay = [\"http://h?t=1/{key}/{sequence}\"]", "a host, then a path"),
+        ("gap.replay = [\"http://h/<{key}>/{sequence}\"]", "a path of what a URL may have"),
+        ("gap.replay = [\"http://me@h/{key}/{sequence}\"]", "`authorization` is for that"),
+        ("gap.replay = [{ url = \"h/{key}/{sequence}\" }]", "expected a URL"),
+        ("gap.replay = [{ timeout = \"1s\" }]", "`url` is missing"),
         ("retry.on_exhausted = \"wait\"", "expected \"park\" or \"skip\""),
         ("retry.on_new_version = 1", "expected `true` or `false`"),
         ("canary = \"5\"", "expected a share such as \"5%\""),
@@ -488,7 +488,10 @@ fn partitions_share_what_the_process_has() {
     assert_eq!(settings.memory_budget, (1 << 30) / 7);
     assert_eq!(settings.max_turns, 2);
     assert_eq!((settings.batch_events, settings.prefetch), (256, 2_000));
-    assert_eq!(settings.gap.sources, 2);
+    assert_eq!(
+        settings.gap.sources.iter().map(|it| &**it).collect::<Vec<_>>(),
+        ["store", "http://archive", "https://other:8443"]
+    );
     assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
     assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
     let settings = config.settings(&config.streams["payments"], &share);

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Progress;
 use crate::plugin::{Results, Turns};
+use crate::replay;
 use crate::run::VersionFeed;
 use crate::sink::{Committed, Target};
 use crate::source::Source;
@@ -45,6 +46,8 @@ pub struct Parts {
     pub inbox: mpsc::Receiver<Note>,
     /// Where events come from.
     pub source: Source,
+    /// Where missing events are looked for.
+    pub replay: replay::Sources,
     /// The name of the source's checkpoint, if it can resume.
     pub checkpoint: Option<String>,
     /// End when the source has ended and everything is settled or held.

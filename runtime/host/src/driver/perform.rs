@@ -5,7 +5,6 @@
 //! them.
 
 use std::future::{Future, ready};
-use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,6 +14,7 @@ use ordain_core::{Applied, Batch, CommitReply, Effect, Input, Key, Stop, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
+use crate::replay::Found;
 use crate::sink::Committed;
 use crate::store::{StoreError, insist_on};
 
@@ -110,8 +110,12 @@ impl Driver {
                 self.pages.push_back(Page { token, key, from, limit, bytes });
             }
             Effect::Replay { token, key, source, missing, within } => {
-                debug_assert_eq!(source, 0, "the store is the only replay source of this build");
-                self.replay(token, key, missing, within);
+                let sources = Arc::clone(&self.replay);
+                self.answer(async move {
+                    let Found { events, failed } =
+                        sources.ask(source, &key, &missing, within).await;
+                    Input::Replayed { token, found: events, failed }
+                });
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),
@@ -198,21 +202,6 @@ impl Driver {
             let read = insist_on("read of spilled events", read).await;
             let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
             Answer::Page(Input::SpillRead { token, read })
-        });
-    }
-
-    fn replay(&mut self, token: Token, key: Key, missing: Vec<RangeInclusive<u64>>, within: u64) {
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
-        self.answer(async move {
-            let find = || store.find(&partition, &key, &missing, within);
-            let found = insist_on("search for missing events", find).await.unwrap_or_else(|words| {
-                tracing::error!(
-                    stream = &*partition.stream, key = &*key,
-                    "what is kept of missing events cannot be read, and counts as not there: {words}"
-                );
-                Vec::new()
-            });
-            Input::Replayed { token, found, again: false }
         });
     }
 

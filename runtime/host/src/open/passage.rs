@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Name, Place, Sink, Source, Stream, StreamSource};
+use crate::config::{Config, Name, Place, Replay, Sink, Source, Stream, StreamSource};
 use crate::store::{Destination, Numbers, Rules};
 use crate::whole::whole;
 
@@ -38,6 +38,21 @@ impl Passage {
                 Some(Self::numbered(Destination::File(name), Numbers::default()))
             }
             Sink::Amqp(_) | Sink::File(_) => None,
+        }
+    }
+
+    /// The log in which the store keeps a stream's events for replay, if it may keep them and is to be
+    /// asked for them.
+    pub fn log_of(name: &Name, stream: &Stream) -> Option<Destination> {
+        if !stream.gap.replay.contains(&Replay::Store) {
+            return None;
+        }
+        match &stream.source {
+            Source::Amqp(source) => {
+                Some(Destination::Exchange(source.exchange.as_ref()?.0.as_str().into()))
+            }
+            Source::Stream(_) => Some(Destination::Stream(name.shared())),
+            Source::File(_) | Source::Http(_) => None,
         }
     }
 

@@ -19,6 +19,7 @@ use crate::driver::{INBOX, Note, Parts, Progress};
 use crate::instance::{About, Tenure};
 use crate::open::numbering;
 use crate::plugin::{Pool, StreamContext};
+use crate::replay;
 use crate::sink::{Committed, Done, LeftOver, PublisherError, Question, Target};
 use crate::source::Feeds;
 use crate::store::{Claimed, InstanceId, Partition, Store, StoreError};
@@ -39,6 +40,8 @@ pub(super) struct Starting<'a> {
     /// The files of events, by stream, until their sources are started for the first time.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
+    /// Of replay servers.
+    pub(super) hosts: replay::Hosts,
     /// Of streams that are fed from here.
     pub(super) feeds: Arc<Feeds>,
     /// With `once`: whether a partition may end that has come to rest.
@@ -234,6 +237,8 @@ impl Starting<'_> {
         );
         let settings = config.settings(stream, &share(config, stream, partition.number, decided));
         let (source, checkpoint) = self.source(name, stream, &settings, progress, &target).await?;
+        let replay =
+            replay::Sources::new(config, (name, stream), self.store, &partition, &self.hosts);
         Ok(Some(Parts {
             settings,
             version,
@@ -246,6 +251,7 @@ impl Starting<'_> {
             left_over,
             inbox,
             source,
+            replay,
             checkpoint,
             once: self.once,
             may_end: self.may_end.subscribe(),

@@ -213,7 +213,7 @@ pub trait Chains: Send + Sync {
     async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError>;
 
     /// What is kept for replay of a key, of these sequences, ascending, up to so many bytes: one at
-    /// least if there is one.
+    /// least if there is one. What cannot be read is none, and named in the log.
     async fn retained(
         &self,
         to: &Destination,
@@ -246,4 +246,15 @@ pub trait Chains: Send + Sync {
 
     /// How many events wait for a partition.
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError>;
+}
+
+/// What is kept of a message, unless it cannot be read.
+pub(super) fn readable(key: &str, kept: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
+    kept.inspect_err(|error| {
+        tracing::error!(
+            key,
+            "a message that is kept cannot be read, and counts as not there: {error}"
+        );
+    })
+    .ok()
 }

@@ -8,6 +8,7 @@
 
 mod chains;
 mod fence;
+mod gaps;
 mod job;
 mod letter;
 mod origin;
@@ -24,7 +25,7 @@ pub use fence::{
     decode_fence, encode_fence, refused,
 };
 pub use job::{
-    GENERATION_AT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT,
+    GAPS_AT, GENERATION_AT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT,
     SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job,
     encode_taken_id, take_over,
 };

@@ -54,6 +54,8 @@ struct Flight {
     stale: bool,
     /// It may run although its job is there and not known: what comes of it is refused.
     guess: bool,
+    /// It runs on a fresh instance.
+    fresh: bool,
 }
 
 impl Watch {
@@ -165,7 +167,7 @@ impl Checker {
                 }
             }
             Effect::Replay { key, source, missing, .. } => {
-                if *source >= settings.gap.sources {
+                if *source >= settings.gap.sources.len() {
                     self.broke("gap", format!("replay source {source} does not exist"));
                 }
                 if *source == 0 {

@@ -50,6 +50,7 @@ impl Checker {
         self.incarnation(write, time);
         self.spills(write, store);
         self.counts(write);
+        self.ledger(write);
         let incarnation = self.model(key).incarnation;
         self.publishing.committed(partition, write, incarnation);
         self.due(write, store);

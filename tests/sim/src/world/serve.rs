@@ -84,7 +84,8 @@ impl World {
             Effect::Replay { token, key, source, missing, .. } => {
                 let (longer, found, again) = self.look_for(key, *source, missing);
                 wait += longer;
-                Input::Replayed { token: *token, found, again }
+                let failed = again.then(|| "again".into());
+                Input::Replayed { token: *token, found, failed }
             }
             Effect::ReadDue { after, limit, all } => {
                 let (entries, next_in) =

@@ -85,9 +85,9 @@ impl Driver {
                 let token = take(&mut self.reads, token);
                 Input::SpillRead { token, read }
             }
-            Input::Replayed { token, found, again } => {
+            Input::Replayed { token, found, failed } => {
                 let token = take(&mut self.replays, token);
-                Input::Replayed { token, found, again }
+                Input::Replayed { token, found, failed }
             }
             Input::Committed { shard, number, reply } => match answers {
                 Some(index) if !self.commits.is_empty() => {
@@ -171,7 +171,7 @@ impl Driver {
                 self.reads.insert(token);
             }
             Effect::Replay { token, source, missing, .. } => {
-                assert!(source < self.settings.gap.sources);
+                assert!(source < self.settings.gap.sources.len());
                 assert!(!missing.is_empty());
                 self.replays.insert(token);
             }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{
     Applied, Backoff, Build, Cause, Change, CommitReply, DeadLetter, Decided, Digest, Event,
-    EventParts, Exhausted, Failure, FailureKind, GapSettings, Holes, Input, Job, Key,
-    LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present, Refusal,
-    RetrySettings, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
+    EventParts, Exhausted, Failure, FailureKind, GapEnd, GapEntry, GapSettings, Holes, Input, Job,
+    Key, LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present,
+    Refusal, RetrySettings, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -105,6 +105,10 @@ fn job() -> impl Strategy<Value = Job> {
         let trouble = cause.map(|cause| {
             Box::new(Trouble { cause, error: "nonsense".into(), since: incarnation, version: None })
         });
+        let gap = |at: u64| GapEntry {
+            end: GapEnd::ALL[((next + at) % 7) as usize],
+            ..GapEntry::new(next + at, next + 2 * at, 5)
+        };
         Job {
             incarnation,
             status,
@@ -116,6 +120,7 @@ fn job() -> impl Strategy<Value = Job> {
             digests: digests.into_iter().collect(),
             holes: Holes(holes),
             ids_from,
+            gaps: (0..next % 3).map(gap).collect(),
             ..Job::new(next, partition)
         }
     })
@@ -191,7 +196,10 @@ fn input() -> impl Strategy<Value = Input> {
             .prop_map(|(token, events, end)| Input::SpillRead { token, read: Ok((events, end)) }),
         1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
         5 => (token(), found(), any::<bool>())
-            .prop_map(|(token, found, again)| Input::Replayed { token, found, again }),
+            .prop_map(|(token, found, again)| {
+                let failed = again.then(|| "again".into());
+                Input::Replayed { token, found, failed }
+            }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
         1 => (0..3u32, 0..9u64, 0..9usize, 0..999usize).prop_map(|(shard, through, messages, bytes)| {
@@ -259,7 +267,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 timeout: 50,
                 attempts: 2,
                 backoff,
-                sources: 2,
+                sources: vec!["store".into(), "remote".into()],
                 max_width: 8,
                 on_exhausted: end,
                 tail: Some(300),

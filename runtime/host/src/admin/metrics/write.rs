@@ -3,7 +3,7 @@
 use std::fmt::Result as Written;
 use std::sync::Arc;
 
-use ordain_core::{Cause, FailureKind, LaneState, Recovery, Stats};
+use ordain_core::{Cause, FailureKind, LaneState, Recovery, Replays, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -61,11 +61,14 @@ impl All<'_, '_> {
 
     fn gaps(&mut self) -> Written {
         let Snapshot { all, .. } = self.snapshot;
-        let results = ["found", "missing"].into_iter().zip(all.replays).map(|(result, count)| {
-            (vec![("source", "store".into()), ("result", result.into())], count)
+        let samples = self.snapshot.replays.iter().flat_map(|(source, replays)| {
+            let Replays { found, missing, failed } = *replays;
+            [("found", found), ("missing", missing), ("failed", failed)].map(|(result, count)| {
+                (vec![("source", source.clone()), ("result", result.into())], count)
+            })
         });
         let help = "Questions for missing events, by the replay source that was asked";
-        self.counters("gap_rounds", help, results)?;
+        self.counters("gap_rounds", help, samples)?;
         let help = "Seconds from the arrival of a later event until the missing one came";
         let samples = [(Vec::new(), Value::of_recovery(&all.recovery))];
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)

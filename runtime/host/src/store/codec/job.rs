@@ -9,13 +9,15 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Build, Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    Build, Cause, Decided, Digest, Gaps, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId,
+    Trouble,
 };
 
+use super::gaps::{decode_gaps, encode_gaps};
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
 /// Opens a record.
-pub const JOB_FORMAT: u8 = 3;
+pub const JOB_FORMAT: u8 = 4;
 
 /// Where [`Job::partition`] lies in a record, four bytes.
 pub const PARTITION_AT: usize = 2;
@@ -29,9 +31,11 @@ pub const INCARNATION_AT: usize = 18;
 pub const SINCE_AT: usize = 26;
 /// Where [`Job::version_generation`] lies, eight bytes.
 pub const GENERATION_AT: usize = 34;
+/// Where the time lies that zeros in [`Job::gaps`] mean, eight bytes.
+pub const GAPS_AT: usize = 42;
 /// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
 /// last of [`Job::spilled`], [`Job::ids_from`].
-pub const NUMBERS_AT: usize = 42;
+pub const NUMBERS_AT: usize = 50;
 
 /// In the order in which their numbers are stored.
 const STATUS: [Status; 5] =
@@ -64,6 +68,7 @@ pub struct JobView<'a> {
     version: Option<(&'a str, [u8; 32])>,
     trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
+    gaps: Gaps,
     holes: Reader<'a>,
 }
 
@@ -82,6 +87,7 @@ impl<'a> JobView<'a> {
         if version_generation >= Decided::END {
             return Err(reader.bad("generation of the version"));
         }
+        let gaps_at = reader.u64("time of gaps")?;
         let view = Self {
             status,
             partition,
@@ -106,6 +112,7 @@ impl<'a> JobView<'a> {
             },
             trouble: read_trouble(&mut reader)?,
             digests: read_digests(&mut reader)?,
+            gaps: decode_gaps(&mut reader, gaps_at)?,
             holes: reader,
         };
         if !can_be(view.spilled) {
@@ -146,6 +153,7 @@ impl<'a> JobView<'a> {
             digests: digests.collect(),
             holes: Holes(holes),
             ids_from: self.ids_from,
+            gaps: self.gaps.clone(),
         }
     }
 }
@@ -162,7 +170,9 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     fixed[INCARNATION_AT..SINCE_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
     let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
     fixed[SINCE_AT..GENERATION_AT].copy_from_slice(&since.to_le_bytes());
-    fixed[GENERATION_AT..].copy_from_slice(&job.version_generation().to_le_bytes());
+    fixed[GENERATION_AT..GAPS_AT].copy_from_slice(&job.version_generation().to_le_bytes());
+    let gaps_at = if job.gaps.is_new() { now } else { 0 };
+    fixed[GAPS_AT..].copy_from_slice(&gaps_at.to_le_bytes());
     out.extend_from_slice(&fixed);
     for number in [job.attempts, job.rounds, job.generation] {
         put_varint(u64::from(number), out);
@@ -186,6 +196,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     for digest in job.digests.iter() {
         out.extend_from_slice(&digest.to_le_bytes());
     }
+    encode_gaps(&job.gaps, out);
     for &(first, last) in &job.holes.0 {
         put_varint(first, out);
         put_varint(last.saturating_sub(first), out);

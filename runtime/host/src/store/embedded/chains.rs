@@ -19,7 +19,7 @@ use crate::store::codec::{
 };
 use crate::store::{
     Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Place, Queued, StoreError,
+    Partition, Place, Queued, StoreError, readable,
 };
 
 /// From how many blocks of an origin on it is looked which may go, and how many go together; a call adds
@@ -471,7 +471,7 @@ pub(super) fn retained(
                 return Ok(events);
             }
             read += value.len();
-            events.push(decode_retained(&detach(value)).map_err(corrupt)?);
+            events.extend(readable(key, decode_retained(&detach(value))));
         }
     }
     Ok(events)

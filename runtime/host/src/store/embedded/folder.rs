@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
-const SCHEMA: u32 = 3;
+const SCHEMA: u32 = 4;
 
 const MARKER: &str = "ordain.store";
 const MARKER_DRAFT: &str = "ordain.store.new";

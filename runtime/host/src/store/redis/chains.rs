@@ -19,7 +19,7 @@ use super::value::{array, bytes, number, strange};
 use crate::store::codec::{decode_queued, decode_retained, encode_retained};
 use crate::store::{
     Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, LotReply, Origin, Partition,
-    Queued, StoreError,
+    Queued, StoreError, readable,
 };
 
 /// Sequences that are asked for together.
@@ -62,7 +62,7 @@ impl Chains for Redis {
             for value in array(self.run(script, call).await?, script.name)? {
                 let value = bytes(value).ok_or_else(|| strange(script.name))?;
                 room = room.saturating_sub(value.len());
-                events.push(decode_retained(&value).map_err(StoreError::Corrupt)?);
+                events.extend(readable(key, decode_retained(&value)));
             }
         }
         Ok(events)

@@ -27,15 +27,17 @@ const DELETE: u8 = 3;
 const ABSENT: u8 = 1;
 const NEW: u8 = 2;
 const TROUBLED: u8 = 4;
-const LETTERS: u8 = 8;
-const SPILL: u8 = 16;
-const TAKES_IDS: u8 = 32;
+const NEW_GAPS: u8 = 8;
+/// From here on something lies beside the record.
+const LETTERS: u8 = 16;
+const SPILL: u8 = 32;
+const TAKES_IDS: u8 = 64;
 
 /// What tells of a write what is done to its state, its flags and its condition, in bytes.
 const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
 
 /// The names that scripts have for what they need of all this.
-pub(super) const LAYOUT: [(&str, u8); 9] = [
+pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("OP_SIZE", OP_SIZE),
     ("KEEP", KEEP),
     ("PUT_BESIDE", PUT_BESIDE),
@@ -45,6 +47,7 @@ pub(super) const LAYOUT: [(&str, u8); 9] = [
     ("LETTERS", LETTERS),
     ("SPILL", SPILL),
     ("TAKES_IDS", TAKES_IDS),
+    ("NEW_GAPS", NEW_GAPS),
 ];
 
 /// Bytes of a claim.
@@ -177,7 +180,8 @@ fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
             | flag(troubled, TROUBLED)
             | flag(has_letters(write), LETTERS)
             | flag(!write.spill.is_empty(), SPILL)
-            | flag(write.job.ids_from > 0, TAKES_IDS),
+            | flag(write.job.ids_from > 0, TAKES_IDS)
+            | flag(write.job.gaps.is_new(), NEW_GAPS),
     );
     out.extend_from_slice(&partition.to_le_bytes());
     out.extend_from_slice(&write.job.takeovers.to_le_bytes());

@@ -10,10 +10,10 @@ use ordain_core::{Change, Job, JobWrite};
 use super::commit;
 use crate::store::KEY_SIZE_LIMIT;
 use crate::store::codec::{
-    COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GENERATION_AT, INCARNATION_AT,
-    JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT, ORIGIN_FORMAT,
-    OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT,
-    Undecodable, encode_job, refused,
+    COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GAPS_AT, GENERATION_AT,
+    INCARNATION_AT, JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT,
+    ORIGIN_FORMAT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE,
+    TAKEOVERS_AT, Undecodable, encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -84,9 +84,10 @@ pub(super) fn layout() -> String {
         ("INCARNATION", job + INCARNATION_AT),
         ("SINCE", job + SINCE_AT),
         ("GENERATION", job + GENERATION_AT),
+        ("GAPS_TIME", job + GAPS_AT),
         ("NUMBERS", job + NUMBERS_AT),
-        // Seven numbers and two empty parts.
-        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 2),
+        // Seven numbers and three empty parts.
+        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 3),
         ("BLOCK", BLOCK as usize),
         ("ID", TAKEN_ID_SIZE),
         ("IDS_LIMIT", IDS_LIMIT),

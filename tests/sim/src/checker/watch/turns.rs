@@ -33,7 +33,7 @@ impl Checker {
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
         let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
         let (key, events) = (turn.key.clone(), turn.events.clone());
-        let flight = Flight { key, events, stale: false, guess };
+        let flight = Flight { key, events, stale: false, guess, fresh: turn.fresh };
         let reused = watch.turns.insert(turn.token, flight).is_some();
         let turns = watch.turns.len();
         let to = first + turn.events.len() as u64;
@@ -62,7 +62,7 @@ impl Checker {
     pub(super) fn done(&mut self, owner: u64, done: &TurnDone) {
         let watch = self.watch(owner);
         let Some(flight) = watch.turns.remove(&done.token) else { return };
-        let Flight { key, events, stale, guess } = flight;
+        let Flight { key, events, stale, guess, fresh } = flight;
         let first = events[0].0;
         let next = first + done.verdicts.len() as u64;
         if let Some(range) = watch.ahead.get_mut(&key)
@@ -91,7 +91,7 @@ impl Checker {
         if failure.kind.may_pass() {
             let count = watch.failures.entry(key.clone()).or_insert((next, 0));
             *count = (next, if count.0 == next { count.1 + 1 } else { 1 });
-        } else {
+        } else if !fresh || next != first {
             watch.fresh.insert(key.clone(), next);
         }
     }

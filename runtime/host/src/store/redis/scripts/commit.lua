@@ -360,6 +360,9 @@ for i = 1, count do
     if has(flags, TROUBLED) then
       record = sub(record, 1, SINCE - 1) .. now8 .. sub(record, SINCE + 8)
     end
+    if has(flags, NEW_GAPS) then
+      record = sub(record, 1, GAPS_TIME - 1) .. now8 .. sub(record, GAPS_TIME + 8)
+    end
     -- Nearly all have a small state before and after, and nothing else.
     if byte(record, 2) ~= STATE or extras[i] or expired[i] or (old and byte(old, 2) ~= STATE) then
       record = write_rare(i, op, sub(field, 2), record, old)

@@ -1,0 +1,236 @@
+//! The ledger of a key's gaps: what was missing, who was asked for it, and how it ended.
+
+use std::sync::Arc;
+
+use crate::stats::SOURCES_LIMIT;
+
+/// The last gaps of a key whose clock ran out, the newest last. A clone shares them until one of the two
+/// changes: every commit carries a copy of its jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Gaps(Option<Arc<Vec<GapEntry>>>);
+
+/// A gap whose clock ran out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapEntry {
+    /// The first missing sequence.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// Time of the write that told of it first. 0 in a record that is being written: that is the one.
+    pub since: u64,
+    /// For how long it had been known by then, in ms.
+    pub waited: u64,
+    /// Rounds of asking that have begun.
+    pub rounds: u32,
+    /// What each source answered, in the order in which they are asked.
+    pub answers: Vec<Answers>,
+    /// How it ended.
+    pub end: GapEnd,
+    /// Time of the write that told of its end, as `since`; of no meaning while it is open.
+    pub until: u64,
+}
+
+/// What a replay source answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answers {
+    /// The source.
+    pub source: Arc<str>,
+    /// How often it was asked.
+    pub asked: u32,
+    /// Events that it had.
+    pub found: u32,
+    /// How often it failed.
+    pub failed: u32,
+    /// Why, the last time.
+    pub error: Option<Box<str>>,
+}
+
+/// How a gap ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapEnd {
+    /// It has not.
+    Open,
+    /// All rounds were in vain, and it is waited for all the same.
+    Waiting,
+    /// The event came by itself.
+    Arrived,
+    /// A replay source had it.
+    Replayed,
+    /// All rounds were in vain, and the key was parked.
+    Parked,
+    /// All rounds were in vain, and the key went on without it.
+    Skipped,
+    /// Something else went past it: another owner, or the end of the key.
+    Passed,
+}
+
+impl GapEnd {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Open,
+        Self::Waiting,
+        Self::Arrived,
+        Self::Replayed,
+        Self::Parked,
+        Self::Skipped,
+        Self::Passed,
+    ];
+
+    /// Its name in listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Waiting => "waiting",
+            Self::Arrived => "arrived",
+            Self::Replayed => "replayed",
+            Self::Parked => "parked",
+            Self::Skipped => "skipped",
+            Self::Passed => "passed",
+        }
+    }
+
+    /// Whether the event may still end it.
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Waiting | Self::Parked)
+    }
+}
+
+impl GapEntry {
+    /// Bytes of [`Answers::error`].
+    pub const ERROR_LIMIT: usize = 120;
+
+    /// A gap of which the clock has just run out, after so many ms.
+    pub fn new(first: u64, last: u64, waited: u64) -> Self {
+        let (answers, end) = (Vec::new(), GapEnd::Open);
+        Self { first, last, since: 0, waited, rounds: 0, answers, end, until: 0 }
+    }
+
+    /// Notes what a source answered: how many events, or why it failed.
+    pub(crate) fn answered(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
+        let at = self.answers.iter().position(|it| it.source == *source).unwrap_or_else(|| {
+            if self.answers.len() >= SOURCES_LIMIT {
+                // One that was asked before the settings were changed.
+                self.answers.remove(0);
+            }
+            let source = Arc::clone(source);
+            self.answers.push(Answers { source, asked: 0, found: 0, failed: 0, error: None });
+            self.answers.len() - 1
+        });
+        let answers = &mut self.answers[at];
+        answers.asked = answers.asked.saturating_add(1);
+        answers.found = answers.found.saturating_add(u32::try_from(found).unwrap_or(u32::MAX));
+        if let Some(error) = error {
+            answers.failed = answers.failed.saturating_add(1);
+            let end = error.floor_char_boundary(Self::ERROR_LIMIT);
+            answers.error = Some(error[..end].into());
+        }
+    }
+
+    /// How long it lasted, in ms, if it has ended; a time of 0 is `now`.
+    pub fn lasted(&self, now: u64) -> u64 {
+        let or_now = |time: u64| if time == 0 { now } else { time };
+        let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
+        until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
+    }
+
+    fn memory(&self) -> usize {
+        let error = |it: &Answers| it.error.as_ref().map_or(0, |error| error.len());
+        let answers = self.answers.iter().map(|it| size_of::<Answers>() + error(it));
+        size_of::<Self>() + answers.sum::<usize>()
+    }
+}
+
+impl Gaps {
+    /// Gaps remembered for a key: enough to see what its producer does, in a record that is
+    /// written with each commit.
+    pub const LIMIT: usize = 16;
+
+    /// All of them, the newest last.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &GapEntry> + DoubleEndedIterator {
+        self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
+    }
+
+    /// The newest one, if its event may still end it.
+    pub(crate) fn open(&self) -> Option<&GapEntry> {
+        self.0.as_deref()?.last().filter(|it| it.end.is_open())
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn open_mut(&mut self) -> Option<&mut GapEntry> {
+        self.open()?;
+        Arc::make_mut(self.0.as_mut()?).last_mut()
+    }
+
+    /// Takes back what stands there of sequences from one on, which are missing after all: nothing of it was
+    /// settled. Answers the gap that began there or behind it.
+    pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
+        self.iter().next_back().filter(|it| it.last >= from)?;
+        let entries = Arc::make_mut(self.0.as_mut()?);
+        let mut known = None;
+        while let Some(entry) = entries.pop_if(|it| it.first >= from) {
+            known = Some(entry);
+        }
+        if let Some(entry) = entries.last_mut().filter(|it| it.last >= from) {
+            entry.last = from - 1;
+        }
+        known
+    }
+
+    pub(crate) fn push(&mut self, entry: GapEntry) {
+        let entries = Arc::make_mut(self.0.get_or_insert_default());
+        if entries.len() >= Self::LIMIT {
+            entries.remove(0);
+        }
+        entries.push(entry);
+    }
+
+    /// Whether there is a time to be filled in.
+    pub fn is_new(&self) -> bool {
+        self.iter().any(|it| it.since == 0 || (it.end != GapEnd::Open && it.until == 0))
+    }
+
+    /// Puts the time of the commit in place of the zeros.
+    pub(crate) fn fill_times(&mut self, now: u64) {
+        if !self.is_new() {
+            return;
+        }
+        let Some(entries) = &mut self.0 else { return };
+        for entry in Arc::make_mut(entries) {
+            if entry.since == 0 {
+                entry.since = now;
+            }
+            if entry.end != GapEnd::Open && entry.until == 0 {
+                entry.until = now;
+            }
+        }
+    }
+
+    /// What they cost in memory, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.iter().map(GapEntry::memory).sum()
+    }
+}
+
+impl FromIterator<GapEntry> for Gaps {
+    fn from_iter<I: IntoIterator<Item = GapEntry>>(entries: I) -> Self {
+        let entries: Vec<GapEntry> = entries.into_iter().collect();
+        Self((!entries.is_empty()).then(|| Arc::new(entries)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_may_change_while_a_gap_is_open() {
+        let mut gap = GapEntry::new(1, 1, 0);
+        for number in 0..3 * SOURCES_LIMIT {
+            gap.answered(&number.to_string().into(), 1, None);
+            gap.answered(&number.to_string().into(), 0, Some("away"));
+        }
+        assert_eq!(gap.answers.len(), SOURCES_LIMIT);
+        let last = gap.answers.last().expect("the last one");
+        assert_eq!((last.asked, last.found, last.failed), (2, 1, 1));
+    }
+}

@@ -1,0 +1,66 @@
+//! The ledger of a key's gaps, as a part of its record.
+
+use ordain_core::{Answers, GapEnd, GapEntry, Gaps, SOURCES_LIMIT};
+
+use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+
+/// Appends them. A time of 0 means one that stands at a fixed place in the record.
+pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
+    put_varint(gaps.iter().len() as u64, out);
+    for gap in gaps.iter() {
+        out.push(gap.end as u8);
+        put_varint(gap.first, out);
+        put_varint(gap.last.saturating_sub(gap.first), out);
+        for number in [gap.since, gap.waited, gap.until, u64::from(gap.rounds)] {
+            put_varint(number, out);
+        }
+        put_varint(gap.answers.len() as u64, out);
+        for Answers { source, asked, found, failed, error } in &gap.answers {
+            put_bytes(source.as_bytes(), out);
+            for number in [asked, found, failed] {
+                put_varint(u64::from(*number), out);
+            }
+            put_option(error.as_deref(), out);
+        }
+    }
+}
+
+/// The inverse of [`encode_gaps`]; a time of 0 is `now`.
+pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Undecodable> {
+    let or_now = |time: u64| if time == 0 { now } else { time };
+    let count = bounded(reader, Gaps::LIMIT, "gaps")?;
+    let mut gaps = Vec::new();
+    for _ in 0..count {
+        let end = reader.u8("end of a gap")?;
+        let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.bad("end of a gap"))?;
+        let first = reader.varint("gap")?;
+        let last = first.checked_add(reader.varint("gap")?).ok_or_else(|| reader.bad("gap"))?;
+        let since = or_now(reader.varint("time of a gap")?);
+        let waited = reader.varint("time of a gap")?;
+        let until = reader.varint("time of a gap")?;
+        let until = if end == GapEnd::Open { until } else { or_now(until) };
+        let rounds = reader.varint32("rounds of a gap")?;
+        let mut answers = Vec::new();
+        for _ in 0..bounded(reader, SOURCES_LIMIT, "answers")? {
+            answers.push(Answers {
+                source: reader.text("source of an answer")?.into(),
+                asked: reader.varint32("answers")?,
+                found: reader.varint32("answers")?,
+                failed: reader.varint32("answers")?,
+                error: reader.option("error of an answer")?.map(Into::into),
+            });
+        }
+        gaps.push(GapEntry { first, last, since, waited, rounds, answers, end, until });
+    }
+    Ok(gaps.into_iter().collect())
+}
+
+/// A count that never makes more than there can be.
+fn bounded(
+    reader: &mut Reader<'_>,
+    limit: usize,
+    part: &'static str,
+) -> Result<usize, Undecodable> {
+    let count = usize::try_from(reader.varint(part)?).ok().filter(|it| *it <= limit);
+    count.ok_or_else(|| reader.bad(part))
+}

@@ -1,0 +1,43 @@
+//! The ledger of gaps: what is skipped or parked stands there, what is settled is not open, and it is in
+//! order.
+
+use ordain_core::{Cause, GapEnd, JobWrite, LetterContent, Status};
+
+use super::Checker;
+
+impl Checker {
+    pub(super) fn ledger(&mut self, write: &JobWrite) {
+        let (key, job) = (&write.key, &write.job);
+        let gaps: Vec<_> = job.gaps.iter().collect();
+        let mut wrong = None;
+        for pair in gaps.windows(2) {
+            if pair[0].last >= pair[1].first || pair[0].end == GapEnd::Open {
+                wrong = Some(format!("{:?} stands before {:?}", pair[0], pair[1]));
+            }
+        }
+        let last = gaps.last();
+        if let Some(open) = last.filter(|it| it.end.is_open() && it.first < job.next) {
+            wrong = Some(format!("{open:?} is open, and {} is next", job.next));
+        }
+        for letter in &write.letters {
+            let unseen = letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
+            let sequence = letter.id.sequence;
+            let stands = |it: &&&_| is_there(it, GapEnd::Skipped, sequence);
+            if unseen && gaps.iter().find(stands).is_none() {
+                wrong = Some(format!("{sequence} is skipped, and not in {gaps:?}"));
+            }
+        }
+        let parked = job.status == Status::Parked
+            && job.trouble.as_ref().is_some_and(|it| it.cause == Cause::Gap);
+        if parked && !last.is_some_and(|it| is_there(it, GapEnd::Parked, job.next)) {
+            wrong = Some(format!("{} never came, and is not in {gaps:?}", job.next));
+        }
+        if let Some(words) = wrong {
+            self.broke("ledger", format!("{key:?}: {words}"));
+        }
+    }
+}
+
+fn is_there(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
+    gap.end == end && (gap.first..=gap.last).contains(&sequence)
+}

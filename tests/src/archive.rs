@@ -1,0 +1,155 @@
+//! A server of events over HTTP, as those who use Ordain have one: it keeps what it is given, and fails as
+//! often as it is told to.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+/// See the module. It answers as long as the process runs.
+pub struct Archive {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// By path.
+    events: BTreeMap<String, String>,
+    /// Of a thousand requests, about.
+    failing: u32,
+    random: Mutex<ChaCha8Rng>,
+    token: Option<String>,
+    requests: AtomicU64,
+    strangers: AtomicU64,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Archive {
+    /// Serves lines of a file as `/KEY/SEQUENCE`, but for so many of a thousand requests, which fail in one
+    /// way or another; with a token only to those who have it.
+    pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
+        let mut events = BTreeMap::new();
+        for line in lines {
+            let event: Value = serde_json::from_str(line)?;
+            let key = event["subject"].as_str().context("a key")?;
+            let sequence = match &event["sequence"] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            events.insert(format!("/{key}/{sequence}"), line.clone());
+        }
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            events,
+            failing,
+            random: Mutex::new(ChaCha8Rng::seed_from_u64(9)),
+            token: token.map(str::to_owned),
+            requests: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
+            now: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&serving);
+                // Whoever has gone is answered no more.
+                thread::spawn(move || drop(shared.serve(stream)));
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    /// Where an event is, as a setting.
+    pub fn url(&self) -> String {
+        format!("http://{}/{{key}}/{{sequence}}", self.address)
+    }
+
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// How many of them were without the token.
+    pub fn strangers(&self) -> u64 {
+        self.shared.strangers.load(Ordering::Relaxed)
+    }
+
+    /// How many there were at one time, at most.
+    pub fn most(&self) -> usize {
+        self.shared.most.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: TcpStream) -> Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut stream = stream;
+        loop {
+            let mut head = String::new();
+            reader.read_line(&mut head)?;
+            let Some(path) = head.split(' ').nth(1).map(str::to_owned) else { return Ok(()) };
+            let mut is_known = self.token.is_none();
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line)?;
+                let line = line.trim_end();
+                if line.is_empty() {
+                    break;
+                }
+                let Some((name, value)) = line.split_once(": ") else { continue };
+                is_known |= name.eq_ignore_ascii_case("authorization")
+                    && self.token.as_deref() == Some(value);
+            }
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(now, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(1));
+            let answer = self.answer(&path, is_known);
+            self.now.fetch_sub(1, Ordering::Relaxed);
+            let Some((status, body)) = answer else { return Ok(()) };
+            let length = body.len();
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\ncontent-type: application/cloudevents+json\r\n\
+                 content-length: {length}\r\n\r\n{body}"
+            )?;
+        }
+    }
+
+    /// A status and a body; `None`: the connection breaks.
+    fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, &str)> {
+        if !is_known {
+            self.strangers.fetch_add(1, Ordering::Relaxed);
+            return Some(("401 Unauthorized", ""));
+        }
+        let mut random = self.random.lock().ok()?;
+        if random.random_range(0..1_000) < self.failing {
+            let other = self.events.values().next().map_or("", String::as_str);
+            return match random.random_range(0..5) {
+                0 => None,
+                1 => Some(("200 OK", "no event")),
+                // Another one than was asked for.
+                2 if !path.is_empty()
+                    && self.events.get(path).map(String::as_str) != Some(other) =>
+                {
+                    Some(("200 OK", other))
+                }
+                3 => Some(("302 Found", "")),
+                _ => Some(("503 Service Unavailable", "")),
+            };
+        }
+        let event = self.events.get(path);
+        Some(event.map_or(("404 Not Found", ""), |event| ("200 OK", event)))
+    }
+}

@@ -1,0 +1,228 @@
+//! Events that don't come: found in the log that the store keeps, or at a server over HTTP; or never.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_tests::archive::Archive;
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::rig::Rig;
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::Value;
+
+const TOKEN: &str = "Bearer of good news";
+
+/// A key as `ordain keys show` has it.
+fn shown(home: &Home, key: &str) -> Result<Value> {
+    let mut rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
+    rows.pop().context("a row")
+}
+
+/// The gaps of keys.
+fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
+    let mut gaps = Vec::new();
+    for key in keys {
+        let of_key = shown(home, key)?["gaps"].as_array().cloned().context("gaps")?;
+        ensure!(of_key.iter().all(|it| it["end"] != "passed"), "{key}: {of_key:?}");
+        gaps.extend(of_key);
+    }
+    Ok(gaps)
+}
+
+/// Of each gap, how many events a source found.
+fn found(gaps: &[Value], source: &str) -> u64 {
+    let answers = gaps.iter().filter_map(|it| it["answers"].as_array()).flatten();
+    let of_source =
+        answers.filter(|it| it["source"].as_str().is_some_and(|it| it.starts_with(source)));
+    of_source.filter_map(|it| it["found"].as_u64()).sum()
+}
+
+/// The lines of which one of `nth` is missing, never the last of its key; and the others.
+fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
+    let end = lines.len() * 9 / 10;
+    let enumerated = lines.iter().cloned().enumerate();
+    let (lost, left): (Vec<_>, Vec<_>) =
+        enumerated.partition(|(at, _)| *at < end && is_lost(*at, nth));
+    (left.into_iter().map(|it| it.1).collect(), lost.into_iter().map(|it| it.1).collect())
+}
+
+/// One of each `nth`, of another key each time.
+fn is_lost(at: usize, nth: usize) -> bool {
+    at % nth == at / nth * 37 % nth
+}
+
+/// The keys of lines.
+fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
+    Ok(by_key(lines)?.into_keys().collect())
+}
+
+/// Publishes 1,000 keys' events with `ordain publish`; the broker loses one of a hundred, which the store
+/// has.
+fn is_found_in_the_log(sections: &str) -> Result<()> {
+    let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
+    let rig = Rig::with(sections, stream, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.end()?;
+    let lines = in_turn(1_000, 10);
+    rig.home.write("events.ndjson", text(&lines))?;
+    let output = rig.home.output(&["publish", "cases", "events.ndjson"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lost =
+        rig.client.lose("cases", "cases", lines.len(), |at| at < 9_000 && is_lost(at, 100))?;
+    ensure!(lost == 90);
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()?;
+    let gaps = gaps(&rig.home, &keys(&without(&lines, 100).1)?)?;
+    ensure!(gaps.len() == 90, "{} gaps: {:?}", gaps.len(), gaps.first());
+    ensure!(gaps.iter().all(|it| it["end"] == "replayed" && it["rounds"] == 1), "{gaps:?}");
+    ensure!(found(&gaps, "store") == 90);
+    Ok(())
+}
+
+#[test]
+fn what_the_broker_lost_is_in_the_log() -> Result<()> {
+    is_found_in_the_log("")
+}
+
+#[test]
+fn what_the_broker_lost_is_in_the_log_of_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    is_found_in_the_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
+}
+
+/// A server that fails one request of three has what is lost.
+#[test]
+fn what_only_a_server_has() -> Result<()> {
+    let lines = in_turn(1_000, 10);
+    let archive = Archive::start(&lines, 333, Some(TOKEN))?;
+    let stream = format!(
+        "gap = {{ timeout = \"200ms\", attempts = 40, backoff = \"10ms..50ms\", replay = [\"store\", \
+         {{ url = \"{}\", authorization = \"Bearer ${{NEWS:-of good news}}\", concurrency = 3 }}] }}",
+        archive.url()
+    );
+    let redis = Redis::start(&[])?;
+    let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let rig = Rig::with(&sections, &stream, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let (left, lost) = without(&lines, 100);
+    rig.publish(&left)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()?;
+    let gaps = gaps(&rig.home, &keys(&lost)?)?;
+    let of_lost: Vec<&Value> = gaps.iter().filter(|it| it["end"] == "replayed").collect();
+    ensure!(of_lost.len() == lost.len(), "{} of {}", of_lost.len(), lost.len());
+    ensure!(found(&gaps, "http://127.0.0.1") == lost.len() as u64);
+    let failed = gaps.iter().filter_map(|it| it["answers"][1]["failed"].as_u64()).sum::<u64>();
+    ensure!(failed > 10, "{failed} requests failed, of {}", archive.requests());
+    let errors: BTreeSet<&str> =
+        gaps.iter().filter_map(|it| it["answers"][1]["error"].as_str()).collect();
+    ensure!(errors.iter().any(|it| it.contains("503")), "{errors:?}");
+    ensure!(errors.iter().all(|it| !it.contains(TOKEN)), "{errors:?}");
+    ensure!(archive.strangers() == 0 && archive.most() <= 3, "{} at a time", archive.most());
+    Ok(())
+}
+
+/// One of a thousand is nowhere: the key is parked, goes on without it, or waits; all others are complete.
+#[test]
+fn what_is_lost_for_good() -> Result<()> {
+    let lines = in_turn(500, 20);
+    let archive = Archive::start(&[], 0, None)?;
+    let (left, lost) = without(&lines, 1_000);
+    let (of_lost, of_key) = (keys(&lost)?, by_key(&lines)?);
+    for (on_exhausted, end) in [("park", "parked"), ("skip", "skipped"), ("wait", "waiting")] {
+        let stream = format!(
+            "gap = {{ timeout = \"50ms\", attempts = 2, backoff = \"10ms..20ms\", \
+             on_exhausted = \"{on_exhausted}\", replay = [\"store\", \"{}\"] }}",
+            archive.url()
+        );
+        let rig = Rig::on(Rabbit::start()?, "", &stream, "")?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        rig.publish(&left)?;
+        rig.until_empty().or_else(|_| anyhow::Ok(()))?;
+        let right = by_key(&left)?;
+        let ends = |events: &BTreeMap<u64, _>| events.len();
+        let reached =
+            right.iter().map(|(key, events)| match (on_exhausted, of_lost.contains(key)) {
+                ("skip", _) | (_, false) => ends(events),
+                _ => events.keys().zip(1..).take_while(|(at, right)| *at == right).count(),
+            });
+        let mut out = Vec::new();
+        rig.take(&mut out, reached.sum())?;
+        wait_until("each lost one is told", || {
+            let admin = format!("http://{}", http::admin(&mut service)?);
+            let show = |key: &String| {
+                let row =
+                    rig.home.rows(&["keys", "show", "cases", key, "--admin", &admin, "--json"])?;
+                anyhow::Ok(row[0]["gaps"][0]["end"] == end && row[0]["gaps"][0]["rounds"] == 2)
+            };
+            Ok(of_lost.iter().map(show).collect::<Result<Vec<_>>>()?.into_iter().all(|it| it))
+        })?;
+        if on_exhausted == "skip" {
+            tally::check(&right, &out.join("\n"))?;
+        } else {
+            // However late.
+            rig.publish(&lost)?;
+            rig.take(&mut out, lines.len())?;
+            tally::check(&of_key, &out.join("\n"))?;
+        }
+        service.end()?;
+        let gaps = gaps(&rig.home, &of_lost)?;
+        let end = if on_exhausted == "skip" { "skipped" } else { "arrived" };
+        ensure!(gaps.len() == lost.len() && gaps.iter().all(|it| it["end"] == end), "{gaps:?}");
+        if on_exhausted == "skip" {
+            let dead = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+            ensure!(dead.len() == lost.len() && dead.iter().all(|it| it["cause"] == "gap"));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing comes behind a lost last event: the key is asked for it once it has been silent.
+#[test]
+fn a_lost_last_event_is_found() -> Result<()> {
+    let lines = in_turn(20, 5);
+    let archive = Archive::start(&lines, 0, None)?;
+    let stream = format!("gap = {{ tail = \"1s\", replay = [\"store\", \"{}\"] }}", archive.url());
+    let rig = Rig::with("", &stream, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&lines[..80])?;
+    rig.check(&lines)?;
+    service.end()?;
+    let gaps = gaps(&rig.home, &keys(&lines)?)?;
+    let is_found = |it: &Value| it["end"] == "replayed" && it["first"] == 5 && it["last"] == 5;
+    ensure!(gaps.len() == 20 && gaps.iter().all(is_found), "{gaps:?}");
+    Ok(())
+}
+
+/// The same in one run over a file; and what is in the ledger says how long it took.
+#[test]
+fn a_file_may_lack_events() -> Result<()> {
+    let lines = in_turn(50, 20);
+    let archive = Archive::start(&lines, 333, None)?;
+    let (left, lost) = without(&lines, 50);
+    let gap = format!(
+        "gap = {{ attempts = 40, backoff = \"1ms..5ms\", replay = [\"store\", \"{}\"] }}\n[sinks",
+        archive.url()
+    );
+    let home = Home::new(&["tally"], &tally::CONFIG.replacen("[sinks", &gap, 1))?;
+    home.write("events.ndjson", text(&left))?;
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+    let gaps = gaps(&home, &keys(&lines)?)?;
+    ensure!(gaps.iter().filter(|it| it["end"] == "replayed").count() >= lost.len() / 2);
+    for gap in &gaps {
+        let (since, until) = (gap["since"].as_str(), gap["until"].as_str());
+        ensure!(since.is_some() && since <= until && gap["lasted_ms"].is_u64(), "{gap}");
+    }
+    Ok(())
+}
