@@ -1,6 +1,10 @@
 //! Events that don't come: found in the log that the store keeps, or at a server over HTTP; or never.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Rabbit, Redis, wait_until};
@@ -223,6 +227,65 @@ fn a_file_may_lack_events() -> Result<()> {
     for gap in &gaps {
         let (since, until) = (gap["since"].as_str(), gap["until"].as_str());
         ensure!(since.is_some() && since <= until && gap["lasted_ms"].is_u64(), "{gap}");
+    }
+    Ok(())
+}
+
+/// A server that answers without end, not at all, or with more than anybody asked for, does no harm: it
+/// counts as failed, in time and in little memory.
+#[test]
+fn a_hostile_server_only_fails() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().flatten().enumerate() {
+            // Whoever has gone is answered no more.
+            thread::spawn(move || drop(harm(number, stream)));
+        }
+    });
+    let gap = format!(
+        "gap = {{ attempts = 8, backoff = \"1ms..2ms\", replay = [\"store\", \
+         {{ url = \"http://{address}/{{key}}/{{sequence}}\", timeout = \"300ms\" }}] }}\n[sinks"
+    );
+    let home = Home::new(&["tally"], &tally::CONFIG.replacen("[sinks", &gap, 1))?;
+    let lines = in_turn(1, 3);
+    home.write("events.ndjson", text(&[lines[0].clone(), lines[2].clone()]))?;
+    let mut service = Service::start(&home, &["run", "--once"])?;
+    let peak = service.peak_memory()?;
+    let key = shown(&home, "k0")?;
+    ensure!(key["status"] == "parked" && key["next"] == 2, "{key}");
+    let gap = &key["gaps"][0];
+    ensure!(gap["end"] == "parked" && gap["rounds"] == 8, "{gap}");
+    let answers = &gap["answers"][1];
+    ensure!(answers["failed"] == 8 && answers["found"] == 0, "{answers}");
+    ensure!(peak < 1 << 20, "{peak} KiB");
+    Ok(())
+}
+
+fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
+    let mut request = [0; 4 << 10];
+    let _ = stream.read(&mut request)?;
+    let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/cloudevents+json\r\n";
+    match number % 4 {
+        // Nothing.
+        0 => thread::sleep(Duration::from_secs(5)),
+        1 => loop {
+            write!(stream, "{ok}x-more: {}\r\n", "y".repeat(1 << 10))?;
+        },
+        2 => {
+            write!(stream, "{ok}content-length: 99999999999\r\n\r\n")?;
+            loop {
+                stream.write_all(&[b' '; 4 << 10])?;
+            }
+        }
+        // A little at a time.
+        _ => {
+            write!(stream, "{ok}transfer-encoding: chunked\r\n\r\n")?;
+            loop {
+                stream.write_all(b"1\r\n \r\n")?;
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
     Ok(())
 }
