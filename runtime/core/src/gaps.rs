@@ -105,6 +105,11 @@ impl GapEntry {
         Self { first, last, since: 0, waited, rounds: 0, answers, end, until: 0 }
     }
 
+    /// Whether what was missing has come.
+    pub(crate) fn has_come(&self) -> bool {
+        matches!(self.end, GapEnd::Arrived | GapEnd::Replayed)
+    }
+
     /// Notes what a source answered: how many events, or why it failed.
     pub(crate) fn answered(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
         let at = self.answers.iter().position(|it| it.source == *source).unwrap_or_else(|| {
@@ -162,18 +167,30 @@ impl Gaps {
     }
 
     /// Takes back what stands there of sequences from one on, which are missing after all: nothing of it was
-    /// settled. Answers the gap that began there or behind it.
+    /// settled. Answers the gap that these are of, if it is known: it is open or began there or behind it, or a
+    /// part of it came just before.
     pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
-        self.iter().next_back().filter(|it| it.last >= from)?;
+        self.iter().next_back().filter(|it| it.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
         let mut known = None;
         while let Some(entry) = entries.pop_if(|it| it.first >= from) {
             known = Some(entry);
         }
+        let goes_on = |it: &mut GapEntry| {
+            it.last + 1 >= from && (it.end.is_open() || (it.has_come() && it.last + 1 == from))
+        };
+        if known.is_none() {
+            known = entries.pop_if(goes_on);
+        }
         if let Some(entry) = entries.last_mut().filter(|it| it.last >= from) {
             entry.last = from - 1;
         }
         known
+    }
+
+    /// The newest one.
+    pub(crate) fn last_mut(&mut self) -> Option<&mut GapEntry> {
+        Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
     pub(crate) fn push(&mut self, entry: GapEntry) {

@@ -30,6 +30,10 @@ pub enum Input {
         /// The finished letter.
         letter: Box<DeadLetter>,
     },
+    /// An event that the source will deliver as well, later: it is durable elsewhere until then, and is not
+    /// acknowledged. Of a key, they come in the order of those deliveries, and without holes. As a delivery it
+    /// needs [credit](crate::Sequencer::credit).
+    Offered(Arc<Event>),
     /// The source will deliver everything unacknowledged again, under new positions (its
     /// connection was lost). It comes before the first of them.
     SourceReset,

@@ -273,6 +273,7 @@ impl Sequencer {
         match input {
             Input::Arrived { delivery, event } => self.arrived(delivery, event),
             Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
+            Input::Offered(event) => self.offered(event),
             Input::SourceReset => self.window.reset(),
             Input::Window(deliveries) => {
                 self.prefetch = deliveries.clamp(1, self.settings.prefetch);

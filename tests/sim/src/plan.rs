@@ -128,6 +128,8 @@ pub(crate) struct Disturbing {
     pub(crate) drains: u64,
     /// The store goes back under a live owner.
     pub(crate) steps_back: u64,
+    /// What comes while a connection is not there is offered meanwhile, and such a time lasts so long.
+    pub(crate) offers: Option<u64>,
 }
 
 impl Plan {

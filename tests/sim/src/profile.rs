@@ -36,11 +36,13 @@ pub enum Profile {
     Damaged,
     Windows,
     StandingSink,
+    Offered,
+    OfferedFifo,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -68,6 +70,8 @@ impl Profile {
         Self::Damaged,
         Self::Windows,
         Self::StandingSink,
+        Self::Offered,
+        Self::OfferedFifo,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -115,6 +119,11 @@ impl Profile {
             Self::Late => late(plan, rng),
             Self::Windows => windows(plan, rng),
             Self::StandingSink => standing_sink(plan, rng),
+            Self::Offered => {
+                wild(plan, rng);
+                offers(plan, rng);
+            }
+            Self::OfferedFifo => offered_fifo(plan, rng),
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => hot_key(plan, rng),
             Self::ManyKeys => {
@@ -140,16 +149,7 @@ impl Profile {
                 plan.disturb.versions = rng.between(1, 6);
                 plan.disturb.crashes = rng.below(4);
             }
-            Self::Expiring => {
-                disturbed(plan);
-                plan.settings.complete_ttl = rng.pick(&[500, 5_000]);
-                plan.settings.key_ttl = rng.pick(&[None, None, Some(3_000)]);
-                plan.handler.completes = 40;
-                plan.producer.spread = 20_000;
-                plan.producer.lateness = 15_000;
-                plan.producer.late = 60;
-                crashes(plan, rng, 3);
-            }
+            Self::Expiring => expiring(plan, rng),
             Self::Skipping => skipping(plan, rng),
             Self::Large => large(plan, rng),
             Self::Wild => wild(plan, rng),
@@ -412,6 +412,33 @@ fn damaged(plan: &mut Plan, rng: &mut Rng) {
     plan.store.unreadable = rng.pick(&[30, 300, 1_000]);
     plan.once = rng.permille(300);
     crashes(plan, rng, 3);
+}
+
+fn expiring(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    plan.settings.complete_ttl = rng.pick(&[500, 5_000]);
+    plan.settings.key_ttl = rng.pick(&[None, None, Some(3_000)]);
+    plan.handler.completes = 40;
+    plan.producer.spread = 20_000;
+    plan.producer.lateness = 15_000;
+    plan.producer.late = 60;
+    crashes(plan, rng, 3);
+}
+
+fn offered_fifo(plan: &mut Plan, rng: &mut Rng) {
+    fifo(plan, rng);
+    failing(plan, rng);
+    if rng.permille(300) {
+        tiny(plan, rng);
+    }
+    crashes(plan, rng, 4);
+    offers(plan, rng);
+}
+
+/// While the source is away its events are seen all the same.
+fn offers(plan: &mut Plan, rng: &mut Rng) {
+    plan.disturb.resets = rng.between(1, 8);
+    plan.disturb.offers = Some(rng.pick(&[200, 2_000, 10_000]));
 }
 
 fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {

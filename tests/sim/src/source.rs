@@ -22,6 +22,8 @@ pub(crate) struct Source {
 pub(crate) struct Connection {
     number: u64,
     cursor: usize,
+    /// How far it was offered before it delivers.
+    offered: usize,
     /// Virtual time from which on it delivers.
     open_at: u64,
     delivered: Delivery,
@@ -42,6 +44,7 @@ impl Source {
         Connection {
             number: self.connection,
             cursor: self.acknowledged,
+            offered: self.acknowledged,
             open_at,
             delivered: 0,
             outstanding: VecDeque::new(),
@@ -70,6 +73,23 @@ impl Source {
         connection.outstanding.push_back((connection.delivered, connection.cursor));
         connection.cursor += 1;
         Some((connection.delivered, item))
+    }
+
+    /// What its owner may see before the connection delivers: everything in order, once.
+    pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<Item> {
+        if self.next_offer_at(connection)? > now {
+            return None;
+        }
+        let item = self.entries[connection.offered].item.clone();
+        connection.offered += 1;
+        Some(item)
+    }
+
+    /// When the next offer is there.
+    pub(crate) fn next_offer_at(&self, connection: &Connection) -> Option<u64> {
+        let entry = self.entries.get(connection.offered)?;
+        let is_in_time = connection.number == self.connection && entry.at < connection.open_at;
+        is_in_time.then_some(entry.at)
     }
 
     /// When the next delivery is there.

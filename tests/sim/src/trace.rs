@@ -60,6 +60,9 @@ fn describe_input(input: &Input) -> String {
             let data = String::from_utf8_lossy(event.data());
             format!("{delivery}: {:?} #{:?} {:.20}{end}", event.key(), event.sequence(), data)
         }
+        Input::Offered(event) => {
+            format!("offered: {:?} #{:?}", event.key(), event.sequence())
+        }
         Input::Loaded { token, loaded: Ok(Some(loaded)) } => {
             let due = loaded.due_in;
             format!("loaded {}/{}: {} due {due:?}", token.lane, token.serial, job(&loaded.job))

@@ -32,6 +32,19 @@ impl Sequencer {
         self.settle(index);
     }
 
+    /// Its delivery is another matter.
+    pub(super) fn offered(&mut self, event: Arc<Event>) {
+        if self.refuse(&event).is_some() {
+            return;
+        }
+        let index = match self.lanes.find(event.key()) {
+            Some(index) => index,
+            None => self.new_lane(&event),
+        };
+        self.take(index, 0, event);
+        self.settle(index);
+    }
+
     /// The letter of an event that can belong to no lane.
     pub(super) fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
@@ -201,7 +214,9 @@ impl Sequencer {
                 self.free_letter(letter, delivery);
                 return;
             }
-            if sequenced && self.overflows(index) {
+            // What replay found runs at once if nothing before it is missing, and needs no room.
+            let runs = delivery == 0 && sequence == lane.front;
+            if sequenced && !runs && self.overflows(index) {
                 self.overflow(index, sequence, delivery, &event);
                 return;
             }

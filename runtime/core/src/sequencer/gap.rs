@@ -14,6 +14,9 @@ use crate::job::Loaded;
 use crate::settings::{Exhausted, Ordering};
 use crate::turn::Token;
 
+/// Numbers that are asked for together; further ones in a later round.
+const ASKED_TOGETHER: u64 = 4_096;
+
 /// The gap that a lane has at its `front`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
@@ -21,7 +24,7 @@ pub(super) struct Gap {
     pub(super) at: u64,
     stage: Stage,
     /// Rounds made.
-    round: u32,
+    pub(super) round: u32,
     /// Some source may know more later.
     again: bool,
     /// Asked because the key has been silent, not because a later event is there.
@@ -96,7 +99,8 @@ impl Sequencer {
             if lane.rare.gap.as_ref().is_some_and(over) {
                 self.note_recovery(index);
                 let rare = self.lanes[index].rare.make();
-                (rare.gap, rare.replay) = (None, None);
+                rare.forget_gap();
+                rare.replay = None;
             }
             return;
         }
@@ -116,7 +120,19 @@ impl Sequencer {
             let later = lane.held.iter().filter(|held| held.sequence > front);
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
-            let round = if front == lane.done { lane.job.rounds } else { 0 };
+            let asked = lane.rare.asked.iter().any(|range| range.contains(&front));
+            let before = lane.rare.gap.filter(|gap| !gap.tail && asked);
+            let (round, wait) = match before {
+                // What a source had of it, it may have more of.
+                Some(before) if lane.is_replayed(before.at) => (0, 0),
+                // What has come by itself may not be the last that does.
+                Some(before) if before.stage != Stage::Exhausted => {
+                    (before.round, self.settings.gap.backoff.min)
+                }
+                Some(before) => (before.round, 0),
+                None if front == lane.done => (lane.job.rounds, 0),
+                None => (0, 0),
+            };
             let rare = lane.rare.make();
             let until = match rare.gap_due.take() {
                 // What the last owner had not acknowledged comes again: it gets the time for that.
@@ -124,8 +140,13 @@ impl Sequencer {
                 Some(due) => due,
                 None => since.saturating_add(timeout),
             };
-            let stage = Stage::Clock(until.max(now));
+            let wait = if ended { 0 } else { wait };
+            let until = until.max(now.saturating_add(wait));
+            let stage = Stage::Clock(until);
             rare.replay = None;
+            if before.is_none() {
+                rare.asked.clear();
+            }
             rare.gap = Some(Gap { at: front, stage, round, again: false, tail: false, since });
             if ended || until <= now {
                 self.gap_round(index);
@@ -139,9 +160,11 @@ impl Sequencer {
 
     /// Counts the lane's gap as recovered if what was missing has come.
     fn note_recovery(&mut self, index: u32) {
-        let lane = &self.lanes[index];
-        let came = |gap: &&Gap| !gap.tail && gap.at < lane.front;
-        if let Some(gap) = lane.rare.gap.as_ref().filter(came) {
+        let lane = &mut self.lanes[index];
+        // One that was skipped has not come.
+        let came = |gap: &Gap| !gap.tail && gap.at < lane.front && gap.stage != Stage::Exhausted;
+        if let Some(gap) = lane.rare.gap.filter(came) {
+            lane.note_more(gap.at);
             self.stats.recovery.add(self.now.saturating_sub(gap.since));
         }
     }
@@ -227,7 +250,13 @@ impl Sequencer {
             return;
         }
         gap.stage = Stage::Asking(source);
-        lane.rare.make().replay = Some(serial);
+        let round = gap.round;
+        let rare = lane.rare.make();
+        match (round, source) {
+            (0, 0) => rare.asked.clone_from(&missing),
+            _ => rare.asked = both(&rare.asked, &missing),
+        }
+        rare.replay = Some(serial);
         self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
         let (key, within) = (lane.key.clone(), self.settings.complete_ttl);
@@ -242,10 +271,12 @@ impl Sequencer {
             return vec![gap.at..=gap.at];
         }
         let mut ranges = Vec::new();
-        let mut next = gap.at;
+        let (mut next, mut room) = (gap.at, ASKED_TOGETHER);
         let mut present = |first: u64, last: u64| {
-            if first > next {
-                ranges.push(next..=first - 1);
+            if first > next && room > 0 {
+                let end = (first - 1).min(next + (room - 1));
+                room -= end - next + 1;
+                ranges.push(next..=end);
             }
             next = next.max(last.saturating_add(1));
         };
@@ -297,10 +328,10 @@ impl Sequencer {
             lane.list_tail(at, self.now.saturating_sub(since));
         }
         if !tail || !found.is_empty() {
-            lane.note_answer(name, found.len(), failed);
+            lane.note_answer(name, &found, failed);
         }
         if tail && (!found.is_empty() || !more) {
-            lane.rare.make().gap = None;
+            lane.rare.make().forget_gap();
         }
         for (_, event) in found {
             if self.lanes[index].live() {
@@ -376,12 +407,12 @@ impl Sequencer {
                 if room == 0 {
                     return;
                 }
-                if !lose {
-                    lane.end_gap(GapEnd::Skipped, next - 1);
-                }
                 let last = (next - 1).min(first + room - 1);
                 let at = last + 1;
-                lane.rare.make().gap = (at != next).then_some(Gap { at, ..gap });
+                if !lose {
+                    lane.note_skip(first, last);
+                }
+                lane.rare.make().gap = Some(Gap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 self.lanes[index].advance_front();
                 self.update_gap(index);
@@ -408,7 +439,8 @@ impl Sequencer {
         let at = lane.done;
         let stage = Stage::Asking(0);
         let since = self.now;
-        lane.rare.make().gap = Some(Gap { at, stage, round: 0, again: false, tail: true, since });
+        let gap = Gap { at, stage, round: 0, again: false, tail: true, since };
+        lane.rare.make().gap = Some(gap);
         self.ask_source(index, 0);
     }
 
@@ -431,5 +463,37 @@ impl Sequencer {
     /// Whether every lane that waits does so without an end.
     pub(super) fn waiting_for_ever(&self) -> bool {
         self.restless == 0
+    }
+}
+
+/// What is in both of two lists of ranges, each in order.
+fn both(one: &[RangeInclusive<u64>], other: &[RangeInclusive<u64>]) -> Vec<RangeInclusive<u64>> {
+    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    let mut common = Vec::new();
+    while let (Some(left), Some(right)) = (one.peek(), other.peek()) {
+        let first = *left.start().max(right.start());
+        let last = *left.end().min(right.end());
+        if first <= last {
+            common.push(first..=last);
+        }
+        if left.end() < right.end() {
+            one.next()
+        } else {
+            other.next()
+        };
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_lists_have_in_common() {
+        assert_eq!(both(&[1..=3, 5..=9], &[2..=6, 8..=8, 9..=20]), [2..=3, 5..=6, 8..=8, 9..=9]);
+        assert_eq!(both(&[1..=3], &[4..=6]), []);
+        assert_eq!(both(&[], &[4..=6]), []);
+        assert_eq!(both(&[4..=u64::MAX], &[4..=u64::MAX]), [4..=u64::MAX]);
     }
 }

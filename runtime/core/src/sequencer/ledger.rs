@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use super::lane::Lane;
+use crate::event::Event;
 use crate::gaps::{GapEnd, GapEntry};
 
 impl Lane {
     /// The clock of its gap has run out: from now on it stands in the ledger.
     pub(super) fn list_gap(&mut self, now: u64) {
         let Some(gap) = self.rare.gap.filter(|gap| !gap.tail) else { return };
-        let (first, last) = (gap.at, self.last_missing(gap.at));
-        let known = self.job.gaps.take_back(first);
-        let known =
-            known.unwrap_or_else(|| GapEntry::new(first, last, now.saturating_sub(gap.since)));
+        let (at, last) = (gap.at, self.last_missing(gap.at));
+        let known = self.job.gaps.take_back(at).unwrap_or_else(|| {
+            let new = GapEntry::new(at, last, now.saturating_sub(gap.since));
+            GapEntry { rounds: gap.round, ..new }
+        });
+        let first = known.first.min(at);
         self.job.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
     }
 
@@ -24,11 +27,48 @@ impl Lane {
         self.job.gaps.push(GapEntry { rounds, ..GapEntry::new(sequence, sequence, waited) });
     }
 
-    /// Notes what a source answered.
-    pub(super) fn note_answer(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
+    /// Notes what a source answered: what it had of the gap, or why it failed.
+    pub(super) fn note_answer(
+        &mut self,
+        source: &Arc<str>,
+        found: &[(u64, Arc<Event>)],
+        error: Option<&str>,
+    ) {
         if let Some(listed) = self.job.gaps.open_mut() {
+            let range = listed.first..=listed.last;
+            let found = found.iter().filter(|(sequence, _)| range.contains(sequence)).count();
             listed.answered(source, found, error);
         }
+    }
+
+    /// A part of the gap is skipped, the first or the next one.
+    pub(super) fn note_skip(&mut self, first: u64, last: u64) {
+        if let Some(listed) = self.job.gaps.open_mut() {
+            // It may be wider by now: what was held behind it has become a letter.
+            (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
+        } else if let Some(listed) = self.job.gaps.last_mut()
+            && listed.end == GapEnd::Skipped
+            && listed.last + 1 == first
+        {
+            (listed.last, listed.until) = (last, 0);
+        }
+    }
+
+    /// What is missing from here to the front has come, of which a part before was listed and has come.
+    pub(super) fn note_more(&mut self, at: u64) {
+        let asked = self.rare.asked.iter().any(|range| range.contains(&at));
+        let is_next = |it: &GapEntry| asked && it.has_come() && it.last + 1 == at;
+        if self.job.gaps.iter().next_back().is_some_and(is_next)
+            && let Some(listed) = self.job.gaps.last_mut()
+        {
+            (listed.last, listed.until) = (self.front - 1, 0);
+        }
+    }
+
+    /// Whether an event that is held was found by replay.
+    pub(super) fn is_replayed(&self, sequence: u64) -> bool {
+        let held = self.held.find(sequence).ok().and_then(|at| self.held.get(at));
+        held.is_some_and(|held| held.replayed)
     }
 
     /// Ends the gap in the ledger, up to a sequence, or says what is waited for.
@@ -42,18 +82,21 @@ impl Lane {
     /// Ends the gap in the ledger if what was missing has come, or something went past it.
     pub(super) fn end_listed_gap(&mut self) {
         let Some(listed) = self.job.gaps.open() else { return };
-        let first = listed.first;
-        if self.front <= first && !self.ended {
+        // A part of it may have come before.
+        let gap = self.rare.gap.filter(|gap| !gap.tail);
+        let at = gap.map_or(self.done, |gap| gap.at).max(listed.first);
+        if self.front <= at && !self.ended {
             return;
         }
-        let end = match self.held.find(first).ok().and_then(|at| self.held.get(at)) {
-            Some(held) if held.replayed => GapEnd::Replayed,
-            Some(_) => GapEnd::Arrived,
-            None if self.rare.rest.spans(first) => GapEnd::Arrived,
-            None => GapEnd::Passed,
+        let end = if self.is_replayed(at) {
+            GapEnd::Replayed
+        } else if self.held.find(at).is_ok() || self.rare.rest.spans(at) {
+            GapEnd::Arrived
+        } else {
+            GapEnd::Passed
         };
         // Where the key has ended before it, all of it is passed.
-        let last = if self.front > first { self.front - 1 } else { u64::MAX };
+        let last = if self.front > at { self.front - 1 } else { u64::MAX };
         self.end_gap(end, last);
     }
 

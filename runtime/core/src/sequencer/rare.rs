@@ -1,7 +1,7 @@
 //! What most lanes have none of (all have it where `gap.tail` is set). It is kept beside the lane:
 //! with a hundred thousand lanes it is the memory that each event touches that costs time.
 
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 
 use super::gap::Gap;
 use super::lane::{Check, Known};
@@ -38,6 +38,8 @@ pub(super) struct Parts {
     /// When to ask for a lost last event.
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<Gap>,
+    /// What every round of it has asked for.
+    pub(super) asked: Vec<RangeInclusive<u64>>,
     /// When the store says that a gap found now is to be asked for.
     pub(super) gap_due: Option<u64>,
     /// Earliest entry in the timers.
@@ -58,6 +60,7 @@ const NONE: Parts = Parts {
     reload_at: None,
     tail_at: None,
     gap: None,
+    asked: Vec::new(),
     gap_due: None,
     timer: None,
 };
@@ -90,7 +93,8 @@ impl Rare {
 
     /// Bytes it takes.
     pub(super) fn memory(&self) -> usize {
-        self.0.as_ref().map_or(0, |_| size_of::<Parts>())
+        let asked = |it: &Parts| it.asked.capacity() * size_of::<RangeInclusive<u64>>();
+        self.0.as_deref().map_or(0, |it| size_of::<Parts>() + asked(it))
     }
 
     /// Gives the room back if there is none of it any more.
@@ -102,6 +106,11 @@ impl Rare {
 }
 
 impl Parts {
+    /// There is no gap any more.
+    pub(super) fn forget_gap(&mut self) {
+        (self.gap, self.asked) = (None, Vec::new());
+    }
+
     fn are_none(&self) -> bool {
         let Self {
             repeats,
@@ -117,6 +126,8 @@ impl Parts {
             reload_at,
             tail_at,
             gap,
+            // Of no meaning without a gap.
+            asked: _,
             gap_due,
             timer,
         } = self;

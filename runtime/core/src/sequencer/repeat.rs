@@ -25,9 +25,9 @@ impl Sequencer {
         } else if held.copy == SpillCopy::Stored {
             self.duplicate(delivery);
         } else if held.delivery == 0 {
-            // Found by replay, and now the source has it too.
+            // Found by replay or offered, and now the source has it too.
             lane.held.deliver(position, delivery);
-        } else {
+        } else if delivery != 0 {
             lane.rare.make().repeats.push((sequence, delivery));
         }
     }

@@ -87,7 +87,8 @@ impl Sequencer {
         lane.job.generation = lane.job.generation.wrapping_add(1);
         lane.job.trouble = Some(Box::new(trouble));
         if let Some(rare) = lane.rare.there() {
-            (rare.again, rare.retry_at, rare.gap) = (None, None, None);
+            (rare.again, rare.retry_at) = (None, None);
+            rare.forget_gap();
         }
         lane.spill_all = true;
         lane.header = true;

@@ -247,9 +247,12 @@ impl Sequencer {
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
             return;
         }
-        // What replay found holds up nobody, and is found again when the key goes on.
-        for held in lane.held.extract(0, |held| held.delivery == 0 && held.copy == SpillCopy::None)
-        {
+        // What replay found or was offered holds up nobody, and comes again. What has its place by when it
+        // came would lose that.
+        let is_numbered_here = lane.ids.is_some();
+        let goes =
+            |held: &Held| held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here;
+        for held in lane.held.extract(0, goes) {
             self.memory -= held.event.memory();
             lane.front = lane.done;
         }
@@ -272,7 +275,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
         if let Some(rare) = lane.rare.there() {
-            rare.gap = None;
+            rare.forget_gap();
             // A read under way knows nothing of what comes back among the spilled here.
             rare.page = None;
         }

@@ -16,7 +16,7 @@ impl Checker {
             }
         }
         let last = gaps.last();
-        if let Some(open) = last.filter(|it| it.end.is_open() && it.first < job.next) {
+        if let Some(open) = last.filter(|it| it.end.is_open() && it.last < job.next) {
             wrong = Some(format!("{open:?} is open, and {} is next", job.next));
         }
         for letter in &write.letters {

@@ -209,8 +209,15 @@ impl Checker {
                 let several = self.plan.partitions > 1 || self.tries.doubles > 0;
                 let watch = self.watch(owner);
                 let key = watch.loads.remove(token);
-                if let (Some(key), Ok(Some(loaded))) = (&key, loaded) {
-                    watch.loaded.insert(key.clone(), loaded.job.version_generation());
+                match (&key, loaded) {
+                    (Some(key), Ok(Some(loaded))) => {
+                        watch.loaded.insert(key.clone(), loaded.job.version_generation());
+                    }
+                    // What the key was executed under went with its job, as when that expires.
+                    (Some(key), Ok(None)) => {
+                        watch.loaded.remove(key);
+                    }
+                    _ => {}
                 }
                 // What another owner has settled is durable, whoever executed it as well.
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)

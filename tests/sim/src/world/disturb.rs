@@ -163,7 +163,7 @@ impl World {
     fn reset(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         // The owner is told before anything comes over the new connection.
-        let wait = self.rng.between(1, 500);
+        let wait = self.rng.between(1, self.plan.disturb.offers.unwrap_or(500));
         if let Some(owner) = self.owners.get_mut(&id) {
             let source = &mut self.sources[partition as usize];
             source.reconnect(&mut owner.connection, self.now + wait);

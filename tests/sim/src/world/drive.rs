@@ -121,6 +121,14 @@ impl World {
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
         let most = if owner.drains_until.is_some() { 0 } else { self.rng.pick(&[1, 7, 1_000]) };
+        while most > 0 && self.plan.disturb.offers.is_some() && owner.sequencer.credit() > 0 {
+            let source = &self.sources[partition];
+            let Some(item) = source.offer(&mut owner.connection, self.now) else { break };
+            if let Item::Event(event) = item {
+                self.checker.shown(&event);
+                self.tell(id, owner, now, Input::Offered(event));
+            }
+        }
         for _ in 0..most {
             if owner.sequencer.credit() == 0 {
                 break;
@@ -182,7 +190,8 @@ impl World {
     fn sleep(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let source = &self.sources[owner.partition as usize];
         let takes = owner.drains_until.is_none() && owner.sequencer.credit() > 0;
-        let arrival = source.next_at(&owner.connection).filter(|_| takes);
+        let offer = self.plan.disturb.offers.and_then(|_| source.next_offer_at(&owner.connection));
+        let arrival = offer.or_else(|| source.next_at(&owner.connection)).filter(|_| takes);
         let timeout = owner.sequencer.poll_timeout().map(|at| at.max(now) - owner.clock);
         let drained = owner.drains_until;
         let Some(at) = arrival.into_iter().chain(timeout).chain(drained).min() else { return };

@@ -81,9 +81,9 @@ impl Checker {
         let on_new_version = self.plan.settings.retry.on_new_version;
         let watch = self.watch(owner);
         if on_new_version
-            && watch.version.as_ref().is_some_and(|it| *it != done.version.build.version)
+            && watch.version.as_ref().is_none_or(|it| *it != done.version.build.version)
         {
-            // Another version has come while this one ran, and begins anew.
+            // Another version has come while this one ran, or is to come, and begins anew.
             watch.failures.remove(&key);
             watch.fresh.remove(&key);
             return;
