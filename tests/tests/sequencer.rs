@@ -1,5 +1,6 @@
 //! What the simulation is too short or too small to see: long times, and wide gaps.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,17 +8,19 @@ use anyhow::{Context, Result};
 use ordain::config::{Loaded, Share};
 use ordain_core::{
     Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input,
-    Loaded as Job, Sequencer, TurnDone, Verdict,
+    Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,
 };
 
 /// A sequencer under a configuration, and a store that has nothing but what it is told.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
-    job: Option<Box<Job>>,
+    job: Option<Box<LoadedJob>>,
     batches: Vec<Arc<Batch>>,
     acked: u64,
     loads: usize,
+    /// What replay sources were asked for, and when.
+    asked: Vec<(u64, Vec<RangeInclusive<u64>>)>,
     /// What the due index answers to the next read.
     due: Vec<(u64, ordain_core::Key)>,
 }
@@ -45,6 +48,7 @@ impl Rig {
             batches: Vec::new(),
             acked: 0,
             loads: 0,
+            asked: Vec::new(),
             due: Vec::new(),
         })
     }
@@ -75,6 +79,9 @@ impl Rig {
                 }),
                 Effect::Commit(batch) => {
                     let (shard, number) = (batch.shard, batch.number);
+                    if let (Some(stored), Some(write)) = (&mut self.job, batch.writes.first()) {
+                        stored.job = Job { incarnation: 1, ..write.job.clone() };
+                    }
                     self.batches.push(batch);
                     let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
                     Input::Committed { shard, number, reply }
@@ -83,7 +90,8 @@ impl Rig {
                     self.loads += 1;
                     Input::Loaded { token, loaded: Ok(self.job.clone()) }
                 }
-                Effect::Replay { token, .. } => {
+                Effect::Replay { token, missing, .. } => {
+                    self.asked.push((now, missing));
                     Input::Replayed { token, found: Vec::new(), failed: None }
                 }
                 Effect::ReadDue { .. } => {
@@ -97,6 +105,16 @@ impl Rig {
             };
             self.sequencer.handle(now, answer);
         }
+    }
+
+    /// From now on, the store has what was committed last.
+    fn remember(&mut self) -> Result<()> {
+        let batch = self.batches.last().context("a commit")?;
+        let mut job = batch.writes[0].job.clone();
+        job.incarnation = 1;
+        let (state, ids) = (None, Vec::new());
+        self.job = Some(Box::new(LoadedJob { job, state, ids, due_in: None, expire_in: None }));
+        Ok(())
     }
 
     /// Lets time pass until nothing is due any more.
@@ -151,10 +169,7 @@ fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
                on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
     let mut rig = Rig::new(gap)?;
     rig.deliver(0, 1);
-    let first = &rig.batches[0].writes[0];
-    let job =
-        Job { job: first.job.clone(), state: None, ids: Vec::new(), due_in: None, expire_in: None };
-    rig.job = Some(Box::new(job));
+    rig.remember()?;
     rig.deliver(0, 100_002);
     rig.pass(0, 4_000);
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
@@ -165,6 +180,48 @@ fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn events_that_are_missing_together_are_given_up_together() -> Result<()> {
+    let gap = "gap = { timeout = \"1s\", attempts = 3, backoff = \"1s..1s\", on_exhausted = \"skip\" }\n\
+               spill_after = \"10m\"\n";
+    let mut rig = Rig::new(gap)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    for sequence in (3..=199).step_by(2) {
+        rig.deliver(0, sequence);
+    }
+    rig.pass(0, 20_000);
+    assert_eq!(rig.asked.len(), 3, "three rounds for all of them: {:?}", rig.asked);
+    assert!(rig.asked.iter().all(|(_, missing)| missing.len() == 99));
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 99);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (100, 100));
+    Ok(())
+}
+
+#[test]
+fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
+    let gap =
+        "gap = { timeout = \"1s\", attempts = 3, backoff = \"2s..2s\" }\nspill_after = \"10m\"\n";
+    let mut rig = Rig::new(gap)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 50);
+    rig.pass(0, 1_000);
+    assert_eq!(rig.asked, [(1_000, vec![2..=49])]);
+    for sequence in 2..=40 {
+        rig.deliver(1_000 + sequence, sequence);
+    }
+    assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
+    rig.pass(1_041, 3_100);
+    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
+    // In the ledger it is one gap.
+    let job = &rig.batches.last().context("a commit")?.writes[0].job;
+    let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds)).collect();
+    assert_eq!(listed, [(2, 49, 2)]);
+    Ok(())
+}
+
 /// The entry may have come with a take-over that nobody here has heard of.
 #[test]
 fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
@@ -172,10 +229,7 @@ fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
     rig.deliver(0, 1);
     assert_eq!(rig.acked, 1);
     let loads = rig.loads;
-    let mut job = rig.batches[0].writes[0].job.clone();
-    job.incarnation = 1;
-    rig.job =
-        Some(Box::new(Job { job, state: None, ids: Vec::new(), due_in: None, expire_in: None }));
+    rig.remember()?;
     rig.due = vec![(5, "a".into())];
     rig.pass(0, 10_000);
     assert_eq!(rig.loads, loads + 1);
@@ -208,13 +262,13 @@ fn an_event_between_spilled_ones_is_compared_with_them_and_not_turned_away() -> 
 fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
         let mut rig = Rig::new("ordering = \"fifo\"\nid_window = 5024")?;
-        let mut job = ordain_core::Job::new(next, 0);
+        let mut job = Job::new(next, 0);
         (job.incarnation, job.ids_from) = (1, 1);
         if last > 0 {
             job.spilled.add(last);
         }
         let (state, ids) = (None, Vec::new());
-        rig.job = Some(Box::new(Job { job, state, ids, due_in: Some(0), expire_in: None }));
+        rig.job = Some(Box::new(LoadedJob { job, state, ids, due_in: Some(0), expire_in: None }));
         rig.deliver(0, 1);
         rig.deliver(0, 2);
         let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();

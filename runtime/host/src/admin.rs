@@ -2,22 +2,19 @@
 //! while they run. It changes nothing, and whatever its callers do must hold up no driver: its
 //! connections, its questions to the store and the time of each are bounded.
 
-mod connection;
-mod guard;
 mod health;
 mod held;
 mod look;
 mod metrics;
 mod parked;
-mod problem;
 mod scale;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -25,10 +22,12 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Admin as Settings, Loaded, Secret};
 use crate::driver::asked_to_stop;
+use crate::http::connection::{self, Limits};
+use crate::http::guard::{self, Guard};
+use crate::http::problem::Problem;
 use crate::run::{Figures, RunError};
 use health::Health;
 use parked::ParkedKeys;
-use problem::Problem;
 use scale::Wanted;
 
 /// Where it listens if the configuration does not say.
@@ -38,6 +37,17 @@ const DEFAULT: SocketAddr =
 /// Questions to the store under way at one time, until their answers are sent: each may bring a page
 /// of some MiB.
 const QUESTIONS: usize = 8;
+
+/// Operators, dashboards and probes are few. A key of the longest kind fits into a path, percent-encoded. One
+/// request each: so a connection is idle, answered, or over.
+const LIMITS: Limits = Limits {
+    listener: "the admin listener",
+    connections: 64,
+    header_bytes: 16 << 10,
+    headers: 64,
+    keep_alive: false,
+    life: Duration::from_secs(40),
+};
 
 /// From the end of everything else until connections are cut.
 const GRACE: Duration = Duration::from_secs(1);
@@ -77,7 +87,9 @@ impl Admin {
             let listener = TcpListener::bind(address).await?;
             Ok((listener.local_addr()?, listener))
         };
-        let (bound_to, listener) = bound.await.map_err(|error| refused(loaded, address, &error))?;
+        let (bound_to, listener) = bound
+            .await
+            .map_err(|error| RunError::cannot_listen(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
         let app = Arc::new(App {
             loaded: loaded.clone(),
@@ -91,7 +103,7 @@ impl Admin {
         let (end, mut ended) = watch::channel(false);
         let router = router(&app, token);
         let serving = tokio::spawn(async move {
-            let connections = connection::serve(listener, router, ended.clone());
+            let connections = connection::serve(listener, router, LIMITS, ended.clone());
             tokio::pin!(connections);
             tokio::select! {
                 () = &mut connections => return,
@@ -119,21 +131,20 @@ impl Drop for Admin {
     }
 }
 
-/// Why an address cannot be listened at, and what to change.
-fn refused(loaded: &Loaded, address: SocketAddr, error: &io::Error) -> RunError {
-    let taken = error.kind() == io::ErrorKind::AddrInUse;
-    let why = if taken { "another process listens there".to_owned() } else { error.to_string() };
-    let refused = loaded.error(
-        "admin.listen",
-        format!(
-            "cannot listen at {address}: {why}. Give `listen` of [admin] another address; port 0 \
-             takes a free one: [admin] listen = \"127.0.0.1:0\""
-        ),
-    );
-    if taken { RunError::AddressInUse(refused) } else { refused.into() }
+fn no_route() -> Problem {
+    Problem::not_found(
+        "there is no such page. There are: /metrics, /healthz, /readyz, /v1/streams, \
+         /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins, /v1/instances, \
+         /v1/scale/{stream}",
+    )
+}
+
+fn no_method() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page can only be read: use GET")
 }
 
 fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
+    let guard = Guard { section: "admin", token };
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/streams", get(look::streams))
@@ -143,13 +154,13 @@ fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
         .route("/v1/plugins", get(look::plugins))
         .route("/v1/instances", get(look::instances))
         .route("/v1/scale/{stream}", get(look::scale))
-        .fallback(async || Problem::no_route())
-        .method_not_allowed_fallback(async || Problem::no_method())
-        .layer(axum::middleware::from_fn_with_state(Arc::new(token), guard::guard))
+        .fallback(async || no_route())
+        .method_not_allowed_fallback(async || no_method())
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
         // Whoever watches over the process has no token.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
-        .method_not_allowed_fallback(async || Problem::no_method())
+        .method_not_allowed_fallback(async || no_method())
         .layer(axum::middleware::from_fn(guard::in_time))
         .with_state(Arc::clone(app))
 }

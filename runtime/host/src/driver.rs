@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Decided, Input, Sequencer, Stats, Turn};
+use ordain_core::{CommitReply, Decided, Event, Input, Key, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, watch};
 
 use crate::instance::Stage;
@@ -30,7 +30,7 @@ use taken::Taken;
 
 pub use error::DriverError;
 pub use parts::{Note, Parts};
-pub use progress::{Progress, Times};
+pub use progress::{Progress, Times, Waiting};
 
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
@@ -172,9 +172,7 @@ impl Driver {
                     parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
                 }
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
-                    for key in keys {
-                        driver.input(Input::Look(key));
-                    }
+                    driver.look(keys);
                 }
                 Some(answer) = driver.asked.next() => driver.take_answer(answer),
                 _ = inbox.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
@@ -182,6 +180,7 @@ impl Driver {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
                     None => driver.source_fails(&mut source).await,
                 },
+                Some(event) = Source::offer(&mut source.inbox), if reads => driver.offered(event),
                 Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -318,6 +317,17 @@ impl Driver {
         }
     }
 
+    fn look(&mut self, keys: Vec<Key>) {
+        for key in keys {
+            self.input(Input::Look(key));
+        }
+    }
+
+    /// The source delivers it as well, later.
+    fn offered(&mut self, event: Arc<Event>) {
+        self.input(Input::Offered(event));
+    }
+
     /// Gives the sequencer as many deliveries as it takes.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting.is_empty() && !self.source_ended) {
@@ -406,6 +416,9 @@ impl Driver {
         if let Some(ended) = source.ended {
             // It has a limit of its own.
             let _ = ended.await;
+        }
+        if let Some(inbox) = source.inbox {
+            inbox.end().await;
         }
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }

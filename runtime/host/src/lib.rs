@@ -18,7 +18,11 @@ pub mod generate;
 #[cfg(feature = "runtime")]
 pub mod histogram;
 #[cfg(feature = "runtime")]
+mod http;
+#[cfg(feature = "runtime")]
 mod https;
+#[cfg(feature = "runtime")]
+pub mod ingress;
 pub mod instance;
 pub mod open;
 #[cfg(feature = "runtime")]

@@ -4,36 +4,26 @@
 //! What is published again is known by its id, as long as `retain` says: it keeps its number, and the
 //! stream takes it once.
 
+mod assign;
 #[cfg(feature = "runtime")]
 mod file;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::future::join_all;
-use ordain_core::{Event, Ordering, shard_of};
+use ordain_core::{Event, Ordering};
 
 use crate::broker::{BrokerError, Producer, Topology};
-use crate::config::{AmqpSource, Loaded, RoutingKey, Source, StoreConfig, Stream};
+use crate::config::{AmqpSource, Loaded, Name, RoutingKey, Source, StoreConfig, Stream};
 use crate::open::{self, OpenError, Passage, numbering, open_store};
-use crate::store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, InstanceId, Item, Lot, LotReply,
-    Numbers, Part, Place, Store, StoreError,
-};
-use crate::told::Told;
+use crate::store::{Assigned, InstanceId, Item, Numbers, Store, StoreError};
 
+pub use assign::{Assigner, NotAssigned};
 #[cfg(feature = "runtime")]
 pub use file::{Counts, FileError, publish_file};
 
 /// How long a store or a broker that is out of reach is asked.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Sequences that a producer may give end before this: stores count exactly so far, and then there is room.
-const SEQUENCE_LIMIT: u64 = 1 << 51;
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
-/// Before a full queue is tried again.
-const FULL: Duration = Duration::from_millis(100);
 
 /// Why events were not published. Those before the one that is named are.
 #[derive(Debug, thiserror::Error)]
@@ -84,14 +74,12 @@ impl From<BrokerError> for PublishError {
 pub struct Publisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    /// How events pass through the store, if they do.
-    passage: Option<Passage>,
+    /// The way through the store, if they take it.
+    assigner: Option<Assigner>,
     /// The way into its exchange, where it has one.
     producer: Option<Producer>,
     /// A stream that gets its events and forgets keys that have not ended.
     forgets: Option<Arc<str>>,
-    /// Whether nobody else can have the store meanwhile.
-    is_alone: bool,
 }
 
 impl Publisher {
@@ -99,7 +87,8 @@ impl Publisher {
     /// is not there, with its queues.
     pub async fn open(loaded: &Loaded, stream: &str) -> Result<Self, PublishError> {
         loaded.unsupported().map_err(OpenError::from)?;
-        let (stream, config) = find(loaded, stream)?;
+        let (name, config) = find(loaded, stream)?;
+        let stream = name.shared();
         let cannot =
             |words: &str| PublishError::Stream(format!("the events of stream {stream} {words}"));
         match &config.source {
@@ -116,21 +105,16 @@ impl Publisher {
         numbering::check(loaded, &*store, InstanceId::random()).await?;
         let is_numbered = config.ordering == Ordering::Sequenced;
         let (passage, producer) = match &config.source {
-            Source::Stream(source) => {
-                let (name, shards) = (Arc::clone(&stream), store.shards());
-                (Some(Passage::to_stream(name, config, source, is_numbered, shards)), None)
+            Source::Stream(_) => {
+                (Passage::to_stream(name, config, is_numbered, store.shards()), None)
             }
             Source::Amqp(source) => {
                 let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
-                if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
-                    let message = format!(
-                        "must be as in [streams.{other}] to publish there: both read the exchange {exchange}, \
-                         whose keys are counted once"
-                    );
-                    let setting = format!("streams.{name}.{setting}");
-                    return Err(OpenError::from(loaded.error(&setting, message)).into());
-                }
-                let passage = is_numbered.then(|| Passage::to_exchange(&loaded.config, exchange));
+                let passage = if is_numbered {
+                    Some(Passage::of_producers(loaded, exchange).map_err(OpenError::from)?)
+                } else {
+                    None
+                };
                 (passage, Some(producer(loaded, &stream, source, config.ordering).await?))
             }
             Source::File(_) | Source::Http(_) => (None, None),
@@ -143,14 +127,12 @@ impl Publisher {
         };
         let forgets = readers.into_iter().find(|(_, it)| it.key_ttl.0.is_some());
         let forgets = forgets.map(|(name, _)| name.shared());
-        Ok(Self {
-            forgets,
-            is_alone: matches!(loaded.config.store, StoreConfig::Embedded(_)),
-            passage,
-            stream,
-            store,
-            producer,
-        })
+        // Nobody else has an embedded store, who could make room.
+        let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
+        let patience = if is_alone { Duration::ZERO } else { PATIENCE };
+        let assigner =
+            passage.map(|passage| Assigner { store: Arc::clone(&store), passage, patience });
+        Ok(Self { stream, store, assigner, producer, forgets })
     }
 
     /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
@@ -160,10 +142,20 @@ impl Publisher {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
-        let (mut assigned, failed) = match &self.passage {
+        let (mut assigned, failed) = match &self.assigner {
             None => (vec![Assigned::New(0); right.len()], None),
-            Some(passage) => self.assign(passage, right).await,
+            Some(assigner) => {
+                let items: Vec<Item> = right.iter().map(|it| assigner.item(it)).collect();
+                assigner.assign(&items).await
+            }
         };
+        let failed = failed.map(|error| match error {
+            NotAssigned::Store(error) => error.into(),
+            NotAssigned::Full => PublishError::Full(format!(
+                "as many events wait for stream {} as may (`source.queue`): let it run, then run this again",
+                self.stream
+            )),
+        });
         // Whatever has a number is sent, or there would be a hole.
         let is_numbered = self.is_numbered();
         let has_number = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
@@ -210,95 +202,11 @@ impl Publisher {
                 )
             });
         };
-        let right = numbers.first..SEQUENCE_LIMIT;
+        let right = numbers.first..Passage::SEQUENCE_LIMIT;
         (!right.contains(&sequence)).then(|| {
-            let last = SEQUENCE_LIMIT - 1;
+            let last = Passage::SEQUENCE_LIMIT - 1;
             format!("sequence {sequence}: {} to {last} are right (`first`)", numbers.first)
         })
-    }
-
-    /// Gives events their numbers; into a queue of the store it puts them as well. With an error it is not
-    /// done with all of them.
-    async fn assign(
-        &self,
-        passage: &Passage,
-        events: &[Arc<Event>],
-    ) -> (Vec<Assigned>, Option<PublishError>) {
-        let shards = self.store.shards();
-        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (at, event) in events.iter().enumerate() {
-            by_shard.entry(shard_of(event.key(), shards)).or_default().push(at);
-        }
-        let asked = by_shard.into_iter().map(async |(shard, places)| {
-            let mut assigned = Vec::with_capacity(places.len());
-            let mut rest = &places[..];
-            while !rest.is_empty() {
-                let mut bytes = 0;
-                let fits = rest.iter().take(ASSIGN_LIMIT).take_while(|at| {
-                    bytes += events[**at].memory();
-                    bytes <= ASSIGN_BYTES
-                });
-                let (now, later) = rest.split_at(fits.count().max(1));
-                rest = later;
-                let some = now.iter().map(|at| Arc::clone(&events[*at]));
-                match self.assign_some(passage, shard, some).await {
-                    Ok(some) => assigned.extend(some),
-                    Err(error) => return (places, assigned, Some(error)),
-                }
-                if assigned.iter().any(|it| matches!(it, Assigned::Conflict(_))) {
-                    break;
-                }
-            }
-            (places, assigned, None)
-        });
-        let mut all = vec![Assigned::Behind; events.len()];
-        let mut failed = None;
-        for (places, assigned, error) in join_all(asked).await {
-            for (at, assigned) in places.into_iter().zip(assigned) {
-                all[at] = assigned;
-            }
-            failed = failed.or(error);
-        }
-        (all, failed)
-    }
-
-    async fn assign_some(
-        &self,
-        passage: &Passage,
-        shard: u32,
-        events: impl Iterator<Item = Arc<Event>>,
-    ) -> Result<Vec<Assigned>, PublishError> {
-        let item = |event: Arc<Event>| {
-            let partition = shard_of(event.key(), passage.partitions);
-            Item { event, partition }
-        };
-        let part = Part { place: Place::default(), items: events.map(item).collect() };
-        let (to, rules) = (passage.to.clone(), passage.rules);
-        let lots = vec![Lot { origin: None, parts: vec![part] }];
-        let assign = Arc::new(Assign { to, shard, rules, lots });
-        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
-        loop {
-            if let AssignReply::Lots(replies) = self.store.assign(Arc::clone(&assign)).await? {
-                let Some(LotReply::Done(assigned)) = replies.into_iter().next() else {
-                    unreachable!("only those who have an outbox are told anything else")
-                };
-                return Ok(assigned);
-            }
-            let stream = &self.stream;
-            if self.is_alone || started.elapsed() >= PATIENCE {
-                return Err(PublishError::Full(format!(
-                    "as many events wait for stream {stream} as may (`source.queue`): let it run, then run \
-                     this again"
-                )));
-            }
-            if told.is_due() {
-                tracing::warn!(
-                    stream = &**stream,
-                    "as many events wait there as may (`source.queue`)"
-                );
-            }
-            tokio::time::sleep(FULL).await;
-        }
     }
 
     /// Whether its events have numbers before they get there.
@@ -307,7 +215,7 @@ impl Publisher {
     }
 
     fn numbers(&self) -> Option<Numbers> {
-        self.passage.as_ref()?.rules.numbers
+        self.assigner.as_ref()?.passage.rules.numbers
     }
 
     /// The stream.
@@ -347,10 +255,10 @@ fn in_conflict(event: &Event, sequence: u64) -> String {
     )
 }
 
-fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(Arc<str>, &'a Stream), PublishError> {
+fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(&'a Name, &'a Stream), PublishError> {
     let streams = &loaded.config.streams;
     let found = streams.iter().find(|(name, _)| ***name == *stream);
-    found.map(|(name, config)| (name.shared(), config)).ok_or_else(|| {
+    found.ok_or_else(|| {
         let known: Vec<&str> = streams.keys().map(|name| &**name).collect();
         PublishError::Stream(format!(
             "there is no stream {stream:?} in {}; there are: {}",
@@ -386,5 +294,5 @@ async fn producer(
     // What was asked for is done, whatever becomes of the connection.
     let _ = connection.close(200, "done".into()).await;
     let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
-    Ok(Producer::new(&broker, exchange, &source.key, ordering == Ordering::Fifo))
+    Ok(Producer::new(&broker, exchange, &source.key, ordering == Ordering::Fifo, PATIENCE))
 }

@@ -17,6 +17,7 @@ mod versions;
 
 use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::admin::Admin;
 use crate::broker::BrokerError;
 use crate::config::{ConfigError, Loaded, Source};
 use crate::driver::{DriverError, asked_to_stop};
+use crate::ingress::Ingress;
 use crate::instance::{About, Heart, bury};
 use crate::open::{self, OpenError, numbering, open_store};
 use crate::plugin::{EngineError, LoadError, Pool};
@@ -114,6 +116,26 @@ impl From<OpenError> for RunError {
 }
 
 impl RunError {
+    /// An address cannot be listened at; what to change.
+    pub(crate) fn cannot_listen(
+        loaded: &Loaded,
+        section: &str,
+        address: SocketAddr,
+        error: &io::Error,
+    ) -> Self {
+        let taken = error.kind() == io::ErrorKind::AddrInUse;
+        let why =
+            if taken { "another process listens there".to_owned() } else { error.to_string() };
+        let refused = loaded.error(
+            &format!("{section}.listen"),
+            format!(
+                "cannot listen at {address}: {why}. Give `listen` of [{section}] another address; port 0 \
+                 takes a free one: [{section}] listen = \"127.0.0.1:0\""
+            ),
+        );
+        if taken { Self::AddressInUse(refused) } else { refused.into() }
+    }
+
     /// Whether the configuration or a handler is to blame, not the running.
     pub fn is_configuration(&self) -> bool {
         matches!(
@@ -162,7 +184,7 @@ pub async fn run(
 /// Refuses a source that never ends, for a run that waits for the end of each.
 fn ends(loaded: &Loaded) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
-        if let Source::Amqp(_) = stream.source {
+        if let Source::Amqp(_) | Source::Http(_) = stream.source {
             let message = "a queue has no end, for which --once waits: leave --once out, or give a \
                            configuration whose sources are all of kind \"file\"";
             return Err(loaded.error(&format!("streams.{name}.source"), message));
@@ -232,6 +254,12 @@ async fn drive(
         prepared = broker::prepare(loaded, store, broker.as_ref(), &feeds, &mut outlets) => prepared?,
         () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
     }
+    let ingress = if once {
+        // Nothing that it could take would end.
+        None
+    } else {
+        Ingress::listen(loaded, store, &feeds, &shutdown).await?
+    };
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
     let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
     let (questions, asked) = mpsc::channel(1);
@@ -277,6 +305,9 @@ async fn drive(
     if unpublished.is_err() {
         // It has nothing any more, and others publish it.
         publishing.shutdown().await;
+    }
+    if let Some(ingress) = ingress {
+        ingress.end().await;
     }
     // Others need not wait for the lease to run out, however this one ends.
     heart.stop().await;

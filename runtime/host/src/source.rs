@@ -4,8 +4,11 @@
 mod checkpoint;
 mod feed;
 mod file;
+mod inbox;
 mod lines;
 mod queue;
+
+use std::sync::Arc;
 
 use ordain_core::{DeadLetter, Event};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -14,6 +17,7 @@ use tokio::task::JoinHandle;
 pub use checkpoint::{Checkpoint, CheckpointError, Print, read_again};
 pub use feed::{Feed, Feeds};
 pub use file::{FileOptions, start};
+pub use inbox::{Inbox, unplaced};
 pub use queue::{QueueOptions, read_queue};
 
 /// One delivery: an event, or what was delivered instead of one.
@@ -72,7 +76,19 @@ pub struct Source {
     pub acknowledge: Option<watch::Sender<Acknowledged>>,
     /// Ends when it has said what it was last told.
     pub ended: Option<JoinHandle<()>>,
+    /// Where events are on their way to it.
+    pub inbox: Option<Inbox>,
     /// Whether what it delivers comes from streams of this process, in order and without gaps. It has
     /// no end of its own.
     pub is_fed_from_here: bool,
+}
+
+impl Source {
+    /// The next event that it delivers as well, later.
+    pub async fn offer(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
+        match inbox {
+            Some(inbox) => inbox.next().await,
+            None => std::future::pending().await,
+        }
+    }
 }

@@ -380,4 +380,12 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
         assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
     }
     assert_eq!(giver.kept(store, &a, 0, 9).await, []);
+    // What has a number keeps it.
+    let producer = Giver { origin: None, ..giver };
+    let own = event(&b, "2", Some(7), "own", false);
+    assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);
+    let partition = Partition { stream: "next".into(), number: 0 };
+    let read = store.queued(&partition, producer.shard, 2, 10, 1 << 20).await.expect("a read");
+    let numbers = read.into_iter().map(|it| it.1.expect("an event").sequence());
+    assert_eq!(numbers.collect::<Vec<_>>(), [Some(7)]);
 }

@@ -23,6 +23,10 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let loaded = store.load(&one.partition, &wanted, usize::MAX).await.expect("a load");
     let loaded: Vec<_> = loaded.into_iter().map(|job| job.expect("readable")).collect();
     assert!(loaded[1].is_none());
+    let names: Vec<&str> = keys.iter().map(|key| &**key).chain(["none"]).collect();
+    let partitions = store.partitions_of("s", &names).await.expect("a read");
+    assert_eq!(partitions, [Some(1), Some(1), Some(0), None]);
+    assert_eq!(store.partitions_of("other", &names).await.expect("a read"), [None; 4]);
     for job in [&loaded[0], &loaded[2]] {
         let job = job.as_ref().expect("a job");
         assert_eq!((job.job.partition, job.job.takeovers, job.job.next), (1, 1, 2));

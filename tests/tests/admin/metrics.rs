@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use crate::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 18] = [
+const ALL: [(&str, &str); 19] = [
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
+    ("inbox_events", "gauge"),
     ("lanes", "gauge"),
     ("gap_rounds_total", "counter"),
     ("recovery_seconds", "histogram"),

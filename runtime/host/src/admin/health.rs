@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::App;
-use super::problem::Problem;
+use crate::http::problem::Problem;
 use crate::run::Phase;
 use crate::store::Store;
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::App;
 use super::held::Held;
-use super::problem::Problem;
+use crate::http::problem::Problem;
 use crate::run::known_streams;
 use crate::store::{KeyFilter, Page, Store};
 use crate::view;

@@ -16,10 +16,10 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use super::App;
-use super::problem::Problem;
 use crate::config::Stream;
 use crate::driver::{Progress, Times};
 use crate::histogram::Histogram;
+use crate::http::problem::Problem;
 
 /// Which form is answered to whom asks for it; the other is that of Prometheus itself.
 const OPEN_METRICS: &str = "application/openmetrics-text";

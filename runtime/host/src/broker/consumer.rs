@@ -75,7 +75,7 @@ pub fn start(options: ConsumerOptions) -> Source {
         }
     });
     let (acknowledge, ended) = (Some(acknowledge), Some(ended));
-    Source { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
+    Source { deliveries, failure, acknowledge, ended, inbox: None, is_fed_from_here: false }
 }
 
 async fn run(
@@ -113,7 +113,7 @@ async fn run(
                 error = watch(options, &connection, &queue, &flow) => Err(error),
                 () = options.tenure.off() => Ok(Ended::Suspended),
             };
-            options.progress.set_lag(None);
+            options.progress.lag.set(None);
             farewell(&connection, &channel).await;
             ended
         };

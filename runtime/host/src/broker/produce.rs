@@ -14,8 +14,6 @@ use super::encode::{self, Outgoing};
 use crate::config::{KeyFrom, RoutingKey};
 use crate::told::Told;
 
-/// How long a broker is waited for that is away, or that takes nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// For the next confirmation.
 const CONFIRM: Duration = Duration::from_secs(20);
 /// Between two tries.
@@ -32,14 +30,22 @@ pub struct Producer {
     /// Whether those of a key must not overtake each other: the broker may refuse one and take the
     /// next.
     in_order: bool,
+    /// How long a broker is waited for that is away, or that takes nothing.
+    patience: Duration,
     link: Option<(Connection, Channel)>,
 }
 
 impl Producer {
     /// Into an exchange of a broker, with the key where the stream looks for it.
-    pub fn new(broker: &Arc<Broker>, exchange: &str, key: &KeyFrom, in_order: bool) -> Self {
+    pub fn new(
+        broker: &Arc<Broker>,
+        exchange: &str,
+        key: &KeyFrom,
+        in_order: bool,
+        patience: Duration,
+    ) -> Self {
         let (broker, exchange, key) = (Arc::clone(broker), exchange.to_owned(), key.clone());
-        Self { broker, exchange, key, in_order, link: None }
+        Self { broker, exchange, key, in_order, patience, link: None }
     }
 
     /// Whether a key is too long for a routing key, where it is to be one.
@@ -48,7 +54,7 @@ impl Producer {
     }
 
     /// Publishes events with their numbers, until the broker has confirmed them all. What it does not
-    /// take is published again for half a minute.
+    /// take is published again, as long as it is waited for.
     pub async fn publish(
         &mut self,
         events: &[(Arc<Event>, Option<u64>)],
@@ -61,7 +67,7 @@ impl Producer {
     }
 
     async fn send(&mut self, mut left: Vec<Outgoing>) -> Result<(), BrokerError> {
-        let (mut until, mut told) = (Instant::now() + PATIENCE, Told::every(TELL_EVERY));
+        let (mut until, mut told) = (Instant::now() + self.patience, Told::every(TELL_EVERY));
         loop {
             let before = left.len();
             let reason = match self.try_send(&mut left).await {
@@ -74,7 +80,7 @@ impl Producer {
                 Err(refused) => return Err(refused),
             };
             if left.len() < before {
-                until = Instant::now() + PATIENCE;
+                until = Instant::now() + self.patience;
             }
             if Instant::now() >= until {
                 return Err(BrokerError::Away(reason));
@@ -129,6 +135,11 @@ impl Producer {
         let mut taken = taken.into_iter();
         left.retain(|_| !taken.next().unwrap_or(false));
         ended.map_or(Ok(()), Err)
+    }
+
+    /// Whether the broker is there.
+    pub async fn reach(&mut self) -> Result<(), BrokerError> {
+        self.channel().await.map(drop)
     }
 
     async fn channel(&mut self) -> Result<&Channel, BrokerError> {

@@ -58,7 +58,7 @@ pub(super) async fn watch(
             Ok(Err(error)) => return broker.error(&error),
             Err(_) => return BrokerError::Away(format!("the queue {queue:?} does not answer")),
         };
-        progress.set_lag(Some(ready.into()));
+        progress.lag.set(Some(ready.into()));
         let taken = flow.taken();
         let stands = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
         (before, silent) = (Some(taken), if stands { silent + 1 } else { 0 });

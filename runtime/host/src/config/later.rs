@@ -8,11 +8,7 @@ use super::{Config, Source, Stream};
 type NotYet = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("events over HTTP", &["ingress"], |it| given(it.ingress.is_some(), "ingress")),
     ("alerts", &["runtime.alerts"], |it| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a source of kind \"http\"", &["streams.source.http"], |it| {
-        sources(it, |it| matches!(it, Source::Http(_)))
-    }),
     ("a file in several partitions", &["streams.source.file.partitions"], |it| {
         sources(it, is_split_file)
     }),

@@ -1,7 +1,9 @@
 //! The tables that concern the process as a whole.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
+use super::reader::Reader;
 use super::scalar::choice;
 use super::section::{kinds, section};
 use super::text::{BrokerUrl, FilePath, Name, Secret};
@@ -64,6 +66,20 @@ section! {
             because "nobody beyond this machine reaches it until that is asked for";
         /// What a caller must present. Needed for an address beyond this machine.
         token: Option<Secret>;
+        /// The largest request.
+        request_size: Size ["1KiB" to "256MiB"] = "8MiB",
+            because "some thousand events at once: larger ones gain nothing and take longer to send again";
+        /// Bytes of all requests that are being taken at one time; beyond, producers are sent away for a moment.
+        in_flight: Size ["1MiB" to "16GiB"] = "64MiB",
+            because "eight of the largest, or some ten thousand small ones";
+    }
+}
+
+/// As where the section is not there.
+impl Default for Ingress {
+    fn default() -> Self {
+        let mut reader = Reader::new("", Path::new(""), &|_| None);
+        reader.document("").expect("all its settings have defaults")
     }
 }
 

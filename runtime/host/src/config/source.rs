@@ -30,6 +30,16 @@ impl Source {
         }
     }
 
+    /// How many events of a partition may wait in the store, where they come from there.
+    pub fn queue(&self) -> Option<u64> {
+        match self {
+            Self::Amqp(source) => Some(source.inbox),
+            Self::Http(source) => Some(source.queue),
+            Self::Stream(source) => Some(source.queue),
+            Self::File(_) => None,
+        }
+    }
+
     /// Deliveries of a partition taken and not yet acknowledged.
     pub fn prefetch(&self) -> usize {
         match self {
@@ -56,6 +66,10 @@ section! {
         /// Deliveries of a partition taken and not yet acknowledged.
         prefetch: usize [1 to 65_535] = 4_000,
             because "about 50 ms of a queue's full speed, which is more than a commit takes";
+        /// Events of a partition that came over HTTP and wait in the store, about; beyond, producers are sent
+        /// away for a while.
+        inbox: u64 [1 to 1_000_000_000] = 100_000,
+            because "a broker may be away for a while, and a producer that is told so can wait";
         /// Where the key is found.
         key: KeyFrom = "routing-key",
             because "the exchange spreads by it, so all events of a key meet in one partition";
@@ -78,6 +92,9 @@ section! {
         /// Events of a partition taken and not yet settled or held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "the same window as with a broker";
+        /// Events of a partition that wait in the store, about; beyond, producers are sent away for a while.
+        queue: u64 [1 to 1_000_000_000] = 100_000,
+            because "a stream may be behind for a minute, and a producer that is told so can wait";
     }
 }
 
@@ -176,8 +193,8 @@ impl Source {
         prefetch
             + match self {
                 Self::File(_) => CHECKPOINT_EVENTS,
-                Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
-                Self::Amqp(_) | Self::Http(_) => 0,
+                Self::Stream(_) | Self::Http(_) => CHECKPOINT_EVENTS + prefetch,
+                Self::Amqp(_) => 0,
             }
     }
 }

@@ -1,7 +1,7 @@
 //! The figures of a running partition, for whoever shows them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ordain_core::Stats;
@@ -9,8 +9,30 @@ use ordain_core::Stats;
 use crate::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 use crate::store::Partition;
 
-/// The lag of which nothing is known.
+/// How many events wait somewhere, if anybody knows.
+#[derive(Debug)]
+pub struct Waiting(AtomicU64);
+
+/// Of which nothing is known.
 const UNKNOWN: u64 = u64::MAX;
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self(AtomicU64::new(UNKNOWN))
+    }
+}
+
+impl Waiting {
+    /// The count; `None`: nobody knows.
+    pub fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|events| *events != UNKNOWN)
+    }
+
+    /// Notes it.
+    pub fn set(&self, events: Option<u64>) {
+        self.0.store(events.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+}
 
 /// Events whose producers' times are further back are left out of
 /// [`Times::publish_to_commit`]: they are old ones that are read again, or no times at all. One of
@@ -25,7 +47,10 @@ pub struct Progress {
     partition: Partition,
     stats: Mutex<Kept>,
     times: Mutex<Times>,
-    lag: AtomicU64,
+    /// Events that wait in the broker or in the store and were not delivered.
+    pub lag: Arc<Waiting>,
+    /// Events that came over HTTP and are not published to the broker, of this partition and of none.
+    pub inbox: [Arc<Waiting>; 2],
     ended: AtomicBool,
     rests: AtomicBool,
 }
@@ -74,7 +99,8 @@ impl Progress {
             partition,
             stats: Mutex::default(),
             times: Mutex::default(),
-            lag: AtomicU64::new(UNKNOWN),
+            lag: Arc::default(),
+            inbox: Default::default(),
             ended: AtomicBool::new(false),
             rests: AtomicBool::new(false),
         }
@@ -95,7 +121,9 @@ impl Progress {
         kept.before = kept.before.and(&kept.now.counters());
         kept.now = Stats::default();
         drop(kept);
-        self.set_lag(None);
+        for waiting in self.inbox.iter().chain([&self.lag]) {
+            waiting.set(None);
+        }
         self.ended.store(false, Ordering::Relaxed);
         self.rests.store(false, Ordering::SeqCst);
     }
@@ -133,16 +161,6 @@ impl Progress {
 
     fn lock_times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Events that wait in the broker or in the store and were not delivered; `None`: nobody knows.
-    pub fn lag(&self) -> Option<u64> {
-        Some(self.lag.load(Ordering::Relaxed)).filter(|lag| *lag != UNKNOWN)
-    }
-
-    /// Notes how many events wait in the broker.
-    pub fn set_lag(&self, events: Option<u64>) {
-        self.lag.store(events.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
     /// Whether its source is at its end, or empty for now, all of that is settled or held, and all

@@ -1,9 +1,7 @@
 //! How messages pass through the store before they go on: where they go, and what is done with them. All
 //! who give messages to the same destination must do the same with them, so this is said here only.
 
-use std::sync::Arc;
-
-use crate::config::{Config, Name, Place, Replay, Sink, Source, Stream, StreamSource};
+use crate::config::{Config, ConfigError, Loaded, Name, Place, Replay, Sink, Source, Stream};
 use crate::store::{Destination, Numbers, Rules};
 use crate::whole::whole;
 
@@ -19,15 +17,17 @@ pub struct Passage {
 }
 
 impl Passage {
+    /// Sequences that a producer may give end before this: stores count exactly so far, and then there is
+    /// room.
+    pub const SEQUENCE_LIMIT: u64 = 1 << 51;
+
     /// Of a sink, if its messages pass through the store.
     pub fn of_sink(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Self> {
         match sink {
             Sink::Amqp(sink) if sink.sequenced => Some(Self::to_exchange(config, &sink.exchange.0)),
             Sink::Stream(sink) => {
                 let stream = config.streams.get(&sink.stream)?;
-                let Source::Stream(source) = &stream.source else { return None };
-                let name = sink.stream.shared();
-                Some(Self::to_stream(name, stream, source, sink.sequenced, shards))
+                Self::to_stream(&sink.stream, stream, sink.sequenced, shards)
             }
             Sink::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
@@ -51,8 +51,8 @@ impl Passage {
             Source::Amqp(source) => {
                 Some(Destination::Exchange(source.exchange.as_ref()?.0.as_str().into()))
             }
-            Source::Stream(_) => Some(Destination::Stream(name.shared())),
-            Source::File(_) | Source::Http(_) => None,
+            Source::Stream(_) | Source::Http(_) => Some(Destination::Stream(name.shared())),
+            Source::File(_) => None,
         }
     }
 
@@ -62,22 +62,28 @@ impl Passage {
         Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
     }
 
-    /// To a stream that is fed from here.
-    pub fn to_stream(
-        name: Arc<str>,
-        stream: &Stream,
-        source: &StreamSource,
-        is_numbered: bool,
-        shards: u32,
-    ) -> Self {
-        // As many as may wait in one shard, where so many may in all.
-        let queue = source.queue.div_ceil(u64::from(shards.max(1)));
-        let numbers = is_numbered.then(|| numbers(stream));
-        Self {
-            to: Destination::Stream(name),
-            rules: Rules { numbers, queue: Some(queue) },
-            partitions: source.partitions,
+    /// What producers give an exchange. The streams that read it here must agree how.
+    pub fn of_producers(loaded: &Loaded, exchange: &str) -> Result<Self, ConfigError> {
+        if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
+            let message = format!(
+                "must be as in [streams.{other}] to take events there: both read the exchange {exchange}, \
+                 whose keys are counted once"
+            );
+            return Err(loaded.error(&format!("streams.{name}.{setting}"), message));
         }
+        Ok(Self::to_exchange(&loaded.config, exchange))
+    }
+
+    /// To a stream that takes its events from the store; `None` where it has another source.
+    pub fn to_stream(name: &Name, stream: &Stream, is_numbered: bool, shards: u32) -> Option<Self> {
+        // As many as may wait in one shard, where so many may in all.
+        let queue = stream.source.queue()?.div_ceil(u64::from(shards.max(1)));
+        let numbers = is_numbered.then(|| numbers(stream));
+        Some(Self {
+            to: Destination::Stream(name.shared()),
+            rules: Rules { numbers, queue: Some(queue) },
+            partitions: stream.source.partitions(),
+        })
     }
 
     fn numbered(to: Destination, numbers: Numbers) -> Self {

@@ -109,7 +109,7 @@ impl Figures {
         let mut report = Report::default();
         for partition in driven {
             let progress = self.of(partition);
-            let work = Work::of(&progress.get(), progress.lag());
+            let work = Work::of(&progress.get(), progress.lag.get());
             report.add(&partition.stream, partition.number, work);
         }
         report

@@ -1,20 +1,25 @@
 //! Starts the source of a partition.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ordain_core::Settings;
+use ordain_core::{Ordering, Settings};
 
 use super::streams::Starting;
 use super::{RunError, files};
-use crate::broker::{self, ConsumerOptions, Topology};
+use crate::broker::{self, ConsumerOptions, Producer, Topology};
 use crate::cloudevents::Decoder;
 use crate::config::{
-    AmqpSource, FileSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
+    AmqpSource, FileSource, HttpSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
+    StreamSource,
 };
 use crate::driver::Progress;
 use crate::instance::Tenure;
 use crate::sink::Target;
-use crate::source::{self, Checkpoint, FileOptions, Position, QueueOptions, Source};
+use crate::source::{
+    self, Checkpoint, FileOptions, Inbox, Position, QueueOptions, Source, unplaced,
+};
+use crate::store::{Claim, Partition, StoreError};
 
 /// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
 /// for events, states and outcomes.
@@ -33,23 +38,72 @@ impl Starting<'_> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
                 let tenure = &target.tenure;
-                Ok((self.queue(name, stream, config, settings, progress, tenure), None))
+                let source = self.queue(name, stream, config, settings, progress, tenure);
+                let inbox = self.inbox(stream, config, target, progress).await?;
+                Ok((Source { inbox, ..source }, None))
             }
-            SourceConfig::Stream(config) => {
+            SourceConfig::Stream(StreamSource { queue, .. })
+            | SourceConfig::Http(HttpSource { queue, .. }) => {
+                let options = self.waiting(&target.partition, target.claim, *queue);
                 let source = source::read_queue(QueueOptions {
-                    store: Arc::clone(self.store),
-                    partition: target.partition.clone(),
-                    claim: target.claim,
-                    feed: self.feeds.of(&target.partition),
-                    limit: config.queue,
-                    others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
-                    progress: Arc::clone(progress),
+                    is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
+                    waits: Some(Arc::clone(&progress.lag)),
+                    ..options
                 });
                 Ok((source, None))
             }
             SourceConfig::File(config) => self.file(name, stream, config).await,
-            SourceConfig::Http(_) => unreachable!("`unsupported` refuses other sources"),
         }
+    }
+
+    /// What waits in the store for a partition.
+    fn waiting(&self, partition: &Partition, claim: Claim, limit: u64) -> QueueOptions {
+        QueueOptions {
+            store: Arc::clone(self.store),
+            partition: partition.clone(),
+            claim,
+            feed: self.feeds.of(partition),
+            limit,
+            is_fed_from_here: false,
+            others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
+            waits: None,
+            counts_delivered: false,
+        }
+    }
+
+    /// What comes over HTTP on its way to the queue of a partition. The first one's owner has what belongs
+    /// to nobody yet.
+    async fn inbox(
+        &self,
+        stream: &Stream,
+        config: &AmqpSource,
+        target: &Target,
+        progress: &Progress,
+    ) -> Result<Option<Inbox>, RunError> {
+        let (Some(exchange), Some(broker)) = (&config.exchange, &self.broker) else {
+            return Ok(None);
+        };
+        let [of_partition, of_none] = &progress.inbox;
+        let waiting = |partition: &Partition, claim, waits| {
+            let queue = self.waiting(partition, claim, config.inbox);
+            // Where nobody posts here, what is posted elsewhere is found a little later.
+            let others = queue.others && self.loaded.config.ingress.is_some();
+            let waits = Some(Arc::clone(waits));
+            QueueOptions { others, waits, counts_delivered: true, ..queue }
+        };
+        let (placed, mut unknown) = (waiting(&target.partition, target.claim, of_partition), None);
+        if config.partitions > 1 && target.partition.number == 0 {
+            let unplaced = unplaced(&target.partition.stream, config.partitions);
+            unknown = match self.store.claim(&unplaced, target.claim.epoch).await {
+                Ok(claimed) => Some(waiting(&unplaced, claimed.claim, of_none)),
+                // Somebody has the partition by now, and this one is about to hear of it.
+                Err(StoreError::InUse(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        let (in_order, key) = (stream.ordering == Ordering::Fifo, &config.key);
+        let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
+        Ok(Some(Inbox::start(placed, unknown, producer)))
     }
 
     /// A queue of the broker, which knows itself what is acknowledged.

@@ -84,7 +84,7 @@ pub(super) async fn check_left_overs(
         if loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }
-        for number in 0..numbering::partitions(store, &stream).await? {
+        for number in 0..=numbering::partitions(store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
             let waiting = store.waiting(&partition).await?;
             if waiting > 0 && !others.iter().any(|it| it.streams.contains_key(&*stream)) {

@@ -55,7 +55,14 @@ pub fn start(options: FileOptions) -> io::Result<Source> {
             let _ = fail.send(error);
         }
     })?;
-    Ok(Source { deliveries, failure, acknowledge: None, ended: None, is_fed_from_here: false })
+    Ok(Source {
+        deliveries,
+        failure,
+        acknowledge: None,
+        ended: None,
+        inbox: None,
+        is_fed_from_here: false,
+    })
 }
 
 type Input = Lines<Box<dyn Read + Send>>;

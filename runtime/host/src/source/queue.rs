@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::feed::Feed;
 use super::{Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source};
-use crate::driver::Progress;
+use crate::driver::Waiting;
 use crate::store::{Claim, Partition, Store, StoreError, insist_on};
 use crate::told::Told;
 
@@ -39,6 +39,7 @@ const LAST: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// What to read.
+#[derive(Clone)]
 pub struct QueueOptions {
     /// Where it waits.
     pub store: Arc<dyn Store>,
@@ -50,10 +51,14 @@ pub struct QueueOptions {
     pub feed: Arc<Feed>,
     /// How many may wait.
     pub limit: u64,
+    /// Whether only streams of this process and producers that number put something, in order.
+    pub is_fed_from_here: bool,
     /// Whether other processes may put something.
     pub others: bool,
     /// Where it is told how much waits.
-    pub progress: Arc<Progress>,
+    pub waits: Option<Arc<Waiting>>,
+    /// Whether what is delivered and not removed counts as well.
+    pub counts_delivered: bool,
 }
 
 /// Starts reading. It ends when nobody takes its deliveries any more.
@@ -61,6 +66,7 @@ pub fn read_queue(options: QueueOptions) -> Source {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = watch::channel(Acknowledged::default());
+    let is_fed_from_here = options.is_fed_from_here;
     let reader = Reader::new(options, acknowledged);
     let ended = tokio::spawn(async move {
         if let Err(error) = reader.run(deliver).await {
@@ -69,7 +75,7 @@ pub fn read_queue(options: QueueOptions) -> Source {
         }
     });
     let (acknowledge, ended) = (Some(acknowledge), Some(ended));
-    Source { deliveries, failure, acknowledge, ended, is_fed_from_here: true }
+    Source { deliveries, failure, acknowledge, ended, inbox: None, is_fed_from_here }
 }
 
 struct Reader {
@@ -279,10 +285,12 @@ impl Reader {
             return;
         }
         self.counted = Some(Instant::now());
-        let QueueOptions { store, partition, progress, .. } = &self.options;
-        if let Ok(waiting) = store.waiting(partition).await {
-            let taken = (self.open.len() + self.undone) as u64;
-            progress.set_lag(Some(waiting.saturating_sub(taken)));
+        let QueueOptions { store, partition, waits, counts_delivered, .. } = &self.options;
+        if let Some(waits) = waits
+            && let Ok(waiting) = store.waiting(partition).await
+        {
+            let delivered = if *counts_delivered { 0 } else { self.open.len() };
+            waits.set(Some(waiting.saturating_sub((delivered + self.undone) as u64)));
         }
     }
 }

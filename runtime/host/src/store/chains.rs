@@ -47,7 +47,7 @@ impl fmt::Display for Destination {
 /// What is done with messages of a destination. All who give it messages have the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// How they are numbered; `None`: not at all.
+    /// How they are numbered; `None`: not at all, and what has a number keeps it.
     pub numbers: Option<Numbers>,
     /// Events that may wait for a partition of the stream; `None` where the destination is none.
     pub queue: Option<u64>,
@@ -243,6 +243,14 @@ pub trait Chains: Send + Sync {
         shard: u32,
         through: u64,
     ) -> Result<(), StoreError>;
+
+    /// The partitions that keys belong to, as far as their jobs tell: `None` where there is no job, or none
+    /// that can be read. By the time of the answer another may have taken one over.
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError>;
 
     /// How many events wait for a partition.
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError>;

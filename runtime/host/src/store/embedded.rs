@@ -263,6 +263,15 @@ impl Chains for Embedded {
         self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
     }
 
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let places: Vec<_> = keys.iter().map(|key| keys::job(stream, key)).collect();
+        self.read(move |shared| chains::partitions_of(shared, &places)).await
+    }
+
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
         let partition = partition.clone();
         self.read(move |shared| chains::waiting(shared, &partition)).await

@@ -135,7 +135,13 @@ impl All<'_, '_> {
         self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
         let help = "Events that wait in the broker, or in the store, and were not delivered";
         self.gauges("partition_lag_events", help, |shared, _| {
-            shared.lag().map(|events| (Vec::new(), events as usize)).into_iter().collect()
+            shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
+        })?;
+        let help = "Events that came over HTTP and are not published to the broker yet";
+        self.gauges("inbox_events", help, |shared, _| {
+            let known = shared.inbox.iter().filter_map(|it| it.get());
+            let events = known.reduce(|sum, more| sum + more);
+            events.map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
         let Snapshot { streams, .. } = self.snapshot;
         let samples = streams.iter().map(|(stream, stats)| {

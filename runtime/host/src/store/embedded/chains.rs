@@ -11,6 +11,7 @@ use fjall::{OwnedWriteBatch, Readable, Slice};
 use ordain_core::{Event, Key};
 
 use super::keys;
+use super::record::Record;
 use super::shared::Shared;
 use super::tables::{Tables, detach, read_error};
 use crate::store::codec::{
@@ -297,8 +298,7 @@ impl<'a> Assigning<'a> {
     fn put_by_id(&mut self, item: &'a Item) -> Result<Assigned, Failed> {
         let (to, event) = (&self.assign.to, &item.event);
         let Some(numbers) = self.assign.rules.numbers else {
-            self.put(item, None)?;
-            return Ok(Assigned::New(0));
+            return Ok(Assigned::New(self.put(item, None)?.unwrap_or_default()));
         };
         let place = match event.sequence() {
             Some(sequence) => keys::retained(to, event.key(), sequence),
@@ -342,7 +342,7 @@ impl<'a> Assigning<'a> {
     fn put(&mut self, item: &'a Item, own: Option<u64>) -> Result<Option<u64>, Failed> {
         let sequence = match self.assign.rules.numbers {
             Some(numbers) => Some(self.number(item, own, &numbers)?),
-            None => None,
+            None => item.event.sequence(),
         };
         let (to, event) = (&self.assign.to, &item.event);
         let value = encode_retained(event, sequence);
@@ -506,6 +506,17 @@ pub(super) fn queued(
 }
 
 /// See [`Chains::waiting`](crate::store::Chains::waiting).
+pub(super) fn partitions_of(
+    shared: &Shared,
+    places: &[Vec<u8>],
+) -> Result<Vec<Option<u32>>, StoreError> {
+    let partition = |place: &Vec<u8>| {
+        let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
+        Ok(found.and_then(|it| Some(Record::parse(&it).ok()?.job.partition)))
+    };
+    places.iter().map(partition).collect()
+}
+
 pub(super) fn waiting(shared: &Shared, partition: &Partition) -> Result<u64, StoreError> {
     let mut sum = 0;
     for shard in 0..shared.shards {

@@ -1,25 +1,27 @@
 //! Numbers for messages, what is kept of them, and queues. What is of one destination in a shard is one
 //! hash; `scripts/assign.lua` says what its fields are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::Redis;
 use super::claim::note;
-use super::commit::{claim_bytes, send};
+use super::commit::{claim_bytes, job_field, send};
 use super::names::Kind;
+use super::record::Record;
 use super::script::Script;
 use super::value::{array, bytes, number, strange};
 use crate::store::codec::{decode_queued, decode_retained, encode_retained};
 use crate::store::{
-    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, LotReply, Origin, Partition,
-    Queued, StoreError, readable,
+    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
+    Origin, Partition, Queued, StoreError, readable,
 };
 
 /// Sequences that are asked for together.
@@ -107,6 +109,37 @@ impl Chains for Redis {
                 return Ok(());
             }
         }
+    }
+
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, key) in keys.iter().enumerate() {
+            by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
+        }
+        let asked = by_shard.iter().map(async |(shard, places)| {
+            let [data] = self.of_stream(*shard, stream, [Kind::Data]);
+            let mut ask = cmd("HMGET");
+            ask.arg(&data);
+            for at in places {
+                let key = keys[*at];
+                // No job has a longer key.
+                ask.arg(job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+            }
+            array(self.ask(&ask).await?, "HMGET")
+        });
+        let mut partitions = vec![None; keys.len()];
+        for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
+            for (at, record) in places.iter().zip(found) {
+                let record = bytes(record);
+                let record = record.as_deref().and_then(|it| Record::parse(it).ok());
+                partitions[*at] = record.map(|it| it.job.partition);
+            }
+        }
+        Ok(partitions)
     }
 
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
@@ -201,7 +234,7 @@ fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
 /// id, and what stands before and at the place of its number; then the event behind that.
 fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     let event = &item.event;
-    let sequence = is_numbered.then(|| event.sequence().unwrap_or_default());
+    let sequence = event.sequence().or(is_numbered.then_some(0));
     // Its content, and then the event.
     let value = encode_retained(event, sequence);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);

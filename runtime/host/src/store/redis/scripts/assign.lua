@@ -298,7 +298,7 @@ end
 
 -- The number of a new message, as eight bytes with the lowest first.
 local function put_message(key, about, rest)
-  local number8 = NO_NUMBER
+  local number8 = sub(about, OWN_IN, OWN_IN + 7)
   local head = sub(about, HEAD_IN, HEAD_IN + 1)
   if numbered then
     local counter = counters[key]

@@ -1,71 +1,81 @@
 //! Errors as problem details (RFC 9457), in plain words.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::run::RunError;
 use crate::store::StoreError;
 
 /// An error to answer.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
+    /// What is wrong with each of several things.
+    errors: Vec<Value>,
+    /// When to try again, in seconds.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), errors: Vec::new(), retry_after: None }
     }
 
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    pub(super) fn unauthorized() -> Self {
-        let detail = "the token of [admin] is needed: `Authorization: Bearer TOKEN`";
+    pub(crate) fn unauthorized(section: &str) -> Self {
+        let detail = format!("the token of [{section}] is needed: `Authorization: Bearer TOKEN`");
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    pub(super) fn no_route() -> Self {
-        Self::not_found(
-            "there is no such page. There are: /metrics, /healthz, /readyz, /v1/streams, \
-             /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins, /v1/instances, \
-             /v1/scale/{stream}",
-        )
+    /// What is wrong with each of several things.
+    pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
+        self.errors = errors;
+        self
     }
 
-    pub(super) fn no_metrics() -> Self {
+    /// When trying again may help, in seconds.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    pub(crate) fn no_metrics() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug of the host: metrics were not written")
-    }
-
-    pub(super) fn no_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "this page can only be read: use GET")
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({
+        let mut body = json!({
             "type": "about:blank",
             "title": self.status.canonical_reason(),
             "status": self.status.as_u16(),
             "detail": self.detail,
         });
+        if !self.errors.is_empty() {
+            body["errors"] = self.errors.into();
+        }
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

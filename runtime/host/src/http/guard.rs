@@ -18,28 +18,42 @@ use crate::config::Secret;
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// For one request: longer than any page takes, and shorter than the patience of who waits.
-pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// Who may ask a listener.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    /// Its section of the configuration, as in `[admin]`.
+    pub(crate) section: &'static str,
+    /// What must be presented.
+    pub(crate) token: Option<Secret>,
+}
 
 /// Lets a request in that presents the token. Where there is none, one that a web page could have
 /// sent by somebody's browser is refused.
-pub(super) async fn guard(
-    State(token): State<Arc<Option<Secret>>>,
+pub(crate) async fn guard(
+    State(guard): State<Arc<Guard>>,
     request: Request,
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    let refused = match &*token {
+    let section = guard.section;
+    let refused = match &guard.token {
         Some(token) if presents(headers, token) => None,
-        Some(_) => Some(Problem::unauthorized()),
+        Some(_) => Some(Problem::unauthorized(section)),
         None if !names_this_machine(headers) => Some(Problem::new(
             StatusCode::FORBIDDEN,
-            "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
-             configure `token` of [admin]",
+            format!(
+                "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
+                 configure `token` of [{section}]"
+            ),
         )),
         None if is_of_a_page(headers) => Some(Problem::new(
             StatusCode::FORBIDDEN,
-            "without a token no web page is served, and a browser has sent this for one (`Origin` \
-             or `Sec-Fetch-Site`): open the address itself, or configure `token` of [admin]",
+            format!(
+                "without a token no web page is served, and a browser has sent this for one (`Origin` \
+                 or `Sec-Fetch-Site`): open the address itself, or configure `token` of [{section}]"
+            ),
         )),
         None => None,
     };
@@ -77,7 +91,7 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
 }
 
 /// Bounds the time of a request.
-pub(super) async fn in_time(request: Request, next: Next) -> Response {
+pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIME, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(

@@ -1,0 +1,220 @@
+//! The producers' listener: events in over HTTP, durable before they are answered.
+//!
+//! A request is judged whole before anything of it is written. What a caller can hold is bounded: a
+//! place, bytes of a request, bytes of all requests together, and time.
+
+mod body;
+mod intake;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::cloudevents::form_of;
+use crate::config::{Ingress as Settings, Loaded, Source};
+use crate::http::connection::{self, Limits};
+use crate::http::guard::{self, Guard};
+use crate::http::problem::Problem;
+use crate::publish::NotAssigned;
+use crate::run::RunError;
+use crate::source::Feeds;
+use crate::store::{Assigned, Store};
+use intake::Intake;
+
+/// A producer keeps its connection. Of events in binary mode each attribute is a header.
+const LIMITS: Limits = Limits {
+    listener: "the ingress",
+    connections: 1_024,
+    header_bytes: 256 << 10,
+    headers: 160,
+    keep_alive: true,
+    life: Duration::from_hours(1),
+};
+
+/// When a producer that was sent away may come again, in seconds: a batch is done by then.
+const RETRY_AFTER: u64 = 1;
+
+/// From the end of everything else until connections are cut.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The unit in which room is given, in bytes.
+const ROOM_UNIT: usize = 1 << 10;
+
+/// A listener. Dropping it ends it at once.
+pub struct Ingress {
+    serving: JoinHandle<()>,
+}
+
+/// What every request may need.
+struct App {
+    streams: BTreeMap<Arc<str>, Intake>,
+    /// Bytes of a request.
+    request_size: usize,
+    /// Room for the requests that are under way, in [`ROOM_UNIT`]s.
+    room: Semaphore,
+}
+
+impl Ingress {
+    /// Listens where the configuration says; without `[ingress]` at its default, if the source of a
+    /// stream is `http`.
+    pub async fn listen(
+        loaded: &Loaded,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+        shutdown: &watch::Receiver<bool>,
+    ) -> Result<Option<Self>, RunError> {
+        let config = &loaded.config;
+        let is_source = config.streams.values().any(|it| matches!(it.source, Source::Http(_)));
+        let settings = match &config.ingress {
+            Some(settings) => settings.clone(),
+            None if is_source => Settings::default(),
+            None => return Ok(None),
+        };
+        let Settings { listen, token, request_size, in_flight } = settings;
+        let mut streams = BTreeMap::new();
+        for (name, stream) in &config.streams {
+            let intake = Intake::of(loaded, name, stream, store, feeds)?;
+            streams.extend(intake.map(|it| (name.shared(), it)));
+        }
+        let bound = async {
+            let listener = TcpListener::bind(listen).await?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (bound_to, listener) = bound
+            .await
+            .map_err(|error| RunError::cannot_listen(loaded, "ingress", listen, &error))?;
+        tracing::info!("ingress listening on http://{bound_to}");
+        let app = Arc::new(App {
+            streams,
+            request_size: request_size.bytes(),
+            room: Semaphore::new((in_flight.bytes() / ROOM_UNIT).max(1)),
+        });
+        let router = router(&app, Guard { section: "ingress", token });
+        let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
+        Ok(Some(Self { serving }))
+    }
+
+    /// Waits until what is being asked is answered, for a moment at most. It takes no more since the end
+    /// was asked for.
+    pub async fn end(mut self) {
+        // Whatever it could not finish is cut when it is dropped.
+        let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+    }
+}
+
+impl Drop for Ingress {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+fn router(app: &Arc<App>, guard: Guard) -> Router {
+    let no_route = async || {
+        Problem::not_found("there is no such page: POST /v1/streams/{stream}/events takes events")
+    };
+    let no_method =
+        async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "events are posted: use POST");
+    Router::new()
+        .route("/v1/streams/{stream}/events", post(take))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(axum::middleware::from_fn(guard::in_time))
+        .with_state(Arc::clone(app))
+}
+
+/// `POST /v1/streams/{stream}/events`.
+async fn take(
+    State(app): State<Arc<App>>,
+    stream: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let Path(stream) = stream?;
+    let Some(intake) = app.streams.get(&*stream) else {
+        let known: Vec<&str> = app.streams.keys().map(|it| &**it).collect();
+        return Err(Problem::not_found(format!(
+            "no stream {stream:?} takes events over HTTP; these do: {}",
+            known.join(", ")
+        )));
+    };
+    let Some(form) = form_of(&headers) else {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "no CloudEvents: application/cloudevents+json, application/cloudevents-batch+json, \
+             application/x-ndjson, or headers ce-… around the data are right",
+        ));
+    };
+    let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
+    let limit = app.request_size;
+    let too_large = || {
+        let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+    };
+    if length.is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let units = length.unwrap_or(limit).div_ceil(ROOM_UNIT).max(1);
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    let Ok(_room) = app.room.try_acquire_many(units) else {
+        return Err(busy("as much is being taken as may be at one time (`ingress.in_flight`)"));
+    };
+    let body = to_bytes(body, limit).await.map_err(|error| {
+        let is_too_large = std::error::Error::source(&error).is_some_and(|it| {
+            // What `to_bytes` says of a body that goes on beyond the limit.
+            it.to_string() == "length limit exceeded"
+        });
+        if is_too_large {
+            too_large()
+        } else {
+            Problem::bad(format!("the body ends early: {error}"))
+        }
+    })?;
+    let events = body::events(&intake.decoder, form, &headers, &body, |it| intake.wrong(it))?;
+    let assigned = intake.put(&events).await.map_err(|error| match error {
+        NotAssigned::Full => busy("as many events wait for the stream as may (`source.queue`)"),
+        NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
+    })?;
+    let mut conflicts = Vec::new();
+    let mut taken = Vec::with_capacity(events.len());
+    for (at, (event, assigned)) in events.iter().zip(assigned).enumerate() {
+        let detail = match assigned {
+            Assigned::Conflict(_) => "this sequence of the key came before with other content",
+            Assigned::Behind => "not taken: it stands behind a conflict of its key",
+            Assigned::New(_) | Assigned::Known(_) => {
+                taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
+                continue;
+            }
+        };
+        let (key, sequence) = (event.key(), event.sequence());
+        conflicts.push(json!({ "index": at, "key": key, "sequence": sequence, "detail": detail }));
+    }
+    if conflicts.is_empty() {
+        return Ok(accepted(&taken));
+    }
+    let words = format!("{} of {} events are in conflict", conflicts.len(), events.len());
+    Err(Problem::new(StatusCode::CONFLICT, words).with_errors(conflicts))
+}
+
+fn accepted(events: &[Value]) -> Response {
+    let body = json!({ "events": events }).to_string();
+    (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn busy(words: &str) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
+        .retry_after(RETRY_AFTER)
+}

@@ -1,0 +1,158 @@
+//! How the events of one stream are taken in: into the store, where the stream finds them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{Event, Ordering, shard_of};
+
+use crate::cloudevents::Decoder;
+use crate::config::{AmqpSource, ConfigError, KeyFrom, Loaded, Name, RoutingKey, Source, Stream};
+use crate::open::Passage;
+use crate::publish::{Assigner, NotAssigned};
+use crate::source::{Feeds, unplaced};
+use crate::store::{Assigned, Item, Partition, Store, StoreError};
+
+/// Takes the events of a stream.
+pub(super) struct Intake {
+    pub(super) decoder: Decoder,
+    stream: Arc<str>,
+    first: u64,
+    /// The key of an event is to be a routing key.
+    is_routed: bool,
+    /// Where events are kept for replay, and compared, if that is not with what waits.
+    log: Option<Assigner>,
+    queue: Assigner,
+    /// A key's partition is known by its job alone.
+    is_spread_by_broker: bool,
+    feeds: Arc<Feeds>,
+}
+
+impl Intake {
+    /// Of a stream, if it takes events over HTTP.
+    pub(super) fn of(
+        loaded: &Loaded,
+        name: &Name,
+        stream: &Stream,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) -> Result<Option<Self>, ConfigError> {
+        let is_numbered = stream.ordering == Ordering::Sequenced;
+        let exchange = match &stream.source {
+            Source::Http(_) => None,
+            Source::Amqp(AmqpSource { exchange: Some(exchange), key, .. }) => Some((exchange, key)),
+            Source::Amqp(_) | Source::File(_) | Source::Stream(_) => return Ok(None),
+        };
+        let assigner =
+            |passage| Assigner { store: Arc::clone(store), passage, patience: Duration::ZERO };
+        let log = match exchange {
+            Some((exchange, _)) if is_numbered => {
+                Some(assigner(Passage::of_producers(loaded, &exchange.0)?))
+            }
+            _ => None,
+        };
+        let in_queue = is_numbered && exchange.is_none();
+        let Some(queue) = Passage::to_stream(name, stream, in_queue, store.shards()) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            decoder: Decoder {
+                ordering: stream.ordering,
+                event_size: loaded.config.runtime.event_size.bytes(),
+            },
+            stream: name.shared(),
+            first: stream.first,
+            is_routed: exchange.is_some_and(|(_, key)| *key == KeyFrom::RoutingKey),
+            log,
+            is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
+            queue: assigner(queue),
+            feeds: Arc::clone(feeds),
+        }))
+    }
+
+    /// What is wrong with an event, beyond what its reader sees: what would become a dead letter.
+    pub(super) fn wrong(&self, event: &Event) -> Option<String> {
+        let size = event.key().len();
+        if self.is_routed && size > RoutingKey::LIMIT {
+            return Some(format!(
+                "the key has {size} bytes, and is to be a routing key: AMQP allows {}",
+                RoutingKey::LIMIT
+            ));
+        }
+        if self.decoder.ordering == Ordering::Fifo {
+            return None;
+        }
+        let right = self.first..Passage::SEQUENCE_LIMIT;
+        match event.sequence() {
+            Some(sequence) if right.contains(&sequence) => None,
+            Some(sequence) => {
+                let (first, last) = (right.start, right.end - 1);
+                Some(format!("sequence {sequence}: {first} to {last} are right (`first`)"))
+            }
+            None => Some(format!(
+                "there is no `sequence`, and stream {} is `sequenced`: its producer must number its events",
+                self.stream
+            )),
+        }
+    }
+
+    /// Puts events where the stream finds them, each behind those of its key. When it returns they are
+    /// durable.
+    pub(super) async fn put(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, NotAssigned> {
+        let mut items: Vec<Item> = events.iter().map(|event| self.queue.item(event)).collect();
+        let kept = match &self.log {
+            None => None,
+            Some(log) => match log.assign(&items).await {
+                (_, Some(error)) => return Err(error),
+                (assigned, None) => Some(assigned),
+            },
+        };
+        if let Some(kept) = &kept {
+            // A repeat as well: the first time it may have come so far and no further.
+            let mut kept = kept.iter();
+            let is_right = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
+            items.retain(|_| kept.next().is_some_and(is_right));
+        }
+        self.place(&mut items).await.map_err(NotAssigned::Store)?;
+        let (queued, failed) = self.queue.assign(&items).await;
+        self.queue.store.flush().await.map_err(NotAssigned::Store)?;
+        self.tell(&items);
+        failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
+    }
+
+    /// Finds the partition of each key, where the broker has given it one.
+    async fn place(&self, items: &mut [Item]) -> Result<(), StoreError> {
+        if !self.is_spread_by_broker {
+            return Ok(());
+        }
+        let unknown = unplaced(&self.stream, self.queue.passage.partitions).number;
+        let store = &self.queue.store;
+        let keys: Vec<&str> = items.iter().map(|item| item.event.key()).collect();
+        let found = store.partitions_of(&self.stream, &keys).await?;
+        for (item, partition) in items.iter_mut().zip(found) {
+            item.partition = partition.filter(|it| *it < unknown).unwrap_or(unknown);
+        }
+        if self.decoder.ordering == Ordering::Fifo {
+            // Nothing goes past what waits there, of which it may be the next.
+            let shard = |item: &Item| shard_of(item.event.key(), store.shards());
+            let waiting = unplaced(&self.stream, unknown);
+            for of_one in items.iter().map(shard).collect::<BTreeSet<_>>() {
+                if !store.queued(&waiting, of_one, 0, 1, 1).await?.is_empty() {
+                    let its = items.iter_mut().filter(|item| shard(item) == of_one);
+                    its.for_each(|item| item.partition = unknown);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whoever reads the queues in this process.
+    fn tell(&self, items: &[Item]) {
+        let shards = self.queue.store.shards();
+        let places = items.iter().map(|it| (it.partition, shard_of(it.event.key(), shards)));
+        for (number, shard) in places.collect::<BTreeSet<_>>() {
+            let partition = Partition { stream: Arc::clone(&self.stream), number };
+            self.feeds.of(&partition).put(shard);
+        }
+    }
+}

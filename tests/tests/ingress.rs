@@ -1,0 +1,7 @@
+//! Events over HTTP.
+
+mod ingress {
+    mod alone;
+    mod inbox;
+    mod support;
+}

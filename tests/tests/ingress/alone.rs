@@ -1,0 +1,211 @@
+//! Events that a stream has from here alone.
+
+use anyhow::{Context, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+use super::support::{BATCH, LINES, ONE, ingress, post, post_with};
+
+/// A stream of HTTP events into a file.
+fn config(sections: &str, stream: &str) -> String {
+    format!(
+        "{sections}\n[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n{stream}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n"
+    )
+}
+
+const SOURCE: &str = "source = { kind = \"http\" }";
+
+/// Whatever the form, each event takes effect once, in order.
+fn forms(sections: &str, sink: &str) -> Result<()> {
+    let text_of = config(sections, SOURCE).replace("kind = \"file\"\npath = \"out.ndjson\"", sink);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(40, 10);
+    let (first, rest) = lines.split_at(100);
+    let (second, rest) = rest.split_at(100);
+    let (third, fourth) = rest.split_at(10);
+    // Out of order, too.
+    let answer = post(address, LINES, &text(second))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let events = answer.json()?["events"].as_array().context("events")?.clone();
+    ensure!(
+        events.len() == 100 && events[41] == json!({ "id": "k1-2", "sequence": 2 }),
+        "{events:?}"
+    );
+    for line in third {
+        ensure!(post(address, ONE, line)?.status == 202);
+        ensure!(post(address, ONE, line)?.status == 202, "a repeat");
+    }
+    for line in fourth {
+        let event: Value = serde_json::from_str(line)?;
+        let header = |name: &str| {
+            let value = &event[name];
+            let name = if name == "datacontenttype" {
+                "content-type".into()
+            } else {
+                format!("ce-{name}")
+            };
+            format!("{name}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        };
+        let names = ["specversion", "id", "source", "type", "subject", "sequence"];
+        let headers: Vec<String> = names.map(header).into();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let body = event["data"].to_string();
+        let answer = post_with(address, "/v1/streams/cases/events", &headers, &body)?;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn events_come_in_all_forms() -> Result<()> {
+    forms("", "kind = \"file\"\npath = \"out.ndjson\"")
+}
+
+#[test]
+fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
+    let sections = "[runtime]\nevent_size = \"1KiB\"";
+    let text_of =
+        config(sections, SOURCE).replacen("[ingress]", "[ingress]\nrequest_size = \"4KiB\"", 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(2, 2);
+    let no_sequence = lines[1].replace("\"sequence\":1,", "");
+    let body = format!("{}\n{no_sequence}\nnonsense\n", lines[0]);
+    let answer = post(address, LINES, &body)?;
+    ensure!(
+        answer.status == 400 && answer.problem()?.contains("2 of 3 events are wrong"),
+        "{answer:?}"
+    );
+    let errors = answer.json()?["errors"].clone();
+    ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "k1", "{errors}");
+    ensure!(
+        errors[0]["detail"].as_str().is_some_and(|it| it.contains("no `sequence`")),
+        "{errors}"
+    );
+    ensure!(errors[1]["line"] == 3, "{errors}");
+    let large = lines[0].replace("\"n\":1", &format!("\"n\":\"{}\"", "x".repeat(2_000)));
+    for (kind, body, status, words) in [
+        ("text/plain", lines[0].as_str(), 415, "no CloudEvents"),
+        (ONE, "{}", 400, "`specversion` is missing"),
+        (BATCH, "{}", 400, "no JSON array"),
+        (ONE, &large, 400, "runtime.event_size allows 1024"),
+        (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
+    ] {
+        let answer = post(address, kind, body)?;
+        let said = format!("{} {}", answer.problem()?, answer.json()?["errors"]);
+        ensure!(answer.status == status && said.contains(words), "{status} {words}: {answer:?}");
+    }
+    let other =
+        post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
+    ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
+    ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
+    ensure!(http::get(address, "/")?.status == 404);
+    // The same number with other content, and what stands behind it.
+    ensure!(post(address, ONE, &lines[0])?.status == 202);
+    let other = lines[0].replace("\"n\":1", "\"n\":7");
+    let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
+    ensure!(answer.status == 409, "{answer:?}");
+    let errors = answer.json()?["errors"].as_array().context("errors")?.clone();
+    ensure!(errors.len() == 2 && errors[0]["index"] == 0 && errors[1]["index"] == 1, "{errors:?}");
+    wait_until("two have taken effect", || Ok(home.lines("out.ndjson") >= 2))?;
+    service.end()?;
+    ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
+    Ok(())
+}
+
+/// Killed hard again and again; each request is sent until it is taken.
+#[test]
+fn what_was_answered_is_there_after_a_crash() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let lines = in_turn(20, 100);
+    let mut service = Service::start(&home, &["run"])?;
+    let mut address = ingress(&mut service)?;
+    for (number, chunk) in lines.chunks(50).enumerate() {
+        loop {
+            if number % 7 == 3 {
+                service.kill()?;
+                service = Service::start(&home, &["run"])?;
+                address = ingress(&mut service)?;
+            }
+            if post(address, LINES, &text(chunk)).is_ok_and(|it| it.status == 202) {
+                break;
+            }
+        }
+        if number % 7 == 5 {
+            service.kill()?;
+            service = Service::start(&home, &["run"])?;
+            address = ingress(&mut service)?;
+        }
+    }
+    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Beyond what may wait producers are sent away, and nothing is lost.
+#[test]
+fn a_full_queue_sends_producers_away() -> Result<()> {
+    // Few are taken, and none is spilled.
+    let source = "spill_after = \"10m\"\nsource = { kind = \"http\", queue = 100, prefetch = 20 }";
+    let home = Home::new(&["tally"], &config("", source))?;
+    let plugin = home.path("plugins/tally.wasm");
+    let aside = home.path("tally.wasm");
+    let mut service = Service::start(&home, &["run"])?;
+    let mut address = ingress(&mut service)?;
+    let lines = in_turn(10, 50);
+    // Without a handler nothing more is taken.
+    std::fs::rename(&plugin, &aside)?;
+    service.until_says("the last file of a handler was removed")?;
+    let mut sent_away = 0;
+    for chunk in lines.chunks(40) {
+        loop {
+            let answer = post(address, LINES, &text(chunk))?;
+            if answer.status == 202 {
+                break;
+            }
+            ensure!(answer.status == 429, "{answer:?}");
+            ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
+            ensure!(answer.problem()?.contains("source.queue"), "{answer:?}");
+            sent_away += 1;
+            if aside.exists() {
+                std::fs::rename(&aside, &plugin)?;
+                service.kill()?;
+                service = Service::start(&home, &["run"])?;
+                address = ingress(&mut service)?;
+            }
+        }
+    }
+    ensure!(sent_away > 0);
+    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Only who has the token is served.
+#[test]
+fn a_token_is_needed_where_there_is_one() -> Result<()> {
+    let token = "0123456789abcdef";
+    let text_of =
+        config("", SOURCE).replacen("[ingress]", &format!("[ingress]\ntoken = \"{token}\""), 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let line = &in_turn(1, 1)[0];
+    let answer = post(address, ONE, line)?;
+    ensure!(answer.status == 401 && answer.problem()?.contains("[ingress]"), "{answer:?}");
+    let headers = [&*format!("content-type: {ONE}"), &*format!("authorization: Bearer {token}")];
+    ensure!(post_with(address, "/v1/streams/cases/events", &headers, line)?.status == 202);
+    service.end()
+}
