@@ -1,5 +1,6 @@
 //! What the simulation is too short or too small to see: long times, and wide gaps.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ struct Rig {
     loads: usize,
     /// What replay sources were asked for, and when.
     asked: Vec<(u64, Vec<RangeInclusive<u64>>)>,
+    /// What a replay source has, and how much of it goes into one answer.
+    kept: BTreeSet<u64>,
+    page: usize,
     /// What the due index answers to the next read.
     due: Vec<(u64, ordain_core::Key)>,
 }
@@ -49,20 +53,15 @@ impl Rig {
             acked: 0,
             loads: 0,
             asked: Vec::new(),
+            kept: BTreeSet::new(),
+            page: usize::MAX,
             due: Vec::new(),
         })
     }
 
     fn deliver(&mut self, now: u64, sequence: u64) {
         self.delivery += 1;
-        let event = Event::new(&EventParts {
-            key: "a",
-            id: "1",
-            kind: "test",
-            sequence: Some(sequence),
-            ..EventParts::default()
-        });
-        let input = Input::Arrived { delivery: self.delivery, event: Arc::new(event) };
+        let input = Input::Arrived { delivery: self.delivery, event: event(sequence) };
         self.sequencer.handle(now, input);
         self.perform(now);
     }
@@ -91,8 +90,15 @@ impl Rig {
                     Input::Loaded { token, loaded: Ok(self.job.clone()) }
                 }
                 Effect::Replay { token, missing, .. } => {
+                    let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
+                    let mut found: Vec<_> = kept.map(|it| (*it, event(*it))).collect();
+                    let mut through = u64::MAX;
+                    if found.len() > self.page {
+                        found.truncate(self.page);
+                        through = found[self.page - 1].0;
+                    }
                     self.asked.push((now, missing));
-                    Input::Replayed { token, found: Vec::new(), failed: None }
+                    Input::Replayed { token, found, through, failed: None }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
@@ -129,6 +135,12 @@ impl Rig {
             }
         }
     }
+}
+
+fn event(sequence: u64) -> Arc<Event> {
+    let sequence = Some(sequence);
+    let parts = EventParts { key: "a", id: "1", kind: "test", sequence, ..EventParts::default() };
+    Arc::new(Event::new(&parts))
 }
 
 fn effect_without_messages() -> Verdict {
@@ -219,6 +231,42 @@ fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
     let job = &rig.batches.last().context("a commit")?.writes[0].job;
     let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds)).collect();
     assert_eq!(listed, [(2, 49, 2)]);
+    Ok(())
+}
+
+const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
+                        on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
+
+/// A question has so many numbers; what is behind them has not been asked for yet.
+#[test]
+fn a_wide_gap_is_given_up_as_far_as_it_was_asked_for() -> Result<()> {
+    let mut rig = Rig::new(SKIPPING)?;
+    rig.kept = (5_000..=5_009).collect();
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 5_010);
+    rig.pass(0, 60_000);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 4_998);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (12, 2));
+    Ok(())
+}
+
+/// An answer has so many bytes; what is behind them was not looked for.
+#[test]
+fn what_an_answer_had_no_room_for_is_not_given_up() -> Result<()> {
+    let mut rig = Rig::new(SKIPPING)?;
+    (rig.kept, rig.page) = ((4..=40).collect(), 10);
+    for sequence in [1, 3, 41] {
+        rig.deliver(0, sequence);
+        rig.remember()?;
+    }
+    rig.pass(0, 60_000);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let letters: Vec<_> =
+        writes.flat_map(|write| &write.letters).map(|it| it.id.sequence).collect();
+    assert_eq!(letters, [2]);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (40, 3));
     Ok(())
 }
 

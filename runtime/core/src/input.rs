@@ -73,6 +73,8 @@ pub enum Input {
         token: Token,
         /// What was found, of what was asked for, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
+        /// How far the answer goes: what is missing beyond was not looked for. [`u64::MAX`] for all of it.
+        through: u64,
         /// Why the source may know more later: it failed, or answered "again".
         failed: Option<Box<str>>,
     },

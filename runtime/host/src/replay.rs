@@ -18,12 +18,26 @@ use server::Server;
 const FOUND_BYTES: usize = 1 << 20;
 
 /// What a replay source answered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Found {
     /// The events that it has, of those that were asked for, ascending.
     pub events: Vec<(u64, Arc<Event>)>,
+    /// How far the answer goes: what is missing beyond was not looked for.
+    pub through: u64,
     /// Why it may know more later.
     pub failed: Option<Box<str>>,
+}
+
+impl Found {
+    /// These, of all that were asked for.
+    fn of_all(events: Vec<(u64, Arc<Event>)>) -> Self {
+        Self { events, through: u64::MAX, failed: None }
+    }
+
+    /// Nothing, for a reason that may pass.
+    fn failed(words: impl Into<Box<str>>) -> Self {
+        Self { failed: Some(words.into()), ..Self::of_all(Vec::new()) }
+    }
 }
 
 /// Requests under way in all: each has a thread, and the store needs some of the same ones.
@@ -95,7 +109,7 @@ impl Sources {
         match source.checked_sub(1).map(|at| self.servers.get(at)) {
             None => self.ask_store(key, missing, within).await,
             Some(Some(server)) => server.ask(key, missing).await,
-            Some(None) => Found::default(),
+            Some(None) => Found::of_all(Vec::new()),
         }
     }
 
@@ -106,13 +120,16 @@ impl Sources {
                 Ok(events) => events,
                 Err(words) => return Ok(Err(words)),
             };
+            let mut through = u64::MAX;
             let rest = others(missing, &events);
             if let (Some(log), false) = (log, rest.is_empty()) {
                 let kept = store.retained(log, key, &rest, FOUND_BYTES).await?;
+                // There may be more behind the last one: so many bytes are read and no more.
+                through = kept.last().and_then(|it| it.sequence()).unwrap_or(u64::MAX);
                 events.extend(kept.into_iter().filter_map(|it| Some((it.sequence()?, it))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
-            Ok(Ok(Found { events, failed: None }))
+            Ok(Ok(Found { through, ..Found::of_all(events) }))
         };
         insist_on("search for missing events", held).await.unwrap_or_else(|words| {
             tracing::error!(
@@ -120,7 +137,7 @@ impl Sources {
                 key = &**key,
                 "what is kept of missing events cannot be read, and counts as not there: {words}"
             );
-            Found { events: Vec::new(), failed: Some(words.into()) }
+            Found::failed(words)
         })
     }
 }

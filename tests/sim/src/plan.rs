@@ -115,6 +115,8 @@ pub(crate) struct Replaying {
     pub(crate) latency: u64,
     /// Answers that are "again", with only a part of what is there.
     pub(crate) again: u32,
+    /// Answers of any source that have no room for all that is there.
+    pub(crate) cut: u32,
 }
 
 /// How often what happens to the owners.
@@ -163,7 +165,7 @@ impl Plan {
             },
             handler: Handling { completes: 0, stops_early: 50, ..Handling::default() },
             store: Storing { latency: rng.pick(&[0, 2, 20]), ..Storing::default() },
-            replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100 },
+            replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100, cut: 0 },
             disturb: Disturbing::default(),
             sink_stands: 0,
             once: false,

@@ -38,11 +38,12 @@ pub enum Profile {
     StandingSink,
     Offered,
     OfferedFifo,
+    Paged,
 }
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -72,6 +73,7 @@ impl Profile {
         Self::StandingSink,
         Self::Offered,
         Self::OfferedFifo,
+        Self::Paged,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -124,6 +126,13 @@ impl Profile {
                 offers(plan, rng);
             }
             Self::OfferedFifo => offered_fifo(plan, rng),
+            Self::Paged => {
+                gappy(plan, rng);
+                plan.replay.cut = 500;
+                plan.producer.lost = rng.pick(&[100, 300]);
+                plan.producer.found = rng.pick(&[500, 900]);
+                disturbances(plan, rng, 2);
+            }
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => hot_key(plan, rng),
             Self::ManyKeys => {

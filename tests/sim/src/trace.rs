@@ -75,9 +75,10 @@ fn describe_input(input: &Input) -> String {
             let numbers = sequences(events);
             format!("read {}/{}: {numbers:?} end {end}", token.lane, token.serial)
         }
-        Input::Replayed { token, found, failed } => {
+        Input::Replayed { token, found, through, failed } => {
             let numbers = sequences(found);
-            format!("found {}/{}: {numbers:?} failed {failed:?}", token.lane, token.serial)
+            let (lane, serial) = (token.lane, token.serial);
+            format!("found {lane}/{serial}: {numbers:?} through {through} failed {failed:?}")
         }
         other => format!("{other:?}"),
     }

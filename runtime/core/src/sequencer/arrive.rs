@@ -32,7 +32,7 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// Its delivery is another matter.
+    /// What cannot be taken now is so when it is delivered.
     pub(super) fn offered(&mut self, event: Arc<Event>) {
         if self.refuse(&event).is_some() {
             return;
@@ -41,8 +41,16 @@ impl Sequencer {
             Some(index) => index,
             None => self.new_lane(&event),
         };
-        self.take(index, 0, event);
+        self.take_undelivered(index, event);
         self.settle(index);
+    }
+
+    /// Where a `fifo` key would drop one, what is offered after it would overtake it: the source
+    /// bounds what it offers.
+    fn take_undelivered(&mut self, index: u32, event: Arc<Event>) {
+        if self.settings.ordering == Ordering::Fifo || !self.overflows(index) {
+            self.take(index, 0, event);
+        }
     }
 
     /// The letter of an event that can belong to no lane.
@@ -135,7 +143,11 @@ impl Sequencer {
     pub(super) fn take_arrivals(&mut self, index: u32) {
         for (delivery, event) in std::mem::take(&mut self.lanes[index].arrivals) {
             self.memory -= event.memory();
-            self.take(index, delivery, event);
+            if delivery == 0 {
+                self.take_undelivered(index, event);
+            } else {
+                self.take(index, delivery, event);
+            }
         }
     }
 
@@ -184,7 +196,7 @@ impl Sequencer {
         }
         lane.advance_front();
         let sequence = lane.front.max(lane.highest().map_or(0, |highest| highest + 1));
-        if self.overflows(index) {
+        if delivery != 0 && self.overflows(index) {
             self.overflow(index, sequence, delivery, &event);
             return;
         }
@@ -205,6 +217,9 @@ impl Sequencer {
                     self.wait(index, delivery, event);
                     return;
                 }
+                if delivery == 0 {
+                    return;
+                }
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
                      missing one",
@@ -221,9 +236,8 @@ impl Sequencer {
                 return;
             }
         }
-        let replayed = delivery == 0;
         let copy = SpillCopy::None;
-        self.insert(index, Held { sequence, at: self.now, event, delivery, copy, replayed });
+        self.insert(index, Held { sequence, at: self.now, event, delivery, copy, replayed: false });
         let lane = &mut self.lanes[index];
         if lane.parked() {
             if sequence == lane.done

@@ -304,6 +304,7 @@ impl Sequencer {
         &mut self,
         token: Token,
         found: Vec<(u64, Arc<Event>)>,
+        through: u64,
         failed: Option<&str>,
     ) {
         // Also one that nobody waits for any more was under way.
@@ -332,11 +333,15 @@ impl Sequencer {
         }
         if tail && (!found.is_empty() || !more) {
             lane.rare.make().forget_gap();
+        } else if through < u64::MAX {
+            let rare = lane.rare.make();
+            rare.asked = both(&rare.asked, &[0..=through]);
         }
-        for (_, event) in found {
+        for (sequence, event) in found {
             if self.lanes[index].live() {
                 self.stats.replayed += 1;
                 self.take(index, 0, event);
+                self.lanes[index].held.found(sequence);
             }
         }
         self.lanes[index].advance_front();
@@ -382,6 +387,15 @@ impl Sequencer {
         let (first, rounds) = (gap.at, gap.round);
         let held = lane.held.head().map(|held| held.sequence);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
+        // Only what all rounds asked for; what is behind it gets rounds of its own. Where another owner
+        // made them, the first is all that is known.
+        let asked = if self.settings.gap.attempts > 0 {
+            let asked = lane.rare.asked.iter().find(|range| range.contains(&first));
+            asked.map_or(first, |range| *range.end())
+        } else {
+            u64::MAX
+        };
+        let next = next.min(asked.saturating_add(1));
         let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
         let error = if next - first == 1 {
             format!("event {first} never came: asked for in {rounds}")
@@ -414,7 +428,11 @@ impl Sequencer {
                 }
                 lane.rare.make().gap = Some(Gap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
-                self.lanes[index].advance_front();
+                let lane = &mut self.lanes[index];
+                lane.advance_front();
+                if last == asked && lane.front == at {
+                    lane.rare.make().forget_gap();
+                }
                 self.update_gap(index);
             }
         }

@@ -126,6 +126,14 @@ impl HeldEvents {
         self.ran += events as u32;
     }
 
+    /// Replay has found it, unless the source has delivered it before.
+    pub(super) fn found(&mut self, sequence: u64) {
+        if let Ok(position) = self.find(sequence) {
+            let held = &mut self.queue[position];
+            held.replayed |= held.delivery == 0;
+        }
+    }
+
     /// The source has delivered what replay had found.
     pub(super) fn deliver(&mut self, position: usize, delivery: Delivery) {
         self.queue[position].delivery = delivery;

@@ -112,9 +112,9 @@ impl Driver {
             Effect::Replay { token, key, source, missing, within } => {
                 let sources = Arc::clone(&self.replay);
                 self.answer(async move {
-                    let Found { events, failed } =
+                    let Found { events, through, failed } =
                         sources.ask(source, &key, &missing, within).await;
-                    Input::Replayed { token, found: events, failed }
+                    Input::Replayed { token, found: events, through, failed }
                 });
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),

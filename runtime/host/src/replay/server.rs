@@ -68,7 +68,7 @@ impl Server {
         let deadline = Instant::now() + time;
         match timeout_at(deadline, self.questions.acquire()).await {
             Ok(_place) => self.ask_until(deadline, key, missing).await,
-            Err(_) => Found { events: Vec::new(), failed: Some(BUSY.into()) },
+            Err(_) => Found::failed(BUSY),
         }
     }
 
@@ -78,7 +78,8 @@ impl Server {
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> Found {
-        let (mut found, mut bytes, mut failures) = (Found::default(), 0, 0);
+        let (mut found, mut bytes, mut failures) = (Found::of_all(Vec::new()), 0, 0);
+        let mut answered = None;
         let wanted = missing.iter().cloned().flatten();
         let requests = wanted.map(|sequence| {
             let (server, key) = (Arc::clone(self), key.clone());
@@ -91,10 +92,15 @@ impl Server {
                 Ok(None) => break,
                 Err(_) => {
                     found.failed = Some(BUSY.into());
+                    found.through = answered.unwrap_or(u64::MAX);
                     break;
                 }
             };
-            failures = if answer.is_err() { failures + 1 } else { 0 };
+            if answer.is_ok() {
+                (answered, failures) = (Some(sequence), 0);
+            } else {
+                failures += 1;
+            }
             match answer {
                 Ok(Some(event)) => {
                     bytes += event.memory();
@@ -103,7 +109,15 @@ impl Server {
                 Ok(None) => {}
                 Err(words) => found.failed = Some(words.into()),
             }
-            if failures >= FAILURES || bytes >= FOUND_BYTES {
+            if failures >= FAILURES {
+                // One that has only failed is away: for all that was to be asked.
+                if answered.is_some() {
+                    found.through = sequence;
+                }
+                break;
+            }
+            if bytes >= FOUND_BYTES {
+                found.through = sequence;
                 break;
             }
         }

@@ -15,8 +15,8 @@ pub(super) struct Tries {
     failures: BTreeMap<(Key, u64), u32>,
     /// Those of them that are bounded: not those on a guess, whose outcome is refused.
     counted: BTreeMap<(Key, u64), u32>,
-    /// What the store was asked to look for.
-    asked: BTreeMap<Key, Vec<Vec<RangeInclusive<u64>>>>,
+    /// What sources were asked to look for in each round, and by which owner.
+    asked: BTreeMap<Key, Vec<Round>>,
     /// Writes refused, by key: the lane starts again from what is durable.
     refused: BTreeMap<Key, u32>,
     /// Owners that lost what was not durable.
@@ -26,15 +26,30 @@ pub(super) struct Tries {
     pub(super) versions: u32,
 }
 
+/// Who asked for what.
+type Round = (u64, Vec<RangeInclusive<u64>>);
+
 impl Tries {
     /// Rounds in which a sequence was asked for.
     pub(super) fn asked_for(&self, key: &Key, sequence: u64) -> u32 {
         let rounds = self.asked.get(key).into_iter().flatten();
-        rounds.filter(|ranges| ranges.iter().any(|range| range.contains(&sequence))).count() as u32
+        rounds.filter(|(_, ranges)| ranges.iter().any(|range| range.contains(&sequence))).count()
+            as u32
     }
 
-    pub(super) fn ask(&mut self, key: &Key, missing: &[RangeInclusive<u64>]) {
-        self.asked.entry(key.clone()).or_default().push(missing.to_vec());
+    pub(super) fn ask(&mut self, owner: u64, key: &Key, missing: &[RangeInclusive<u64>]) {
+        self.asked.entry(key.clone()).or_default().push((owner, missing.to_vec()));
+    }
+
+    /// The newest round of an owner went so far.
+    pub(super) fn cut(&mut self, owner: u64, key: &Key, through: u64) {
+        let mut rounds = self.asked.get_mut(key).into_iter().flatten().rev();
+        if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
+            ranges.retain(|range| *range.start() <= through);
+            if let Some(last) = ranges.last_mut() {
+                *last = *last.start()..=(*last.end()).min(through);
+            }
+        }
     }
 
     pub(super) fn refuse(&mut self, key: &Key) {

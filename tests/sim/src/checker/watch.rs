@@ -179,8 +179,13 @@ impl Checker {
         }
     }
 
+    /// An answer did not go to the end of the question.
+    pub(crate) fn cut(&mut self, owner: u64, key: &Key, through: u64) {
+        self.tries.cut(owner, key, through);
+    }
+
     fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
-        self.tries.ask(key, missing);
+        self.tries.ask(owner, key, missing);
         let Some(first) = missing.first().map(|range| *range.start()) else {
             return self.broke("gap", format!("{key:?}: a round that asks for nothing"));
         };
@@ -224,6 +229,10 @@ impl Checker {
                     && let Some(range) = watch.ahead.get_mut(key)
                 {
                     range.0 = loaded.job.next.clamp(range.0, range.1);
+                }
+                // What of the key was executed as its first life counts for nothing.
+                if let (Some(key), Err(_)) = (&key, loaded) {
+                    watch.reborn(key);
                 }
                 // Where another owner has had the key meanwhile, its lane starts again, and a
                 // try whose count could not be written is not counted.

@@ -82,10 +82,18 @@ impl World {
                 Input::SpillRead { token: *token, read }
             }
             Effect::Replay { token, key, source, missing, .. } => {
-                let (longer, found, again) = self.look_for(key, *source, missing);
+                let (longer, mut found, again) = self.look_for(key, *source, missing);
                 wait += longer;
                 let failed = again.then(|| "again".into());
-                Input::Replayed { token: *token, found, failed }
+                let mut through = u64::MAX;
+                let rate = self.plan.replay.cut;
+                if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
+                    // As much as fits into one answer.
+                    found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);
+                    through = found[found.len() - 1].0;
+                    self.checker.cut(owner, key, through);
+                }
+                Input::Replayed { token: *token, found, through, failed }
             }
             Effect::ReadDue { after, limit, all } => {
                 let (entries, next_in) =

@@ -195,10 +195,10 @@ fn input() -> impl Strategy<Value = Input> {
         5 => (token(), spilled(), any::<bool>())
             .prop_map(|(token, events, end)| Input::SpillRead { token, read: Ok((events, end)) }),
         1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
-        5 => (token(), found(), any::<bool>())
-            .prop_map(|(token, found, again)| {
+        5 => (token(), found(), prop_oneof![Just(u64::MAX), 0..9u64], any::<bool>())
+            .prop_map(|(token, found, through, again)| {
                 let failed = again.then(|| "again".into());
-                Input::Replayed { token, found, failed }
+                Input::Replayed { token, found, through, failed }
             }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
