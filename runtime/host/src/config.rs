@@ -42,7 +42,8 @@ pub use section::Row;
 pub use settings::Share;
 pub use sink::{AmqpSink, FileSink, Sink, StreamSink};
 pub use source::{
-    AmqpSource, Bind, CHECKPOINT_EVENTS, FileSource, HttpSource, KeyFrom, Source, StreamSource,
+    AmqpSource, Bind, CHECKPOINT_EVENTS, FileSource, HttpSource, KeyFrom, REQUEST_EVENTS, Source,
+    StreamSource,
 };
 pub use stream::{Gap, GapExhausted, Retry, RetryExhausted, Stream};
 pub use template::RoutingKey;

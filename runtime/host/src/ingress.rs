@@ -11,17 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::cloudevents::form_of;
 use crate::config::{Ingress as Settings, Loaded, Source};
@@ -32,13 +35,15 @@ use crate::publish::NotAssigned;
 use crate::run::RunError;
 use crate::source::Feeds;
 use crate::store::{Assigned, Store};
+#[cfg(any(test, fuzzing))]
+pub(crate) use body::events;
 use intake::Intake;
 
 /// A producer keeps its connection. Of events in binary mode each attribute is a header.
 const LIMITS: Limits = Limits {
     listener: "the ingress",
     connections: 1_024,
-    header_bytes: 256 << 10,
+    header_bytes: 128 << 10,
     headers: 160,
     keep_alive: true,
     life: Duration::from_hours(1),
@@ -50,8 +55,10 @@ const RETRY_AFTER: u64 = 1;
 /// From the end of everything else until connections are cut.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The unit in which room is given, in bytes.
-const ROOM_UNIT: usize = 1 << 10;
+/// For the body of a request, from its headers on.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// For the store to make its events durable.
+const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// A listener. Dropping it ends it at once.
 pub struct Ingress {
@@ -63,7 +70,7 @@ struct App {
     streams: BTreeMap<Arc<str>, Intake>,
     /// Bytes of a request.
     request_size: usize,
-    /// Room for the requests that are under way, in [`ROOM_UNIT`]s.
+    /// Room for the bodies that are under way, in bytes.
     room: Semaphore,
 }
 
@@ -86,6 +93,10 @@ impl Ingress {
         let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
+            // A broker's own rights decide who publishes there, until somebody asks for more.
+            if config.ingress.is_none() && matches!(stream.source, Source::Amqp(_)) {
+                continue;
+            }
             let intake = Intake::of(loaded, name, stream, store, feeds)?;
             streams.extend(intake.map(|it| (name.shared(), it)));
         }
@@ -100,7 +111,7 @@ impl Ingress {
         let app = Arc::new(App {
             streams,
             request_size: request_size.bytes(),
-            room: Semaphore::new((in_flight.bytes() / ROOM_UNIT).max(1)),
+            room: Semaphore::new(in_flight.bytes()),
         });
         let router = router(&app, Guard { section: "ingress", token });
         let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
@@ -111,7 +122,7 @@ impl Ingress {
     /// was asked for.
     pub async fn end(mut self) {
         // Whatever it could not finish is cut when it is dropped.
-        let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+        let _ = timeout(GRACE, &mut self.serving).await;
     }
 }
 
@@ -132,7 +143,6 @@ fn router(app: &Arc<App>, guard: Guard) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
-        .layer(axum::middleware::from_fn(guard::in_time))
         .with_state(Arc::clone(app))
 }
 
@@ -159,38 +169,28 @@ async fn take(
         ));
     };
     let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
-    let limit = app.request_size;
-    let too_large = || {
-        let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
-    };
-    if length.is_some_and(|length| length > limit) {
-        return Err(too_large());
+    if length.is_some_and(|length| length > app.request_size) {
+        return Err(app.too_large());
     }
-    let units = length.unwrap_or(limit).div_ceil(ROOM_UNIT).max(1);
-    let units = u32::try_from(units).unwrap_or(u32::MAX);
-    let Ok(_room) = app.room.try_acquire_many(units) else {
-        return Err(busy("as much is being taken as may be at one time (`ingress.in_flight`)"));
-    };
-    let body = to_bytes(body, limit).await.map_err(|error| {
-        let is_too_large = std::error::Error::source(&error).is_some_and(|it| {
-            // What `to_bytes` says of a body that goes on beyond the limit.
-            it.to_string() == "length limit exceeded"
-        });
-        if is_too_large {
-            too_large()
-        } else {
-            Problem::bad(format!("the body ends early: {error}"))
-        }
+    let (body, _room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
+        let words = format!("the body took more than {BODY_TIME:?}: send less at a time");
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
-    let events = body::events(&intake.decoder, form, &headers, &body, |it| intake.wrong(it))?;
-    let assigned = intake.put(&events).await.map_err(|error| match error {
-        NotAssigned::Full => busy("as many events wait for the stream as may (`source.queue`)"),
+    let found = body::events(&intake.decoder, form, &headers, &body, |it| intake.wrong(it))?;
+    let Ok(assigned) = timeout(STORE_TIME, intake.put(&found.events)).await else {
+        let words = format!("the store has not answered within {STORE_TIME:?}: try again");
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER));
+    };
+    let assigned = assigned.map_err(|error| match error {
+        NotAssigned::Full => {
+            let bound = intake.bound;
+            busy(&format!("as many events wait for the stream as may (`source.{bound}`)"))
+        }
         NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
     })?;
     let mut conflicts = Vec::new();
-    let mut taken = Vec::with_capacity(events.len());
-    for (at, (event, assigned)) in events.iter().zip(assigned).enumerate() {
+    let mut taken = Vec::with_capacity(assigned.len());
+    for (at, (event, assigned)) in found.events.iter().zip(assigned).enumerate() {
         let detail = match assigned {
             Assigned::Conflict(_) => "this sequence of the key came before with other content",
             Assigned::Behind => "not taken: it stands behind a conflict of its key",
@@ -199,14 +199,46 @@ async fn take(
                 continue;
             }
         };
-        let (key, sequence) = (event.key(), event.sequence());
-        conflicts.push(json!({ "index": at, "key": key, "sequence": sequence, "detail": detail }));
+        conflicts.push(found.error(at, Some(event.key()), event.sequence(), detail));
     }
     if conflicts.is_empty() {
         return Ok(accepted(&taken));
     }
-    let words = format!("{} of {} events are in conflict", conflicts.len(), events.len());
+    let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
     Err(Problem::new(StatusCode::CONFLICT, words).with_errors(conflicts))
+}
+
+impl App {
+    /// A whole body, with the room that it has. Room is taken as bytes come: what is only promised
+    /// needs none.
+    async fn body(&self, body: Body) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
+        let mut parts = body.into_data_stream();
+        let mut whole = BytesMut::new();
+        let mut room: Option<SemaphorePermit<'_>> = None;
+        while let Some(part) = parts.next().await {
+            let ends_early = |error| Problem::bad(format!("the body ends early: {error}"));
+            let part = part.map_err(ends_early)?;
+            if part.len() > self.request_size - whole.len() {
+                return Err(self.too_large());
+            }
+            let Ok(more) = self.room.try_acquire_many(part.len() as u32) else {
+                let words = "as much is being taken as may be at one time (`ingress.in_flight`)";
+                return Err(busy(words));
+            };
+            match &mut room {
+                Some(room) => room.merge(more),
+                None => room = Some(more),
+            }
+            whole.extend_from_slice(&part);
+        }
+        Ok((whole.freeze(), room))
+    }
+
+    fn too_large(&self) -> Problem {
+        let limit = self.request_size;
+        let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+    }
 }
 
 fn accepted(events: &[Value]) -> Response {

@@ -1,6 +1,11 @@
 //! Events that a stream has from here alone.
 
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
+
 use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn, text};
@@ -21,9 +26,9 @@ fn config(sections: &str, stream: &str) -> String {
 const SOURCE: &str = "source = { kind = \"http\" }";
 
 /// Whatever the form, each event takes effect once, in order.
-fn forms(sections: &str, sink: &str) -> Result<()> {
-    let text_of = config(sections, SOURCE).replace("kind = \"file\"\npath = \"out.ndjson\"", sink);
-    let home = Home::new(&["tally"], &text_of)?;
+#[test]
+fn events_come_in_all_forms() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let lines = in_turn(40, 10);
@@ -68,11 +73,6 @@ fn forms(sections: &str, sink: &str) -> Result<()> {
 }
 
 #[test]
-fn events_come_in_all_forms() -> Result<()> {
-    forms("", "kind = \"file\"\npath = \"out.ndjson\"")
-}
-
-#[test]
 fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     let sections = "[runtime]\nevent_size = \"1KiB\"";
     let text_of =
@@ -107,6 +107,14 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
         let said = format!("{} {}", answer.problem()?, answer.json()?["errors"]);
         ensure!(answer.status == status && said.contains(words), "{status} {words}: {answer:?}");
     }
+    // In a chunk, which says nothing of what follows.
+    let chunked = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {LINES}\r\ntransfer-encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
+        "\n".repeat(5_000)
+    );
+    let answer = http::send(address, chunked.as_bytes())?;
+    ensure!(answer.status == 413 && answer.problem()?.contains("request_size"), "{answer:?}");
     let other =
         post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
     ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
@@ -118,7 +126,7 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
     ensure!(answer.status == 409, "{answer:?}");
     let errors = answer.json()?["errors"].as_array().context("errors")?.clone();
-    ensure!(errors.len() == 2 && errors[0]["index"] == 0 && errors[1]["index"] == 1, "{errors:?}");
+    ensure!(errors.len() == 2 && errors[0]["line"] == 1 && errors[1]["line"] == 2, "{errors:?}");
     wait_until("two have taken effect", || Ok(home.lines("out.ndjson") >= 2))?;
     service.end()?;
     ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
@@ -191,6 +199,87 @@ fn a_full_queue_sends_producers_away() -> Result<()> {
     wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// What is under way has its bound, and a body of unknown length as well.
+#[test]
+fn bodies_are_bounded() -> Result<()> {
+    let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
+    let text_of = config("", SOURCE).replacen("[ingress]", bounds, 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let begin = |length: &str| {
+        format!(
+            "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {LINES}\r\n\
+             {length}\r\n\r\n"
+        )
+    };
+    let lines = in_turn(1, 1);
+    // What is only promised takes no room; what has come does.
+    let fill = |mut slow: TcpStream| -> Result<TcpStream> {
+        slow.write_all(" ".repeat((1 << 20) - 10).as_bytes())?;
+        Ok(slow)
+    };
+    let promise = || -> Result<TcpStream> {
+        let mut slow = TcpStream::connect(address)?;
+        slow.write_all(begin("content-length: 1048576").as_bytes())?;
+        Ok(slow)
+    };
+    let mut slow = promise()?;
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("there is no room", || {
+        // Whichever of the two comes second is sent away.
+        let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
+        for _ in 0..20 {
+            let answer = post(address, LINES, &text(&lines))?;
+            if answer.status != 202 {
+                ensure!(answer.problem()?.contains("ingress.in_flight"), "{answer:?}");
+                ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
+                return Ok(answer.status == 429);
+            }
+        }
+        Ok(false)
+    })?;
+    wait_until("there is room", || Ok(post(address, LINES, &text(&lines))?.status == 202))?;
+    let many = format!("[{}0]", "0,".repeat(10_000));
+    let answer = post(address, BATCH, &many)?;
+    ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
+    service.end()
+}
+
+/// Two processes over Redis: each takes what is posted, whoever owns its key; one of them dies.
+#[test]
+fn processes_share_the_streams_of_a_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let source = "source = { kind = \"http\", partitions = 4 }";
+    let text_of = config(&sections, source).replace("out.ndjson", "-");
+    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+    let [one, other] = &mut services;
+    let addresses = [ingress(one)?, ingress(other)?];
+    let lines = in_turn(40, 30);
+    // What is printed again after a crash is the same.
+    let printed = |services: &[Service; 2]| {
+        let mut seen = BTreeSet::new();
+        let all = services.iter().map(Service::stdout);
+        let whole = all.map(|it| it[..it.rfind('\n').map_or(0, |at| at + 1)].to_owned());
+        let whole: String = whole.collect();
+        let first = whole.split_inclusive('\n').filter(|line| seen.insert((*line).to_owned()));
+        first.collect::<String>()
+    };
+    for (at, chunk) in lines.chunks(50).enumerate() {
+        let to = if at < 12 { addresses[at % 2] } else { addresses[1] };
+        let answer = post(to, LINES, &text(chunk))?;
+        ensure!(answer.status == 202, "{answer:?}");
+        if at == 11 {
+            services[0].kill()?;
+        }
+    }
+    wait_until("all have taken effect", || Ok(printed(&services).lines().count() >= lines.len()))?;
+    services[1].end()?;
+    tally::check(&by_key(&lines)?, &printed(&services))
 }
 
 /// Only who has the token is served.

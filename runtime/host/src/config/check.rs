@@ -87,6 +87,10 @@ impl Checks<'_> {
         }
         if let Some(ingress) = ingress {
             self.guarded("ingress", ingress.listen, ingress.token.as_ref());
+            if ingress.request_size.0 > ingress.in_flight.0 {
+                let message = "must be at most ingress.in_flight: no such request could be taken";
+                self.note("ingress.request_size", message);
+            }
         }
         if let (Some(admin), Some(ingress)) = (admin, ingress)
             && admin.listen == ingress.listen
@@ -135,8 +139,9 @@ impl Checks<'_> {
         }
         let repeats = stream.source.repeats();
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
-            let message =
-                format!("must be at least {repeats}, the events that a crash can bring again");
+            let message = format!(
+                "must be at least {repeats}, the events that a crash or a lost answer can bring again"
+            );
             self.note(&at("id_window"), message);
         }
         if let Some(sink) = &stream.dead_letter {

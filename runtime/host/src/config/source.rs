@@ -186,14 +186,19 @@ impl Scalar for KeyFrom {
 /// another window of what was acknowledged while others were removed.
 pub const CHECKPOINT_EVENTS: usize = 1_024;
 
+/// Events of a request over HTTP: as many as a producer gathers in a moment, and few enough that one
+/// request is done in time.
+pub const REQUEST_EVENTS: usize = 10_000;
+
 impl Source {
-    /// Events that a crash can bring again. A `fifo` stream must remember as many ids.
+    /// Events that a crash or a lost answer can bring again. A `fifo` stream must remember as many ids.
     pub fn repeats(&self) -> usize {
         let prefetch = self.prefetch();
         prefetch
             + match self {
                 Self::File(_) => CHECKPOINT_EVENTS,
-                Self::Stream(_) | Self::Http(_) => CHECKPOINT_EVENTS + prefetch,
+                Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
+                Self::Http(_) => CHECKPOINT_EVENTS + prefetch + REQUEST_EVENTS,
                 Self::Amqp(_) => 0,
             }
     }

@@ -64,7 +64,8 @@ section! {
             because "four bytes each, and repeats come soon";
         /// How long events that Ordain itself numbered or took in are kept for replay, and how long an event that a
         /// producer publishes again is known by its id. Whoever numbers events for this stream takes this, `first`,
-        /// `retain_events` and `complete_ttl` from here.
+        /// `retain_events` and `complete_ttl` from here. No longer than `complete_ttl`, after which a key that has ended
+        /// may begin anew.
         retain: Millis ["1s" to "365d"] = "24h",
             because "whoever lost one asks within a day";
         /// How many of a key are kept for replay.

@@ -364,7 +364,7 @@ fn settings_are_checked_against_each_other() {
             (
                 5,
                 "streams.orders.id_window",
-                "at least 5024, the events that a crash can bring again",
+                "at least 5024, the events that a crash or a lost answer can bring again",
             ),
             (6, "streams.orders.bake", "means nothing without `canary`"),
         ],
@@ -494,7 +494,7 @@ fn partitions_share_what_the_process_has() {
     assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
     assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
     let settings = config.settings(&config.streams["payments"], &share);
-    assert_eq!((settings.max_turns, settings.id_window), (192, 4_000));
+    assert_eq!((settings.max_turns, settings.id_window), (192, 11_224));
     // Many small partitions still have room for events.
     let settings =
         config.settings(&config.streams["payments"], &Share { of_process: 100_000, ..share });

@@ -16,6 +16,8 @@ use crate::store::{Assigned, Item, Partition, Store, StoreError};
 /// Takes the events of a stream.
 pub(super) struct Intake {
     pub(super) decoder: Decoder,
+    /// The setting of the source that says how much may wait.
+    pub(super) bound: &'static str,
     stream: Arc<str>,
     first: u64,
     /// The key of an event is to be a routing key.
@@ -60,6 +62,7 @@ impl Intake {
                 ordering: stream.ordering,
                 event_size: loaded.config.runtime.event_size.bytes(),
             },
+            bound: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
             first: stream.first,
             is_routed: exchange.is_some_and(|(_, key)| *key == KeyFrom::RoutingKey),

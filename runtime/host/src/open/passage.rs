@@ -95,7 +95,8 @@ impl Passage {
 fn numbers(stream: &Stream) -> Numbers {
     Numbers {
         first: stream.first,
-        retain: stream.retain.0,
+        // What a key had in an earlier life is nothing of a new one.
+        retain: stream.retain.0.min(stream.complete_ttl.0),
         retain_events: stream.retain_events,
         complete_ttl: stream.complete_ttl.0,
     }
