@@ -39,7 +39,7 @@ pub use connect::{Broker, BrokerError};
 #[cfg(feature = "runtime")]
 pub use consumer::{ConsumerOptions, start};
 pub use decode::Decoder;
-pub use produce::Producer;
+pub use produce::{Numbered, Producer};
 pub use publish::{AmqpSink, Published};
 pub use reach::{Reach, watch_reach};
 pub use topology::Topology;

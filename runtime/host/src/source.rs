@@ -7,6 +7,7 @@ mod file;
 mod inbox;
 mod lines;
 mod queue;
+mod unconfirmed;
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! A producer's way into an exchange: events are published in order, pipelined, and all of them are
 //! confirmed before it goes on.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,29 +56,19 @@ impl Producer {
 
     /// Publishes events with their numbers, until the broker has confirmed them all. What it does not
     /// take is published again, as long as it is waited for.
-    pub async fn publish(
-        &mut self,
-        events: &[(Arc<Event>, Option<u64>)],
-    ) -> Result<(), BrokerError> {
-        for wave in waves(events, self.in_order) {
-            let encode = |(event, sequence): &(_, _)| encode::event(event, *sequence, &self.key);
-            self.send(wave.into_iter().map(encode).collect()).await?;
-        }
-        Ok(())
-    }
-
-    async fn send(&mut self, mut left: Vec<Outgoing>) -> Result<(), BrokerError> {
+    pub async fn publish(&mut self, events: &[Numbered]) -> Result<(), BrokerError> {
+        let mut left = events.to_vec();
         let (mut until, mut told) = (Instant::now() + self.patience, Told::every(TELL_EVERY));
         loop {
             let before = left.len();
-            let reason = match self.try_send(&mut left).await {
-                Ok(()) if left.is_empty() => return Ok(()),
-                Ok(()) => format!("{} has refused {} messages", self.broker, left.len()),
-                Err(BrokerError::Away(reason)) => {
-                    self.link = None;
-                    reason
-                }
-                Err(refused) => return Err(refused),
+            let (taken, failed) = self.try_publish(&left).await;
+            let mut taken = taken.into_iter();
+            left.retain(|_| !taken.next().unwrap_or(false));
+            let reason = match failed {
+                None if left.is_empty() => return Ok(()),
+                None => self.refusal(left.len()),
+                Some(BrokerError::Away(reason)) => reason,
+                Some(refused) => return Err(refused),
             };
             if left.len() < before {
                 until = Instant::now() + self.patience;
@@ -94,47 +85,80 @@ impl Producer {
         }
     }
 
-    /// Publishes what is left; what is confirmed is left no more.
-    async fn try_send(&mut self, left: &mut Vec<Outgoing>) -> Result<(), BrokerError> {
+    /// Publishes events once. Tells of each whether the broker has taken it, and what failed: it is away,
+    /// or no queue takes one of them. Where order matters, what comes after one of its key that was not
+    /// taken is not published.
+    pub async fn try_publish(&mut self, events: &[Numbered]) -> (Vec<bool>, Option<BrokerError>) {
+        let mut taken = vec![false; events.len()];
+        let (mut failed, mut stopped) = (None, HashSet::new());
+        for mut wave in waves(events, self.in_order) {
+            wave.retain(|at| !stopped.contains(events[*at].0.key()));
+            let encode = |at: &usize| encode::event(&events[*at].0, events[*at].1, &self.key);
+            let messages: Vec<_> = wave.iter().map(encode).collect();
+            let (confirmed, error) = self.send(&messages).await;
+            for (at, confirmed) in wave.into_iter().zip(confirmed) {
+                taken[at] = confirmed;
+                if !confirmed {
+                    stopped.insert(events[at].0.key());
+                }
+            }
+            failed = error.or(failed);
+            if let Some(BrokerError::Away(_)) = failed {
+                self.link = None;
+                break;
+            }
+        }
+        (taken, failed)
+    }
+
+    /// So many messages were not taken.
+    pub fn refusal(&self, messages: usize) -> String {
+        format!("{} has refused {messages} messages", self.broker)
+    }
+
+    /// Which of the messages are confirmed.
+    async fn send(&mut self, messages: &[Outgoing]) -> (Vec<bool>, Option<BrokerError>) {
+        let mut taken = vec![false; messages.len()];
+        let failed = self.try_send(messages, &mut taken).await.err();
+        (taken, failed)
+    }
+
+    async fn try_send(
+        &mut self,
+        messages: &[Outgoing],
+        taken: &mut [bool],
+    ) -> Result<(), BrokerError> {
         let broker = Arc::clone(&self.broker);
         let failed = |error| broker.error(&error);
         let exchange = self.exchange.clone();
         let channel = self.channel().await?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let mut confirms = Vec::with_capacity(left.len());
-        for Outgoing { routing_key, properties, body } in left.iter() {
+        let mut confirms = Vec::with_capacity(messages.len());
+        for Outgoing { routing_key, properties, body } in messages {
             let (to, key) = (exchange.as_str().into(), routing_key.clone());
             let sent =
                 channel.basic_publish(to, key, options, body.bytes(), properties.clone()).await;
             confirms.push(sent.map_err(failed)?);
         }
-        let (mut taken, mut ended) = (Vec::with_capacity(left.len()), None);
-        for confirm in confirms {
-            let confirmation = match timeout(CONFIRM, confirm).await {
-                Ok(Ok(confirmation)) => confirmation,
-                Ok(Err(error)) => {
-                    ended = Some(failed(error));
-                    break;
-                }
-                Err(_) => {
-                    let words = format!("{broker} confirms nothing");
-                    ended = Some(BrokerError::Away(words));
-                    break;
-                }
-            };
-            taken.push(confirmation.is_ack());
+        let mut unroutable = None;
+        for (taken, confirm) in taken.iter_mut().zip(confirms) {
+            let confirmation = timeout(CONFIRM, confirm)
+                .await
+                .map_err(|_| BrokerError::Away(format!("{broker} confirms nothing")))?
+                .map_err(failed)?;
+            *taken = confirmation.is_ack();
             if let Some(returned) = confirmation.take_message() {
-                let key = &returned.delivery.routing_key;
-                return Err(BrokerError::Refused(format!(
-                    "no queue takes what is published to the exchange {exchange:?} with the routing \
-                     key {:?}: bind one, or start the stream once, which makes its queues",
-                    key.as_str()
-                )));
+                *taken = false;
+                unroutable = Some(returned.delivery.routing_key);
             }
         }
-        let mut taken = taken.into_iter();
-        left.retain(|_| !taken.next().unwrap_or(false));
-        ended.map_or(Ok(()), Err)
+        unroutable.map_or(Ok(()), |key| {
+            Err(BrokerError::Refused(format!(
+                "no queue takes what is published to the exchange {exchange:?} with the routing key \
+                 {:?}: bind one, or start the stream once, which makes its queues",
+                key.as_str()
+            )))
+        })
     }
 
     /// Whether the broker is there.
@@ -165,16 +189,19 @@ impl Producer {
     }
 }
 
-/// All at once, or in waves of which none has two events of one key.
-fn waves<T>(events: &[(Arc<Event>, T)], in_order: bool) -> Vec<Vec<&(Arc<Event>, T)>> {
+/// An event and its number, if it has one.
+pub type Numbered = (Arc<Event>, Option<u64>);
+
+/// All at once, or in waves of which none has two events of one key: their places.
+fn waves(events: &[Numbered], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
-    let mut seen = std::collections::HashMap::new();
-    for event in events {
-        let wave: &mut usize = seen.entry(if in_order { event.0.key() } else { "" }).or_default();
+    let mut seen = HashMap::new();
+    for (at, (event, _)) in events.iter().enumerate() {
+        let wave: &mut usize = seen.entry(if in_order { event.key() } else { "" }).or_default();
         if waves.len() <= *wave {
             waves.push(Vec::new());
         }
-        waves[*wave].push(event);
+        waves[*wave].push(at);
         *wave += usize::from(in_order);
     }
     waves

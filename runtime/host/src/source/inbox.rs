@@ -11,10 +11,11 @@ use std::time::Duration;
 use ordain_core::{Event, EventParts, LetterContent};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::unconfirmed::Unconfirmed;
 use super::{Acknowledged, Delivered, QueueOptions, Source, read_queue};
-use crate::broker::Producer;
+use crate::broker::{BrokerError, Producer};
 use crate::store::Partition;
 use crate::told::Told;
 
@@ -33,37 +34,39 @@ pub fn unplaced(stream: &Arc<str>, partitions: u32) -> Partition {
 /// The inbox of a partition.
 #[derive(Debug)]
 pub struct Inbox {
-    offers: mpsc::Receiver<Arc<Event>>,
+    offered: mpsc::Receiver<Arc<Event>>,
     relays: Vec<JoinHandle<()>>,
 }
 
 impl Inbox {
     /// Starts to publish what waits in the queue of a partition; and in that of unknown ones, of which
-    /// nothing is offered.
+    /// nothing is offered. Of the first, so many events are offered at most: their copies must be known
+    /// when they come.
     pub fn start(
         placed: QueueOptions,
         unplaced: Option<QueueOptions>,
+        offers: usize,
         producer: impl Fn() -> Producer,
     ) -> Self {
-        let (offer, offers) = mpsc::channel(AHEAD);
-        let relay = |queue, is_offered| {
+        let (offer, offered) = mpsc::channel(AHEAD);
+        let relay = |queue, offers| {
             let (offer, told) = (offer.clone(), Told::every(TELL_EVERY));
-            let relay = Relay { queue, producer: producer(), offer, is_offered, told };
+            let relay = Relay { queue, producer: producer(), offer, offers, told };
             tokio::spawn(relay.run())
         };
-        let relays = unplaced.map(|queue| relay(queue, false)).into_iter();
-        let relays = relays.chain([relay(placed, true)]).collect();
-        Self { offers, relays }
+        let relays = unplaced.map(|queue| relay(queue, 0)).into_iter();
+        let relays = relays.chain([relay(placed, offers)]).collect();
+        Self { offered, relays }
     }
 
     /// The next event that the broker does not take at the moment. It comes from there as well, later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
-        self.offers.recv().await
+        self.offered.recv().await
     }
 
     /// Waits until what is published is removed, which has a limit of its own.
     pub async fn end(self) {
-        drop(self.offers);
+        drop(self.offered);
         for relay in self.relays {
             // One that panicked has said so.
             let _ = relay.await;
@@ -75,7 +78,8 @@ struct Relay {
     queue: QueueOptions,
     producer: Producer,
     offer: mpsc::Sender<Arc<Event>>,
-    is_offered: bool,
+    /// Events that are offered at most.
+    offers: usize,
     told: Told,
 }
 
@@ -85,14 +89,8 @@ impl Relay {
         let mut wait = AGAIN.0;
         while !offer.is_closed() {
             let (published, reason) = self.publish().await;
-            if let Some(reason) = reason
-                && self.told.is_due()
-            {
-                let Partition { stream, .. } = &self.queue.partition;
-                tracing::warn!(
-                    stream = &**stream,
-                    "what came over HTTP is not published at the moment, and waits in the store: {reason}"
-                );
+            if let Some(reason) = reason {
+                tell(&mut self.told, &self.queue.partition, &reason);
             }
             if published > 0 {
                 wait = AGAIN.0;
@@ -104,27 +102,53 @@ impl Relay {
         }
     }
 
-    /// Publishes what waits and what comes, until that fails or the inbox is dropped. Tells how much it has
-    /// published, and why it failed.
+    /// Publishes what waits and what comes, until the broker is away, takes nothing of much, or the inbox is
+    /// dropped. Tells how much it has published, and why it failed.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let Source { mut deliveries, failure, acknowledge, ended, .. } =
             read_queue(self.queue.clone());
-        let (mut published, mut failed) = (0, None);
+        let (mut unconfirmed, mut failed) = (Unconfirmed::default(), None);
         let all = async {
-            while let Some(batch) = deliveries.recv().await {
-                let events = batch.items.into_iter().map(|(delivered, _)| {
-                    let event = whole(delivered);
-                    let sequence = event.sequence();
-                    (Arc::new(event), sequence)
-                });
-                let events: Vec<_> = events.collect();
-                if let Err(error) = self.producer.publish(&events).await {
-                    failed = Some(error.to_string());
+            let (mut wait, mut again) = (AGAIN.0, Instant::now());
+            let mut offers = self.offers;
+            loop {
+                let retries = tokio::select! {
+                    batch = deliveries.recv(), if unconfirmed.has_room() => {
+                        let Some(batch) = batch else { break };
+                        unconfirmed.extend(batch.items.into_iter().map(|(it, _)| whole(it)));
+                        false
+                    }
+                    () = sleep_until(again), if unconfirmed.has_refused() => true,
+                };
+                let (places, events) = unconfirmed.to_publish(retries);
+                let (taken, error) = self.producer.try_publish(&events).await;
+                let through = unconfirmed.confirm(&places, &taken);
+                if let Some(acknowledge) = &acknowledge {
+                    acknowledge.send_replace(Acknowledged { generation: 0, through });
+                }
+                let refused = taken.iter().filter(|it| !**it).count();
+                let reason = match error {
+                    None if refused == 0 => continue,
+                    None => self.producer.refusal(refused),
+                    Some(BrokerError::Refused(reason)) => reason,
+                    Some(BrokerError::Away(reason)) => {
+                        failed = Some(reason);
+                        break;
+                    }
+                };
+                if refused == taken.len() && !unconfirmed.has_room() {
+                    failed = Some(reason);
                     break;
                 }
-                published += events.len() as u64;
-                if let Some(acknowledge) = &acknowledge {
-                    acknowledge.send_replace(Acknowledged { generation: 0, through: published });
+                tell(&mut self.told, &self.queue.partition, &reason);
+                if retries {
+                    wait = (2 * wait).min(AGAIN.1);
+                    for event in unconfirmed.take_offers(&mut offers) {
+                        let _ = self.offer.send(event).await;
+                    }
+                }
+                if again <= Instant::now() {
+                    again = Instant::now() + wait;
                 }
             }
         };
@@ -140,12 +164,12 @@ impl Relay {
         if failed.is_none() && !is_over {
             failed = failure.await.ok().map(|error| error.to_string());
         }
-        (published, failed)
+        (unconfirmed.through(), failed)
     }
 
-    /// Offers everything once, until the broker is there again.
+    /// Offers what it may once, until the broker is there again.
     async fn offer(&mut self, wait: &mut Duration) {
-        let Self { queue, producer, offer, is_offered, .. } = self;
+        let Self { queue, producer, offer, offers, .. } = self;
         let back = async {
             loop {
                 sleep(*wait).await;
@@ -156,11 +180,16 @@ impl Relay {
             }
         };
         let all = async {
-            if *is_offered {
-                let mut source = read_queue(queue.clone());
+            if *offers > 0 {
+                let (mut source, mut left) = (read_queue(queue.clone()), *offers);
                 while let Some(batch) = source.deliveries.recv().await {
-                    for event in batch.items.into_iter().filter_map(|(event, _)| event.ok()) {
+                    let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
+                    for event in events.take(left) {
                         let _ = offer.send(Arc::new(event)).await;
+                        left -= 1;
+                    }
+                    if left == 0 {
+                        break;
                     }
                 }
             }
@@ -170,6 +199,15 @@ impl Relay {
             () = back => {}
             () = all => {}
         }
+    }
+}
+
+fn tell(told: &mut Told, Partition { stream, .. }: &Partition, reason: &str) {
+    if told.is_due() {
+        tracing::warn!(
+            stream = &**stream,
+            "what came over HTTP is not published at the moment, and waits in the store: {reason}"
+        );
     }
 }
 
