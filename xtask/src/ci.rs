@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::fuzz::{FuzzArgs, fuzz};
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
@@ -30,7 +31,8 @@ pub(crate) fn ci() -> Result<()> {
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
     say("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
-    test(&TestArgs::all())
+    test(&TestArgs::all())?;
+    fuzz(&FuzzArgs::short())
 }
 
 pub(crate) fn advisories() -> Result<()> {

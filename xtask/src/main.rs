@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod fuzz;
 mod setup;
 mod tests;
 
@@ -25,6 +26,8 @@ enum Command {
     Test(tests::TestArgs),
     /// Measure: without a name, lists what can be measured.
     Bench(bench::BenchArgs),
+    /// Give every decoder any bytes, and keep those that reach something new.
+    Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
     /// Everything that a change must pass: format, lints, docs, dependencies, tests.
@@ -49,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(args) => demo::demo(&args),
         Command::Test(args) => tests::test(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Fuzz(args) => fuzz::fuzz(&args),
         Command::Plugins => {
             let folder = setup::plugins()?;
             setup::say(&format!("the handlers are in {}", folder.display()));

@@ -45,7 +45,8 @@ pub(crate) fn cargo(command: &str) -> Command {
         }
     }
     cargo.current_dir(root()).arg(command);
-    if command != "fmt" {
+    // Which know nothing of it.
+    if !["fmt", "fuzz"].contains(&command) {
         cargo.arg("--locked");
     }
     cargo

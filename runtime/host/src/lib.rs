@@ -13,6 +13,8 @@ pub mod cloudevents;
 pub mod config;
 #[cfg(feature = "runtime")]
 pub mod driver;
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub mod fuzzing;
 #[cfg(feature = "runtime")]
 pub mod generate;
 #[cfg(feature = "runtime")]

@@ -48,6 +48,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 pub use self::clock::Clock;
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) use self::record::fuzz_record;
 
 use self::answered::Answered;
 use self::clock::Monotone;

@@ -46,6 +46,8 @@ use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage, s
 use redis::cmd;
 
 pub use self::address::Address;
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) use self::record::fuzz_record;
 
 use self::error::{at, has_code, unusable_or_away};
 use self::link::Link;

@@ -505,7 +505,7 @@ pub(super) fn queued(
     Ok(events)
 }
 
-/// See [`Chains::waiting`](crate::store::Chains::waiting).
+/// See [`Chains::partitions_of`](crate::store::Chains::partitions_of).
 pub(super) fn partitions_of(
     shared: &Shared,
     places: &[Vec<u8>],

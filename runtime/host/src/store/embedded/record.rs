@@ -138,3 +138,12 @@ pub(super) fn encode(
     envelope.encode(state, out);
     encode_job(job, now, out);
 }
+
+/// For the fuzzer: any bytes as a record, which stays one with another partition.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_record(bytes: &[u8]) {
+    let Ok(record) = Record::parse(bytes) else { return };
+    let taken = record.with_partition(3);
+    let taken = Record::parse(&taken).expect("what was written can be read");
+    assert_eq!((taken.job.partition, taken.job.next), (3, record.job.next));
+}

@@ -182,3 +182,9 @@ pub(super) fn encode(write: &JobWrite, out: &mut Vec<u8>) {
     out[start + ENVELOPE - 4..start + ENVELOPE].copy_from_slice(&length.to_le_bytes());
     out.extend_from_slice(state.map_or(&[], |state| &state[..]));
 }
+
+/// For the fuzzer: any bytes as a record.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_record(bytes: &[u8]) {
+    drop(Record::parse(bytes));
+}

@@ -1,0 +1,156 @@
+//! What producers, servers, people and other processes send.
+
+use std::path::Path;
+
+use amq_protocol::frame::parsing;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use lapin::message::Delivery;
+use ordain_core::{Emitted, Event, Message, MessageParts, Ordering};
+
+use super::judge;
+use crate::broker;
+use crate::cloudevents::{self, DecodeError, Decoder, decode_http, form_of};
+use crate::config::{KeyFrom, Loaded};
+use crate::instance::{About, Report};
+use crate::source::Checkpoint;
+use crate::store::{OutboxMessage, redis};
+use crate::{ingress, plugin, view};
+
+const EVENT_SIZE: usize = 1 << 20;
+const ORDERINGS: [Ordering; 2] = [Ordering::Sequenced, Ordering::Fifo];
+
+/// What an error may repeat of what it is about, and its own words.
+const WORDS: usize = 8 << 10;
+
+fn judge_error(error: &DecodeError) {
+    assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
+}
+
+/// A line of a file, or an event in a body: read, written as a message, and read again.
+pub fn line(bytes: &[u8]) {
+    for ordering in ORDERINGS {
+        match (Decoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
+            Err(error) => judge_error(&error),
+            Ok(event) => {
+                judge(&event);
+                is_read_again(&event);
+            }
+        }
+    }
+}
+
+fn is_read_again(event: &Event) {
+    let headers: Vec<(&str, &str)> = event.headers().collect();
+    let parts = MessageParts {
+        sink: "out",
+        key: Some(event.key()),
+        kind: event.kind(),
+        content_type: event.content_type(),
+        headers: &headers,
+        data: event.data(),
+        delay_ms: None,
+        end: event.end(),
+    };
+    let emitted = Emitted { sequence: 1, index: 0, message: Message::new(&parts) };
+    let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
+    let mut line = Vec::new();
+    cloudevents::encode("orders", &message, event.sequence(), &mut line);
+    // What is written may be longer than what was read: data that is no JSON becomes base64.
+    let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 8 * EVENT_SIZE };
+    let again = decoder.decode(&line).expect("what was written can be read");
+    assert_eq!(
+        (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
+        (event.key(), event.kind(), event.content_type(), event.sequence(), event.end())
+    );
+    let sorted = |event: &Event| {
+        let headers = event.headers().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let mut headers: Vec<(String, String)> = headers.collect();
+        headers.sort();
+        headers
+    };
+    assert_eq!(sorted(&again), sorted(event));
+    // Data that came as base64 may be JSON with white space, which goes once.
+    let tight = std::str::from_utf8(event.data()).ok().and_then(|it| cloudevents::compact(it).ok());
+    let tight = tight.as_ref().map(|it| it.as_bytes());
+    assert!(again.data() == event.data() || Some(again.data()) == tight, "the data");
+}
+
+/// A request with events, or an answer with one: lines of headers, an empty line, the body.
+pub fn request(bytes: &[u8]) {
+    let end = bytes.windows(2).position(|it| it == b"\n\n");
+    let (head, body) = end.map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 2..]));
+    let mut headers = HeaderMap::new();
+    for line in head.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let name = HeaderName::from_bytes(&line[..colon]);
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
+        // Others do not get past the server.
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let body = Bytes::copy_from_slice(body);
+    for ordering in ORDERINGS {
+        let decoder = Decoder { ordering, event_size: EVENT_SIZE };
+        match decode_http(&decoder, &headers, &body) {
+            Ok(event) => judge(&event),
+            Err(error) => judge_error(&error),
+        }
+        if let Some(form) = form_of(&headers) {
+            let found = ingress::events(&decoder, form, &headers, &body, |_| None);
+            found.iter().flat_map(|it| &it.events).for_each(|event| judge(event));
+        }
+    }
+}
+
+/// A message of a broker: the routing key, the frame of its properties, and the body.
+pub fn delivery(bytes: &[u8]) {
+    let Ok((rest, key)) = lapin::types::parsing::parse_short_string(bytes) else { return };
+    let Ok((body, header)) = parsing::parse_content_header(rest) else { return };
+    let mut delivery = Delivery::mock(1, "orders".into(), key, false, body.to_vec());
+    delivery.properties = header.properties;
+    for ordering in ORDERINGS {
+        for key in [KeyFrom::RoutingKey, KeyFrom::Header("key".to_owned())] {
+            match (broker::Decoder { ordering, event_size: EVENT_SIZE, key }).decode(&delivery) {
+                Ok(event) => judge(&event),
+                Err(error) => judge_error(&error),
+            }
+        }
+    }
+}
+
+/// A configuration: every problem is on a line that there is.
+pub fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
+    match Loaded::parse(Path::new("folder/ordain.toml"), text, &env) {
+        Ok(loaded) => drop(loaded.unsupported()),
+        Err(error) => {
+            assert!(!error.problems.is_empty(), "an error says what is wrong");
+            for problem in &error.problems {
+                // Also that behind the last line end, where something is missing.
+                assert!(problem.line <= text.split('\n').count(), "{problem:?}");
+                assert!(!problem.message.is_empty(), "{problem:?}");
+            }
+        }
+    }
+}
+
+/// Short texts: what processes tell each other in the store, marks, addresses, names, identities.
+pub fn text(bytes: &[u8]) {
+    drop(Checkpoint::decode(bytes));
+    drop(serde_json::to_string(&view::data(bytes)));
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let about = About::decode(text);
+    assert_eq!(About::decode(&about.encode()), about);
+    let report = Report::decode(text);
+    assert_eq!(Report::decode(&report.encode()), report);
+    if let Some(id) = view::parse_letter_id("k", text) {
+        assert_eq!(view::parse_letter_id("k", &view::letter_id(&id)), Some(id));
+    }
+    drop(view::parse_status(text));
+    drop(redis::Address::parse(text));
+    drop(broker::parse_url(text));
+    drop(plugin::split_version(text));
+}
