@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Archive {
 
 struct Shared {
     /// By path.
-    events: BTreeMap<String, String>,
+    events: Mutex<BTreeMap<String, String>>,
     /// Of a thousand requests, about.
     failing: u32,
     random: Mutex<ChaCha8Rng>,
@@ -37,20 +37,10 @@ impl Archive {
     /// Serves lines of a file as `/KEY/SEQUENCE`, but for so many of a thousand requests, which fail in one
     /// way or another; with a token only to those who have it.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
-        let mut events = BTreeMap::new();
-        for line in lines {
-            let event: Value = serde_json::from_str(line)?;
-            let key = event["subject"].as_str().context("a key")?;
-            let sequence = match &event["sequence"] {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            events.insert(format!("/{key}/{sequence}"), line.clone());
-        }
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            events,
+            events: Mutex::default(),
             failing,
             random: Mutex::new(ChaCha8Rng::seed_from_u64(9)),
             token: token.map(str::to_owned),
@@ -67,7 +57,24 @@ impl Archive {
                 thread::spawn(move || drop(shared.serve(stream)));
             }
         });
-        Ok(Self { address, shared })
+        let archive = Self { address, shared };
+        archive.keep(lines)?;
+        Ok(archive)
+    }
+
+    /// Has these as well from now on.
+    pub fn keep<'a>(&self, lines: impl IntoIterator<Item = &'a String>) -> Result<()> {
+        let mut events = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in lines {
+            let event: Value = serde_json::from_str(line)?;
+            let key = event["subject"].as_str().context("a key")?;
+            let sequence = match &event["sequence"] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            events.insert(format!("/{key}/{sequence}"), line.clone());
+        }
+        Ok(())
     }
 
     /// Where an event is, as a setting.
@@ -128,28 +135,27 @@ impl Shared {
     }
 
     /// A status and a body; `None`: the connection breaks.
-    fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, &str)> {
+    fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, String)> {
         if !is_known {
             self.strangers.fetch_add(1, Ordering::Relaxed);
-            return Some(("401 Unauthorized", ""));
+            return Some(("401 Unauthorized", String::new()));
         }
+        let events = self.events.lock().ok()?;
+        let event = events.get(path);
         let mut random = self.random.lock().ok()?;
-        if random.random_range(0..1_000) < self.failing {
-            let other = self.events.values().next().map_or("", String::as_str);
-            return match random.random_range(0..5) {
-                0 => None,
-                1 => Some(("200 OK", "no event")),
-                // Another one than was asked for.
-                2 if !path.is_empty()
-                    && self.events.get(path).map(String::as_str) != Some(other) =>
-                {
-                    Some(("200 OK", other))
-                }
-                3 => Some(("302 Found", "")),
-                _ => Some(("503 Service Unavailable", "")),
-            };
-        }
-        let event = self.events.get(path);
-        Some(event.map_or(("404 Not Found", ""), |event| ("200 OK", event)))
+        let (status, body) = if random.random_range(0..1_000) < self.failing {
+            // Another one than was asked for.
+            let other = events.values().next().filter(|it| Some(*it) != event);
+            match random.random_range(0..5) {
+                0 => return None,
+                1 => ("200 OK", "no event"),
+                2 if other.is_some() => ("200 OK", other.map_or("", String::as_str)),
+                3 => ("302 Found", ""),
+                _ => ("503 Service Unavailable", ""),
+            }
+        } else {
+            event.map_or(("404 Not Found", ""), |event| ("200 OK", event))
+        };
+        Some((status, body.to_owned()))
     }
 }

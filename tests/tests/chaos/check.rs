@@ -18,7 +18,7 @@ use super::world::World;
 /// For all to come out after the last disturbance.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// For the gaps to end: longer than their rounds take.
-const GAPS: Duration = Duration::from_secs(5);
+const GAPS: Duration = Duration::from_secs(8);
 /// Events that an error names.
 const FEW: usize = 5;
 
@@ -65,9 +65,10 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.go_on()?;
     let lost = plan.keys.values().filter(|key| key.lost.is_some()).count();
     Ok(format!(
-        "{} keys, {settled} events with effect, {lost} keys held, {} dead letters, {repeats} \
-         messages came again",
+        "{} keys, {settled} events with effect, {} of them found by replay, {lost} keys held, {} dead \
+         letters, {repeats} messages came again",
         plan.keys.len(),
+        plan.dropped.len(),
         plan.broken.len(),
     ))
 }

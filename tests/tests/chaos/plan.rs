@@ -1,6 +1,6 @@
 //! What a round sends, and what must come of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ const EVENTS: Range<u64> = 1..60;
 const LATE: f64 = 0.02;
 /// Of all keys: one event is never sent.
 const LOST: f64 = 0.03;
+/// Of all events: the producer drops them, and keeps them where they can be asked for.
+const DROPPED: f64 = 0.01;
 /// Of all keys: the last event is marked.
 const ENDED: f64 = 0.7;
 /// One of so many is sent twice.
@@ -45,8 +47,10 @@ impl Key {
 
 pub(crate) struct Plan {
     pub(crate) keys: BTreeMap<String, Key>,
-    /// Each event that is sent, once, in order.
+    /// Each event that there is, once, in order.
     pub(crate) lines: Vec<String>,
+    /// Those of them that are not sent: replay finds them.
+    pub(crate) dropped: BTreeSet<String>,
     /// What is sent, in bursts with the time to wait before each.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
     /// The bodies of messages that are no events and are sent as well, and whether their headers
@@ -57,7 +61,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(round: u32, random: &mut ChaCha8Rng) -> Self {
         let (mut keys, mut lines, mut late) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut events: Vec<(u64, String)> = Vec::new();
+        let (mut events, mut dropped): (Vec<(u64, String)>, _) = (Vec::new(), BTreeSet::new());
         for number in 0..random.random_range(KEYS) {
             let name = format!("{round}-{number}");
             let count = random.random_range(EVENTS);
@@ -68,6 +72,10 @@ impl Plan {
                 let text = line(&name, sequence, &json!({ "n": random.random::<u32>() }));
                 let end = key.is_ended && sequence == count;
                 let text = text.replacen('{', &format!("{{\"endofsequence\":{end},"), 1);
+                // Behind the last one of a key nothing would show that it is missing.
+                if sequence + 1 < key.next() && random.random_bool(DROPPED) {
+                    dropped.insert(text.clone());
+                }
                 events.push((begins + sequence, text));
             }
             keys.insert(name, key);
@@ -76,7 +84,7 @@ impl Plan {
         events.sort_by_key(|(at, _)| *at);
         lines.extend(events.into_iter().map(|(_, line)| line));
         let mut sent = Vec::new();
-        for line in &lines {
+        for line in lines.iter().filter(|it| !dropped.contains(*it)) {
             if random.random_bool(LATE) { &mut late } else { &mut sent }.push(line.clone());
         }
         sent.extend(late);
@@ -95,6 +103,6 @@ impl Plan {
             bursts.push((Duration::from_millis(random.random_range(PAUSE)), burst));
         }
         bursts.reverse();
-        Self { keys, lines, bursts, broken }
+        Self { keys, lines, dropped, bursts, broken }
     }
 }

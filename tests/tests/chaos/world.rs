@@ -10,6 +10,7 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::{Mode, Proxy, Rabbit, Redis, wait_until};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
+use ordain_tests::archive::Archive;
 use ordain_tests::host::Home;
 use ordain_tests::rig::{Rig, config};
 use rand::RngExt as _;
@@ -25,9 +26,15 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Hosts, where several can share a store; and the most that there are at one time.
 const HOSTS: usize = 3;
 const MOST: usize = 5;
+/// Of a thousand questions to who keeps what the producer drops: how many fail. So many rounds find each
+/// event all the same.
+const FAILING: u32 = 333;
+const ROUNDS: u32 = 20;
 
 pub(crate) struct World {
     redis: Option<Redis>,
+    /// Keeps what the producer drops.
+    archive: Archive,
     /// With the configuration of commands.
     rig: Rig,
     /// Settings of hosts: `[runtime]`, of the stream, of its source.
@@ -53,18 +60,21 @@ impl World {
         println!(
             "{partitions} partitions, prefetch {prefetch}, {active} active keys, lanes of {buffer}"
         );
+        let archive = Archive::start(&[], FAILING, None)?;
         let settings = [
             format!("[runtime]\nmax_active_keys = {active}\nlease = \"{}ms\"\n", LEASE.as_millis()),
             format!(
                 "lane_buffer = {buffer}\nspill_after = \"1s\"\n\
-                 gap = {{ timeout = \"500ms\", attempts = 2, backoff = \"100ms..500ms\" }}"
+                 gap = {{ timeout = \"500ms\", attempts = {ROUNDS}, backoff = \"20ms..100ms\", \
+                 replay = [\"store\", \"{}\"] }}",
+                archive.url()
             ),
             format!("partitions = {partitions}, prefetch = {prefetch}"),
         ];
         let [runtime, stream, source] = &settings;
         let rig = Rig::with(&format!("{store}{runtime}"), stream, source)?;
         let (hosts, told) = (Vec::new(), BTreeMap::new());
-        let mut world = Self { redis, rig, settings, hosts, partitions, version: 0, told };
+        let mut world = Self { redis, archive, rig, settings, hosts, partitions, version: 0, told };
         for _ in 0..if with_redis { HOSTS } else { 1 } {
             world.join()?;
         }
@@ -92,6 +102,7 @@ impl World {
     /// beyond.
     pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
         self.told.clear();
+        self.archive.keep(&plan.dropped)?;
         let url = self.rig.rabbit.url();
         let sent = std::thread::scope(|scope| {
             let producer = scope.spawn(|| produce(&url, plan));
