@@ -23,12 +23,15 @@ pub(crate) struct BenchArgs {
 }
 
 /// Names and meanings.
-const BENCHES: [(&str, &str); 7] = [
+const BENCHES: [(&str, &str); 10] = [
     ("amqp", "from RabbitMQ through a handler, on Redis, beside consumers written by hand"),
     ("chain", "through streams that feed each other, on each store, and what numbers cost"),
     ("core", "the sequencer alone, and the crossing into a handler"),
     ("embedded", "from file to file through a handler, on the embedded store"),
+    ("ingress", "events over HTTP, and what becomes of more than may come"),
     ("instances", "what several hosts cost that share partitions, and how long a hand-over takes"),
+    ("isolation", "whether a key whose event is missing, with many behind it, slows down others"),
+    ("recovery", "how long gaps last, beside what they must"),
     ("store", "commits into each store, beside plain writes of the same bytes"),
     ("swap", "how much longer events wait while versions of their handler are swapped"),
 ];

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `noop` | nothing |
 //! | `put` | the data becomes the state |
+//! | `follow` | the same, but refuses data whose number is not one above the state's |
 //! | `emit` | the same, and the data is emitted to the sink `out` as a message of type `emitted` |
 //! | `json` | the data, a JSON object, is read, given a field `seen`, and becomes the state |
 
@@ -11,10 +12,18 @@ use ordain_sdk::prelude::*;
 use serde_json::{Map, Value};
 
 #[allow(clippy::needless_pass_by_value, reason = "a handler's shape")]
-fn handle(event: Event<Raw>, _: Option<Raw>) -> Result<Outcome<Raw>> {
+fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
     match event.kind.as_str() {
         "noop" => Ok(Outcome::keep()),
         "put" => Ok(Outcome::put(event.data)),
+        "follow" => {
+            let before = state.map_or(Ok(0), |it| number(&it))?;
+            let number = number(&event.data)?;
+            if number != before + 1 {
+                return Err(Failure::reject(format!("{number} does not follow {before}")));
+            }
+            Ok(Outcome::put(event.data))
+        }
         "emit" => {
             let message = Message::bytes("out", "emitted", event.content_type, event.data.clone());
             Ok(Outcome::put(event.data).emit(message))
@@ -26,8 +35,14 @@ fn handle(event: Event<Raw>, _: Option<Raw>) -> Result<Outcome<Raw>> {
             let text = serde_json::to_string(&data).or_reject("it was JSON before")?;
             Ok(Outcome::put(Raw::from(text)))
         }
-        kind => Err(Failure::reject(format!("{kind:?} is none of noop, put, emit, json"))),
+        kind => Err(Failure::reject(format!("{kind:?} is none of noop, put, follow, emit, json"))),
     }
+}
+
+/// The number in data: four bytes behind eight of a time.
+fn number(data: &[u8]) -> Result<u32> {
+    let bytes = data.get(8..12).and_then(|it| it.try_into().ok());
+    Ok(u32::from_le_bytes(bytes.or_reject("the data has a number")?))
 }
 
 ordain_sdk::handler!(handle);
@@ -50,6 +65,11 @@ mod tests {
         assert_eq!((run.state(), outcome.messages), (Some(Raw::from("y")), vec![message]));
         run.event("json", Raw::from(r#"{"a": 1}"#)).unwrap();
         assert_eq!(run.state(), Some(Raw::from(r#"{"a":1,"seen":4}"#)));
+        let mut run = Runner::new(handle);
+        for (number, is_right) in [(1, true), (3, false), (2, true)] {
+            let data = [&[0; 8][..], &u32::to_le_bytes(number)].concat();
+            assert_eq!(run.event("follow", Raw::from(data)).is_ok(), is_right, "{number}");
+        }
         assert!(run.event("other", Raw::default()).is_err());
     }
 }

@@ -105,7 +105,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Without any progress for so long a side has failed.
 const STUCK: Duration = Duration::from_secs(30);
 /// After a load was published, and after it was acknowledged: the broker still works on it.
-const SETTLE: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 /// Events a second that are published at most while latency is measured: the broker takes in and
 /// hands out on the same processors.
 const STEADY: f64 = 8_000.0;
@@ -142,6 +142,7 @@ async fn measure(args: &AmqpArgs, side: &Side, rabbit: &Rabbit) -> Result<Row> {
         fsync: args.fsync.clone(),
         embedded: side.embedded,
         emits: side.emits,
+        stream: "",
     };
     let load = side.load(f64::from(side.events) * args.scale);
     let case = Case::new(&options, rabbit).await?;
@@ -227,7 +228,12 @@ fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
 }
 
 /// Waits until so many deliveries are done; how many are.
-async fn until(running: &mut Running, case: &Case, total: u64, enough: u64) -> Result<u64> {
+pub(crate) async fn until(
+    running: &mut Running,
+    case: &Case,
+    total: u64,
+    enough: u64,
+) -> Result<u64> {
     let (mut last, mut moved) = (0, Instant::now());
     loop {
         let done = case.done(total).await?;

@@ -10,8 +10,11 @@ mod core;
 mod crossing;
 mod embedded;
 mod events;
+mod ingress;
 mod instances;
+mod isolation;
 mod process;
+mod recovery;
 mod report;
 mod sides;
 mod store;
@@ -50,6 +53,12 @@ enum Command {
     Chain(chain::ChainArgs),
     /// What several hosts cost that share partitions, and how long a hand-over takes.
     Instances(instances::InstancesArgs),
+    /// Events over HTTP, and what becomes of more than may come.
+    Ingress(ingress::IngressArgs),
+    /// Whether a key whose event is missing, with many behind it, slows down others.
+    Isolation(isolation::IsolationArgs),
+    /// How long gaps last, beside what they must.
+    Recovery(recovery::RecoveryArgs),
     /// How much longer events wait while versions of their handler are swapped.
     Swap(swap::SwapArgs),
     /// One side by itself, in this process.
@@ -102,6 +111,9 @@ fn run(command: Command) -> Result<()> {
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),
+        Command::Ingress(args) => (ingress::bench(&args)?, args.common.json),
+        Command::Isolation(args) => (isolation::bench(&args)?, args.common.json),
+        Command::Recovery(args) => (recovery::bench(&args)?, args.common.json),
         Command::Swap(args) => (swap::bench(&args)?, args.common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
         Command::Chain(args) => (chain::bench(&args)?, args.common.json),

@@ -23,6 +23,7 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
+    /// 0 where none are counted.
     pub(crate) events_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ns_per_event: Option<f64>,
@@ -42,13 +43,24 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
+    /// A mean, and what it must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expected_ms: Option<f64>,
+    /// Held back events that were executed a second, once nothing held them back any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drained_per_s: Option<f64>,
     pub(crate) peak_mib: Option<f64>,
 }
 
-type Column = (&'static str, fn(&Row) -> Option<f64>);
+/// One figure of a side.
+pub(crate) type Figure = fn(&Row) -> Option<f64>;
 
-const COLUMNS: [Column; 12] = [
-    ("events/s", |row| Some(row.events_per_s)),
+type Column = (&'static str, Figure);
+
+const COLUMNS: [Column; 15] = [
+    ("events/s", |row| Some(row.events_per_s).filter(|it| *it > 0.0)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
     ("CPU s/million", |row| row.cpu_s_per_million),
@@ -59,13 +71,16 @@ const COLUMNS: [Column; 12] = [
     ("p99 ms", |row| row.p99_ms),
     ("p99.9 ms", |row| row.p999_ms),
     ("longest ms", |row| row.longest_ms),
+    ("mean ms", |row| row.mean_ms),
+    ("expected ms", |row| row.expected_ms),
+    ("drained/s", |row| row.drained_per_s),
     ("peak MiB", |row| row.peak_mib),
 ];
 
 impl Row {
     /// The median of several runs, figure by figure.
     pub(crate) fn median(runs: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> Option<f64>| {
+        let of = |figure: Figure| {
             let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
             all.sort_by(f64::total_cmp);
             all.get(all.len() / 2).copied()
@@ -83,6 +98,9 @@ impl Row {
             p99_ms: of(|row| row.p99_ms),
             p999_ms: of(|row| row.p999_ms),
             longest_ms: of(|row| row.longest_ms),
+            mean_ms: of(|row| row.mean_ms),
+            expected_ms: of(|row| row.expected_ms),
+            drained_per_s: of(|row| row.drained_per_s),
             peak_mib: of(|row| row.peak_mib),
         }
     }
@@ -94,11 +112,23 @@ impl Report {
     }
 
     /// Adds the ratio of two sides' events per second.
-    pub(crate) fn ratio(mut self, over: &str, under: &str) -> Self {
-        let rate = |side: &str| self.rows.iter().find(|row| row.side == side);
-        if let (Some(over_row), Some(under_row)) = (rate(over), rate(under)) {
-            let ratio = over_row.events_per_s / under_row.events_per_s;
-            self.ratios.insert(format!("{over}/{under}"), (ratio * 1000.0).round() / 1000.0);
+    pub(crate) fn ratio(self, over: &str, under: &str) -> Self {
+        let rate: Figure = |row| Some(row.events_per_s);
+        self.ratio_of(format!("{over}/{under}"), (over, rate), (under, rate))
+    }
+
+    /// Adds the ratio of two figures, if there are both.
+    pub(crate) fn ratio_of(
+        mut self,
+        name: impl Into<String>,
+        (over, over_figure): (&str, Figure),
+        (under, under_figure): (&str, Figure),
+    ) -> Self {
+        let of = |side: &str, figure: Figure| {
+            self.rows.iter().find(|row| row.side == side).and_then(figure)
+        };
+        if let (Some(over), Some(under)) = (of(over, over_figure), of(under, under_figure)) {
+            self.ratios.insert(name.into(), (over / under * 1000.0).round() / 1000.0);
         }
         self
     }

@@ -157,7 +157,7 @@ struct Host {
 
 impl Host {
     async fn start(common: &Common, case: Case) -> Result<Self> {
-        let mut running = Running::on(&common.ordain, &case)?;
+        let mut running = Running::on(&common.ordain, case.home.path())?;
         let started = Instant::now();
         while !case.is_consumed().await? {
             running.check()?;

@@ -45,6 +45,8 @@ pub(crate) struct CaseOptions {
     pub(crate) embedded: bool,
     /// The handler emits to the queue [`OUT`].
     pub(crate) emits: bool,
+    /// Settings of the stream, other than the defaults.
+    pub(crate) stream: &'static str,
 }
 
 /// See the module.
@@ -223,7 +225,7 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
     }
     add(&format!("[admin]\nlisten = \"127.0.0.1:{admin}\""));
     add(&format!("[broker]\nurl = \"{}\"", rabbit.url()));
-    add(&format!("[streams.{STREAM}]\nhandler = \"probe\""));
+    add(&format!("[streams.{STREAM}]\nhandler = \"probe\"\n{}", options.stream));
     let prefetch = options.prefetch.map(|it| format!(", prefetch = {it}")).unwrap_or_default();
     add(&format!(
         "source = {{ kind = \"amqp\", exchange = \"{STREAM}\", queue = \"{STREAM}\", \

@@ -1,5 +1,7 @@
 //! Which events are published, in which order, and how they look.
 
+use std::ops::Range;
+
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use rand::{RngExt as _, SeedableRng as _};
@@ -11,6 +13,8 @@ use super::latency::{STAMP, now_us};
 const DATA: usize = 256;
 /// Keys where there are many.
 const MANY: u32 = 10_000;
+/// Keys beside one that is special.
+const BESIDE: u32 = 1_000;
 /// How much an event that is out of order may be late, in events.
 const DISTANCE: usize = 100;
 /// Of a disturbed load, the part of events that come twice.
@@ -43,8 +47,10 @@ pub(crate) struct Load {
     pub(crate) deliveries: Vec<Planned>,
     /// By key, how many events it has; a repeated one counts once.
     pub(crate) events: Vec<u32>,
-    /// The type of all events.
+    /// The type of events.
     kind: &'static str,
+    /// But of these keys' events it is `emit`.
+    emitting: Range<u32>,
     /// Whether the data shows when an event was published: repeats of one could not.
     stamped: bool,
 }
@@ -73,7 +79,35 @@ impl Load {
         if keys == Keys::Disturbed {
             deliveries = disturb(&deliveries, &mut rng);
         }
-        Self { deliveries, events: of_keys, kind, stamped: keys != Keys::Disturbed }
+        Self { deliveries, events: of_keys, kind, emitting: 0..0, stamped: keys != Keys::Disturbed }
+    }
+
+    /// So many events of 1,000 keys, and those of one key evenly between them: its number is 0. They must
+    /// come in order. Of some keys, `emitting`, each makes a message.
+    pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut of_keys = vec![0; 1 + BESIDE as usize];
+        let all = events + of_one;
+        let deliveries = (0..all).map(|at| {
+            let is_of_one = (at + 1) * of_one / all > at * of_one / all;
+            let key = if is_of_one { 0 } else { rng.random_range(1..=BESIDE) };
+            let count: &mut u32 = &mut of_keys[key as usize];
+            *count += 1;
+            Planned { key, sequence: *count }
+        });
+        let deliveries = deliveries.collect();
+        Self { deliveries, events: of_keys, kind: "follow", emitting, stamped: true }
+    }
+
+    /// Takes the first event of a key out: it is published later, or never.
+    pub(crate) fn lose_first(&mut self, key: u32) -> Option<Planned> {
+        let at = self.deliveries.iter().position(|it| it.key == key)?;
+        Some(self.deliveries.remove(at))
+    }
+
+    /// How many messages must come of it.
+    pub(crate) fn messages(&self) -> usize {
+        self.deliveries.iter().filter(|it| self.emitting.contains(&it.key)).count()
     }
 
     /// Without those that come again.
@@ -94,6 +128,7 @@ impl Load {
     /// An event as it is published now.
     pub(crate) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
         let Planned { key, sequence } = planned;
+        let kind = if self.emitting.contains(&key) { "emit" } else { self.kind };
         let now = now_us();
         let mut data = [b'.'; DATA];
         data[STAMP].copy_from_slice(&if self.stamped { now } else { 0 }.to_le_bytes());
@@ -104,7 +139,7 @@ impl Load {
             .insert("timestamp_in_ms".into(), AMQPValue::LongLongInt((now / 1_000).cast_signed()));
         let properties = BasicProperties::default()
             .with_message_id(format!("{key}/{sequence}").into())
-            .with_type(self.kind.into())
+            .with_type(kind.into())
             .with_content_type("application/octet-stream".into())
             .with_delivery_mode(2)
             .with_headers(headers);
@@ -151,5 +186,16 @@ mod tests {
             let expected = if keys == Keys::Disturbed { 800..1_200 } else { 0..1 };
             assert!(expected.contains(&again), "{again} of {keys:?}");
         }
+    }
+
+    #[test]
+    fn one_key_lies_evenly_between_the_others() {
+        let mut load = Load::beside_one(2_000, 1_000, 1..101);
+        assert_eq!((load.deliveries.len(), load.events[0], load.distinct()), (3_000, 1_000, 3_000));
+        let of_one: Vec<_> = load.deliveries.iter().map(|it| it.key == 0).collect();
+        assert!(of_one.chunks(3).all(|three| three.iter().filter(|it| **it).count() == 1));
+        let lost = load.lose_first(0).expect("it has events");
+        assert_eq!((lost.sequence, load.deliveries.len(), load.distinct()), (1, 2_999, 3_000));
+        assert!((100..300).contains(&load.messages()), "{}", load.messages());
     }
 }

@@ -1,7 +1,7 @@
 //! A side as a process: one of the consumers of this program, or the host.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Running {
     /// the percentiles.
     pub(crate) fn start(
         who: Who,
-        ordain: &std::path::Path,
+        ordain: &Path,
         case: &Case,
         (events, cold): (usize, usize),
     ) -> Result<Self> {
@@ -61,32 +61,31 @@ impl Running {
                 command
             }
         };
-        let (out, log) = (case.home.path().join("out"), case.home.path().join("log"));
-        Self::spawn(command, case, out, log)
+        Self::spawn(command, case.home.path(), "out", "log")
     }
 
     /// Starts one of several hosts on a case.
-    pub(crate) fn host(ordain: &std::path::Path, case: &Case, number: usize) -> Result<Self> {
+    pub(crate) fn host(ordain: &Path, case: &Case, number: usize) -> Result<Self> {
         let file = format!("ordain-{number}.toml");
         let text = fs::read_to_string(case.config())?;
         let admin = format!("127.0.0.1:{}", case.admin);
         fs::write(case.home.path().join(&file), text.replace(&admin, "127.0.0.1:0"))?;
         let mut command = Command::new(ordain.canonicalize()?);
         command.args(["run", &file]);
-        let path = |kind: &str| case.home.path().join(format!("{kind}-{number}"));
-        Self::spawn(command, case, path("out"), path("log"))
+        let file = |kind: &str| format!("{kind}-{number}");
+        Self::spawn(command, case.home.path(), &file("out"), &file("log"))
     }
 
-    /// Starts the only host of a case, where it says.
-    pub(crate) fn on(ordain: &std::path::Path, case: &Case) -> Result<Self> {
+    /// Starts the only host of a folder.
+    pub(crate) fn on(ordain: &Path, home: &Path) -> Result<Self> {
         let mut command = Command::new(ordain.canonicalize()?);
         command.args(["run"]);
-        let (out, log) = (case.home.path().join("out"), case.home.path().join("log"));
-        Self::spawn(command, case, out, log)
+        Self::spawn(command, home, "out", "log")
     }
 
-    fn spawn(mut command: Command, case: &Case, out: PathBuf, log: PathBuf) -> Result<Self> {
-        command.current_dir(case.home.path()).stdin(Stdio::null());
+    fn spawn(mut command: Command, home: &Path, out: &str, log: &str) -> Result<Self> {
+        let (out, log) = (home.join(out), home.join(log));
+        command.current_dir(home).stdin(Stdio::null());
         command.stdout(File::create(&out)?).stderr(File::create(&log)?);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         Ok(Self { child, out, log })

@@ -29,6 +29,7 @@ pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
         fsync: "everysec".to_owned(),
         embedded: false,
         emits: true,
+        stream: "",
     };
     Case::new(&options, rabbit).await
 }

@@ -1,0 +1,179 @@
+//! `ingress`: how fast events are taken in over HTTP and take effect, and what becomes of more than may come.
+//!
+//! Producers keep their connections, each has keys of its own, and posts the next request when the last one
+//! is answered. Whoever is sent away with 429 waits as long as it is told and sends the same again. The clock
+//! runs from the first request until all events have taken effect; the handler refuses an event that does
+//! not follow the one before, so that none was lost, repeated or swapped.
+
+mod producer;
+
+use std::fs;
+use std::net::TcpListener as Reserved;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use ordain_servers::Redis;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::Common;
+use crate::amqp::admin;
+use crate::amqp::side::Running;
+use crate::process::{cpu_seconds, peak};
+use crate::report::{Report, Row};
+use crate::sides::{Sides, medians};
+use producer::{Producer, Outcome};
+
+/// For the host to be ready, and for all to take effect.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// Of all producers.
+const KEYS: usize = 1_024;
+/// The stream.
+pub(crate) const STREAM: &str = "bench";
+
+#[derive(Debug, Args)]
+pub(crate) struct IngressArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    sides: Sides,
+    /// So many times as many events.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    name: &'static str,
+    on_redis: bool,
+    connections: usize,
+    /// Events of a request.
+    together: usize,
+    /// Of all connections.
+    requests: usize,
+    /// Bounds that are met, instead of the defaults.
+    is_bounded: bool,
+}
+
+const fn side(name: &'static str, on_redis: bool, connections: usize, together: usize) -> Side {
+    let requests = if together == 1 { 40_000 } else { 200_000 / together };
+    Side { name, on_redis, connections, together, requests, is_bounded: false }
+}
+
+const SIDES: [Side; 6] = [
+    side("embedded, 1 an request", false, 64, 1),
+    side("embedded, 100", false, 16, 100),
+    Side { is_bounded: true, ..side("embedded, 100, bounded", false, 512, 100) },
+    side("redis, 1 an request", true, 64, 1),
+    side("redis, 100", true, 16, 100),
+    Side { is_bounded: true, ..side("redis, 100, bounded", true, 512, 100) },
+];
+
+/// An eighth of what the connections would send at one time, and a fiftieth of what may wait.
+const BOUNDS: [&str; 2] = ["request_size = \"256KiB\"\nin_flight = \"4MiB\"", ", queue = 2000"];
+
+pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
+    let sides = args.sides.of(&SIDES, |side| side.name)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let measure = |side| runtime.block_on(measure(args, &side));
+    let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
+    let report = Report::new("ingress", rows)
+        .ratio("embedded, 100, bounded", "embedded, 100")
+        .ratio("redis, 100, bounded", "redis, 100");
+    Ok(report.note(
+        "256 bytes of data an event, 1,024 keys; 64 connections with one event a request, 16 with 100; Redis \
+         with appendfsync everysec. bounded: 512 connections with 100, `in_flight` of 4 MiB and `queue` of \
+         2,000 events, so that most are sent away again and again. events/s until all have taken effect; p50 \
+         and p99 are of answers 202, from the request on, the longest is of any answer; CPU is of the host, \
+         and of Redis. Each event took effect once and in order.",
+    ))
+}
+
+async fn measure(args: &IngressArgs, side: &Side) -> Result<Row> {
+    let redis = side.on_redis.then(|| Redis::start(&["appendfsync everysec"])).transpose()?;
+    let home = tempfile::tempdir()?;
+    let reserved = [Reserved::bind("127.0.0.1:0")?, Reserved::bind("127.0.0.1:0")?];
+    let [port, ingress] = [reserved[0].local_addr()?.port(), reserved[1].local_addr()?.port()];
+    drop(reserved);
+    let store = redis.as_ref().map_or(String::new(), |redis| {
+        format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
+    });
+    let [sections, source] = if side.is_bounded { BOUNDS } else { [""; 2] };
+    let config = format!(
+        "{store}[plugins]\ndir = \"{}\"\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+         [ingress]\nlisten = \"127.0.0.1:{ingress}\"\n{sections}\n[streams.{STREAM}]\nhandler = \"probe\"\n\
+         source = {{ kind = \"http\"{source} }}\n",
+        args.common.plugins.canonicalize()?.display()
+    );
+    fs::write(home.path().join("ordain.toml"), config)?;
+    let mut running = Running::on(&args.common.ordain, home.path())?;
+    let begun = Instant::now();
+    while admin::get(port, "/readyz").await.is_err() {
+        running.check()?;
+        ensure!(begun.elapsed() < PATIENCE, "{}: it is not ready", side.name);
+        sleep(LOOK).await;
+    }
+    let each = ((side.requests as f64 * args.scale) as usize / side.connections).max(1);
+    let total = each * side.connections * side.together;
+    eprintln!("{}: {total} events to process {}", side.name, running.id());
+    let of_redis = || redis.as_ref().map_or(Ok(0.0), Redis::cpu);
+    let (started, before) = (Instant::now(), (cpu_seconds(running.id())?, of_redis()?));
+    let mut producers = JoinSet::new();
+    for number in 0..side.connections {
+        producers.spawn(
+            Producer::new(ingress, number, KEYS / side.connections, side.together).send(each),
+        );
+    }
+    let mut sent = Outcome::default();
+    while let Some(one) = producers.join_next().await {
+        sent.add(one??);
+    }
+    while settled(port).await? < total {
+        running.check()?;
+        ensure!(started.elapsed() < PATIENCE, "{}: not all take effect", side.name);
+        sleep(LOOK).await;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let used = [cpu_seconds(running.id())? - before.0, of_redis()? - before.1];
+    let peak_mib = peak(running.id());
+    ensure!(settled(port).await? == total, "{}: some took effect twice", side.name);
+    let dead = admin::get(port, &format!("/v1/dead?stream={STREAM}")).await?;
+    let dead: Value = serde_json::from_str(&dead)?;
+    ensure!(dead["letters"].as_array().context("letters")?.is_empty(), "{dead}");
+    running.finish()?;
+    eprintln!(
+        "{}: {} requests were taken, {} sent away, {} without an answer",
+        side.name,
+        sent.taken.len(),
+        sent.sent_away,
+        sent.lost
+    );
+    ensure!(side.is_bounded == (sent.sent_away > 0), "{}: {}", side.name, sent.sent_away);
+    sent.taken.sort_by(f64::total_cmp);
+    let ms = |part: f64| Some(sent.taken[((sent.taken.len() - 1) as f64 * part) as usize]);
+    let per_million = |used: f64| used / (total as f64 / 1e6);
+    Ok(Row {
+        side: side.name.to_owned(),
+        events_per_s: total as f64 / seconds,
+        cpu_s_per_million: Some(per_million(used[0] + used[1])),
+        consumer_cpu_s_per_million: Some(per_million(used[0])),
+        redis_cpu_s_per_million: side.on_redis.then(|| per_million(used[1])),
+        p50_ms: ms(0.50),
+        p99_ms: ms(0.99),
+        longest_ms: Some(sent.longest),
+        peak_mib,
+        ..Row::default()
+    })
+}
+
+/// Events with effect so far.
+async fn settled(port: u16) -> Result<usize> {
+    let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
+    let metrics = admin::get(port, "/metrics").await?;
+    let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
+    settled.with_context(|| format!("no {name}in {metrics}"))
+}

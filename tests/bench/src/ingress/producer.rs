@@ -1,0 +1,156 @@
+//! A producer that posts events over one connection.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::STREAM;
+
+/// Bytes of an event's data: eight of a time, four of a number, and nothing.
+const DATA: usize = 256;
+/// For an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+pub(super) struct Producer {
+    port: u16,
+    number: usize,
+    keys: usize,
+    together: usize,
+    /// Events so far.
+    events: usize,
+}
+
+/// What became of requests.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// How long each took that was taken, in ms.
+    pub(super) taken: Vec<f64>,
+    pub(super) sent_away: usize,
+    /// How many had no answer.
+    pub(super) lost: usize,
+    /// The longest of all answers, in ms.
+    pub(super) longest: f64,
+}
+
+impl Outcome {
+    pub(super) fn add(&mut self, other: Self) {
+        self.taken.extend(other.taken);
+        self.sent_away += other.sent_away;
+        self.lost += other.lost;
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
+impl Producer {
+    /// The one with a number, which has so many keys and puts so many events into a request.
+    pub(super) fn new(port: u16, number: usize, keys: usize, together: usize) -> Self {
+        Self { port, number, keys, together, events: 0 }
+    }
+
+    /// Posts so many requests, each until it is taken.
+    pub(super) async fn send(mut self, requests: usize) -> Result<Outcome> {
+        let mut connection = self.connect().await?;
+        let mut sent = Outcome::default();
+        for _ in 0..requests {
+            let request = self.next();
+            loop {
+                let started = Instant::now();
+                let answer = timeout(ANSWER, ask(&mut connection, &request)).await;
+                let ms = started.elapsed().as_secs_f64() * 1_000.0;
+                sent.longest = sent.longest.max(ms);
+                let wait = match answer.context("no answer")?? {
+                    Some((202, _)) => {
+                        sent.taken.push(ms);
+                        break;
+                    }
+                    Some((429, Some(wait))) => {
+                        sent.sent_away += 1;
+                        wait
+                    }
+                    None => {
+                        sent.lost += 1;
+                        1
+                    }
+                    other => bail!("an answer {other:?}"),
+                };
+                // Not all at once.
+                let spread = (self.number * 7_919 % 1_000) as u64;
+                sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
+                // What was refused in the middle of a body has ended its connection.
+                connection = self.connect().await?;
+            }
+        }
+        Ok(sent)
+    }
+
+    async fn connect(&self) -> Result<BufReader<TcpStream>> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(BufReader::new(stream))
+    }
+
+    /// The next request.
+    fn next(&mut self) -> String {
+        let mut body = String::new();
+        for _ in 0..self.together {
+            let (key, sequence) = (self.events % self.keys, (self.events / self.keys + 1) as u32);
+            self.events += 1;
+            let mut data = [0; DATA];
+            data[8..12].copy_from_slice(&sequence.to_le_bytes());
+            // Writing to a text cannot fail.
+            let _ = writeln!(
+                body,
+                "{{\"specversion\":\"1.0\",\"id\":\"{sequence}\",\"source\":\"/bench\",\"type\":\"follow\",\
+                 \"subject\":\"{}-{key}\",\"sequence\":{sequence},\"data_base64\":\"{}\"}}",
+                self.number,
+                STANDARD.encode(data)
+            );
+        }
+        format!(
+            "POST /v1/streams/{STREAM}/events HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+}
+
+/// Sends a request. Nothing where the connection was ended while it was sent: who reads no further than the
+/// head has answered, and the answer may be lost with what was on its way.
+async fn ask(
+    connection: &mut BufReader<TcpStream>,
+    request: &str,
+) -> Result<Option<(u16, Option<u64>)>> {
+    let written = connection.get_mut().write_all(request.as_bytes()).await;
+    match answer(connection).await {
+        Err(error) if error.is::<std::io::Error>() => Ok(None),
+        Err(_) if written.is_err() => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// The status of an answer, and its `Retry-After`.
+async fn answer(connection: &mut BufReader<TcpStream>) -> Result<(u16, Option<u64>)> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        let read = connection.read_line(&mut head).await?;
+        ensure!(read > 0, "the connection ended: {head:?}");
+    }
+    let head = head.to_ascii_lowercase();
+    let header = |name: &str| {
+        head.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+    };
+    let length = header("content-length:").context("a length")?;
+    let mut body = vec![0; usize::try_from(length)?];
+    connection.read_exact(&mut body).await?;
+    let status = head.split(' ').nth(1).context("a status")?.parse()?;
+    if !matches!(status, 202 | 429) {
+        bail!("{head}{}", String::from_utf8_lossy(&body));
+    }
+    Ok((status, header("retry-after:")))
+}

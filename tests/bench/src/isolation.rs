@@ -1,0 +1,192 @@
+//! `isolation`: whether a key whose first event is missing slows down others, while all that comes behind it
+//! is held, and how fast that is executed once the event comes.
+//!
+//! Both sides get the same events of the same keys in the same order; in one of them that first event comes
+//! last. First the queue is full, and the clock runs from the first delivery to the last. Then the same
+//! comes at a steady rate, some of the other keys' events make messages, and their age is what counts.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use ordain_servers::Rabbit;
+use tokio::time::sleep;
+
+use crate::Common;
+use crate::amqp::case::{Case, CaseOptions, STREAM};
+use crate::amqp::load::Load;
+use crate::amqp::side::{Running, Who};
+use crate::amqp::{SETTLE, admin, until};
+use crate::instances::watch::Watch;
+use crate::process::{cpu_seconds, peak};
+use crate::report::{Figure, Report, Row};
+use crate::sides::{Sides, medians};
+
+/// The key whose event is missing.
+const GAPPED: u32 = 0;
+/// Keys whose events make messages: a tenth of the others.
+const EMITTING: std::ops::Range<u32> = 1..101;
+/// Of a steady load, what does not count.
+const COLD: f64 = 2.0;
+/// For all that is held, and for the last messages.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// Asked for again and again, and never given up; all events behind it are near enough.
+const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
+
+#[derive(Debug, Args)]
+pub(crate) struct IsolationArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    sides: Sides,
+    /// Events of the key that has a gap.
+    #[arg(long, default_value_t = 100_000)]
+    followers: usize,
+    /// Events of the 1,000 other keys.
+    #[arg(long, default_value_t = 200_000)]
+    events: usize,
+    /// Events a second of all keys where their age is measured.
+    #[arg(long, default_value_t = 8_000.0)]
+    rate: f64,
+}
+
+/// One side: its name, and whether the event is missing.
+type Side = (&'static str, bool);
+
+const SIDES: [Side; 2] = [("no_gap", false), ("gapped", true)];
+
+pub(crate) fn bench(args: &IsolationArgs) -> Result<Report> {
+    let sides = args.sides.of(&SIDES, |side| side.0)?;
+    ensure!(args.rate >= 1.0 && args.followers > 0, "--rate and --followers must be 1 or more");
+    eprintln!("starting RabbitMQ");
+    let rabbit = Rabbit::start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let measure = |side| runtime.block_on(measure(args, &rabbit, side));
+    let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
+    let (rate, p99): (Figure, Figure) = (|row| Some(row.events_per_s), |row| row.p99_ms);
+    let report = Report::new("isolation", rows)
+        .ratio_of("throughput/gapped", ("gapped", rate), ("no_gap", rate))
+        .ratio_of("p99/gapped", ("gapped", p99), ("no_gap", p99));
+    Ok(report.note(format!(
+        "{} events of 1,000 keys, and evenly between them {} of one key, whose first is missing in `gapped` and \
+         comes last; Redis with appendfsync everysec, one quorum queue, defaults but for the gap, which is \
+         never given up. events/s are those of the 1,000 keys, from a full queue; CPU is of the host, an \
+         event of any key. Ages are from publishing an event until its message is back, of a tenth of the \
+         1,000 keys, at {} events/s of all keys. drained: events of the one key, once the missing one has \
+         come; each was checked to follow the one before. The memory is the most before that.",
+        args.events, args.followers, args.rate
+    )))
+}
+
+async fn measure(args: &IsolationArgs, rabbit: &Rabbit, side: Side) -> Result<Row> {
+    let full = throughput(args, rabbit, side).await?;
+    let (p50_ms, p99_ms) = ages(args, rabbit, side).await?;
+    Ok(Row { p50_ms: Some(p50_ms), p99_ms: Some(p99_ms), ..full })
+}
+
+async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case> {
+    let options = CaseOptions {
+        plugins: args.common.plugins.canonicalize()?,
+        partitions: 1,
+        prefetch: None,
+        fsync: "everysec".to_owned(),
+        embedded: false,
+        emits,
+        stream: SETTINGS,
+    };
+    Case::new(&options, rabbit).await
+}
+
+/// From a full queue.
+async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
+    let case = case(args, rabbit, false).await?;
+    let mut load = Load::beside_one(args.events, args.followers, 0..0);
+    let missing = if is_gapped { load.lose_first(GAPPED) } else { None };
+    case.fill(&load).await?;
+    sleep(SETTLE).await;
+    let total = load.deliveries.len() as u64;
+    let cold = (total as usize, 0);
+    let mut running = Running::start(Who::Host, &args.common.ordain, &case, cold)?;
+    eprintln!("{name}: {total} deliveries to process {}", running.id());
+    let first = until(&mut running, &case, total, 1).await?;
+    let (started, before) = (Instant::now(), cpu_seconds(running.id())?);
+    until(&mut running, &case, total, total).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    let used = cpu_seconds(running.id())? - before;
+    let events = (total - first) as f64;
+    let held = if is_gapped { args.followers as u64 } else { 0 };
+    settled(&mut running, &case, load.distinct() - held).await?;
+    let peak_mib = peak(running.id());
+    let mut drained_per_s = None;
+    if let Some(missing) = missing {
+        let started = Instant::now();
+        case.pace(&load, &[missing], args.rate).await?;
+        settled(&mut running, &case, load.distinct()).await?;
+        drained_per_s = Some(held as f64 / started.elapsed().as_secs_f64());
+    }
+    sleep(SETTLE).await;
+    let printed = running.finish()?;
+    Who::Host.check(&case, &load, &printed).await?;
+    case.end().await?;
+    Ok(Row {
+        side: name.to_owned(),
+        events_per_s: events * args.events as f64 / total as f64 / seconds,
+        consumer_cpu_s_per_million: Some(used / (events / 1e6)),
+        drained_per_s,
+        peak_mib,
+        ..Row::default()
+    })
+}
+
+/// Waits until so many events are settled.
+async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
+    let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
+    let started = Instant::now();
+    loop {
+        let metrics = admin::get(case.admin, "/metrics").await?;
+        let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
+        let settled: u64 = settled.with_context(|| format!("no {name}in {metrics}"))?;
+        ensure!(settled <= count, "{settled} events are settled, of {count}");
+        if settled == count {
+            return Ok(());
+        }
+        running.check()?;
+        ensure!(started.elapsed() < PATIENCE, "only {settled} events of {count} are settled");
+        sleep(LOOK).await;
+    }
+}
+
+/// At a steady rate: the median of the other keys' ages in ms, and what one of a hundred is above.
+async fn ages(
+    args: &IsolationArgs,
+    rabbit: &Rabbit,
+    (name, is_gapped): Side,
+) -> Result<(f64, f64)> {
+    let case = case(args, rabbit, true).await?;
+    let mut load = Load::beside_one(args.events, args.followers, EMITTING);
+    let missing = if is_gapped { load.lose_first(GAPPED) } else { None };
+    let mut running = Running::on(&args.common.ordain, case.home.path())?;
+    while !case.is_consumed().await? {
+        running.check()?;
+        sleep(LOOK).await;
+    }
+    let watch = Watch::start(rabbit).await?;
+    let (cold, warm) = load.split((args.rate * COLD) as usize);
+    case.pace(&load, cold, args.rate).await?;
+    watch.begin();
+    let reached = case.pace(&load, warm, args.rate).await?;
+    // What is published later than it is due has waited, and no age says so.
+    ensure!(reached > 0.95 * args.rate, "{name}: only {reached:.0} events/s were published");
+    watch.until(load.messages(), PATIENCE).await?;
+    let ages = watch.end()?;
+    if let Some(missing) = missing {
+        case.pace(&load, &[missing], args.rate).await?;
+    }
+    settled(&mut running, &case, load.distinct()).await?;
+    running.finish()?;
+    case.end().await?;
+    let ms = |part: f64| ages[((ages.len() - 1) as f64 * part) as usize] / 1_000.0;
+    Ok((ms(0.50), ms(0.99)))
+}

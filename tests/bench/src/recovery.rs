@@ -1,0 +1,155 @@
+//! `recovery`: how long a gap lasts on average, from its clock's start until a replay source has the event or all
+//! rounds are over; beside what it must be.
+//!
+//! A source has the event with the probability p in each round. With `gap.timeout` T, R rounds, the backoff
+//! b(i) before round i (none before the first), and so long for an answer that has it or fails:
+//!
+//! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
+//!
+//! The sequencer is simulated for several of each, and the host measured once, with a server that is as slow
+//! and as faulty as that.
+
+mod real;
+mod simulated;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::Common;
+use crate::report::{Report, Row};
+
+/// Gaps in each simulated row.
+const TRIALS: u64 = 20_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoveryArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Gaps of the host.
+    #[arg(long, default_value_t = 1_000)]
+    gaps: usize,
+}
+
+/// How a gap is looked for, and who answers; all times in ms.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    timeout: u64,
+    attempts: u32,
+    backoff: (u64, u64),
+    /// That the source has it.
+    success: f64,
+    /// For an answer with the event, and for a failure.
+    ok: u64,
+    fail: u64,
+}
+
+const fn plan(success: f64, attempts: u32, backoff: (u64, u64)) -> Plan {
+    Plan { timeout: 2_000, attempts, backoff, success, ok: 30, fail: 200 }
+}
+
+/// The defaults with sources of all kinds; other numbers of rounds; other backoffs.
+const PLANS: [Plan; 10] = [
+    plan(1.0, 5, (200, 5_000)),
+    plan(0.9, 5, (200, 5_000)),
+    plan(0.5, 5, (200, 5_000)),
+    plan(0.1, 5, (200, 5_000)),
+    plan(0.0, 5, (200, 5_000)),
+    plan(0.5, 1, (200, 5_000)),
+    plan(0.5, 20, (200, 5_000)),
+    plan(0.1, 20, (200, 5_000)),
+    plan(0.5, 5, (100, 100)),
+    plan(0.1, 20, (1_000, 60_000)),
+];
+
+/// Short, so that many gaps are over soon.
+const OF_HOST: Plan =
+    Plan { timeout: 500, attempts: 4, backoff: (100, 1_000), success: 0.5, ok: 20, fail: 60 };
+
+impl Plan {
+    fn expected(&self) -> f64 {
+        let (ok, fail) = (self.ok as f64, self.fail as f64);
+        let mut expected = self.timeout as f64;
+        for round in 1..=self.attempts {
+            let answer = self.success * ok + (1.0 - self.success) * fail;
+            let is_made = (1.0 - self.success).powf(f64::from(round - 1));
+            expected += is_made * (self.wait_before(round) + answer);
+        }
+        expected
+    }
+
+    /// The mean of what is anywhere between the lower bound and the doubled one, up to the upper bound.
+    fn wait_before(&self, round: u32) -> f64 {
+        let Some(earlier) = round.checked_sub(2) else { return 0.0 };
+        let (min, max) = (self.backoff.0 as f64, self.backoff.1 as f64);
+        f64::midpoint(min, (min * 2f64.powf(f64::from(earlier))).min(max))
+    }
+
+    fn settings(&self, url: &str) -> String {
+        let Self { timeout, attempts, backoff: (min, max), .. } = self;
+        format!(
+            "gap = {{ timeout = \"{timeout}ms\", attempts = {attempts}, backoff = \"{min}ms..{max}ms\", \
+             replay = [\"store\", {{ url = \"{url}/{{key}}/{{sequence}}\", concurrency = 64 }}] }}\n\
+             spill_after = \"10m\"\n"
+        )
+    }
+
+    fn row(&self, what: &str, mean: Duration) -> Row {
+        let (min, max) = self.backoff;
+        let (rounds, p) = (self.attempts, self.success);
+        Row {
+            side: format!("{what}: p={p} R={rounds} {min}..{max} ms"),
+            mean_ms: Some(mean.as_secs_f64() * 1_000.0),
+            expected_ms: Some(self.expected()),
+            ..Row::default()
+        }
+    }
+}
+
+pub(crate) fn bench(args: &RecoveryArgs) -> Result<Report> {
+    let mut rows = Vec::new();
+    for plan in &PLANS {
+        rows.push(plan.row("simulated", simulated::mean(plan, TRIALS)?));
+    }
+    eprintln!("{} gaps of the host", args.gaps);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mean = runtime.block_on(real::mean(&OF_HOST, &args.common, args.gaps))?;
+    rows.push(OF_HOST.row("host", mean));
+    let host = rows.last().context("a row")?.side.clone();
+    let Plan { timeout, ok, fail, .. } = PLANS[0];
+    Ok(Report::new("recovery", rows)
+        .ratio_of("host/expected", (&host, |row| row.mean_ms), (&host, |row| row.expected_ms))
+        .note(format!(
+            "The mean of {TRIALS} simulated gaps a row, T = {timeout} ms, an answer takes {ok} ms with the \
+             event and {fail} ms without; the host: {} gaps, T = {} ms, {} ms and {} ms, on the embedded \
+             store. Expected: T + sum of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail) for i from 1 to R.",
+            args.gaps, OF_HOST.timeout, OF_HOST.ok, OF_HOST.fail
+        )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected() {
+        let at_once = plan(1.0, 5, (200, 5_000));
+        assert!((at_once.expected() - 2_030.0).abs() < 1e-9);
+        // 200, 300, 500 and 900 ms before the second to the fifth.
+        let never = plan(0.0, 5, (200, 5_000));
+        assert!((never.expected() - (2_000.0 + 5.0 * 200.0 + 1_900.0)).abs() < 1e-9);
+        let twice = plan(0.5, 2, (100, 100));
+        assert!((twice.expected() - (2_000.0 + 115.0 + 0.5 * (100.0 + 115.0))).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_sequencer_takes_as_long() -> Result<()> {
+        for plan in &PLANS {
+            let mean = simulated::mean(plan, 4_000)?.as_secs_f64() * 1_000.0;
+            let expected = plan.expected();
+            assert!((mean / expected - 1.0).abs() < 0.03, "{plan:?}: {mean} instead of {expected}");
+        }
+        Ok(())
+    }
+}

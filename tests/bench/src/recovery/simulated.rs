@@ -1,0 +1,141 @@
+//! The sequencer with one key, a store that answers at once, and a source that takes its time.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ordain::config::{Loaded, Share, Stream};
+use ordain_core::{
+    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
+    Loaded as LoadedJob, Sequencer, Token, TurnDone, Verdict,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::Plan;
+
+/// The mean of so many gaps.
+pub(super) fn mean(plan: &Plan, trials: u64) -> Result<Duration> {
+    let text = format!(
+        "[streams.bench]\nhandler = \"probe\"\nsource = {{ kind = \"file\", path = \"-\" }}\n{}",
+        plan.settings("http://127.0.0.1")
+    );
+    let loaded = Loaded::parse(Path::new("ordain.toml"), &text, &|_| None)?;
+    let stream = loaded.config.streams.values().next().context("a stream")?;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut sum = 0;
+    for seed in 0..trials {
+        sum += Trial::new(&loaded, stream, seed).lasts(plan, &mut rng)?;
+    }
+    Ok(Duration::from_millis(sum) / u32::try_from(trials)?)
+}
+
+struct Trial {
+    sequencer: Sequencer,
+    now: u64,
+    delivery: u64,
+    asked: Option<Token>,
+    /// What the store has.
+    job: Option<Box<LoadedJob>>,
+}
+
+impl Trial {
+    fn new(loaded: &Loaded, stream: &Stream, seed: u64) -> Self {
+        let version = Some(version());
+        let share = Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version, seed };
+        let sequencer = Sequencer::new(loaded.config.settings(stream, &share), &[0], 0);
+        Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
+    }
+
+    /// The first event comes, then the third; the second is asked for until it is found or given up.
+    fn lasts(mut self, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<u64> {
+        self.deliver(1)?;
+        self.now = 10_000;
+        let since = self.now;
+        self.deliver(3)?;
+        for _ in 0..plan.attempts {
+            while self.asked.is_none() {
+                let at = self.sequencer.poll_timeout().context("it waits for something")?;
+                self.now = self.now.max(at);
+                self.sequencer.handle_timeout(self.now);
+                self.perform()?;
+            }
+            let token = self.asked.take().context("it was asked")?;
+            let is_found = rng.random_bool(plan.success);
+            self.now += if is_found { plan.ok } else { plan.fail };
+            let found = if is_found { vec![(2, event(2))] } else { Vec::new() };
+            let failed = if is_found { None } else { Some("503".into()) };
+            self.take(Input::Replayed { token, found, through: u64::MAX, failed })?;
+            if is_found {
+                ensure!(self.sequencer.stats().settled == 3, "it was found, and is not settled");
+                return Ok(self.now - since);
+            }
+        }
+        // Nobody is asked once more.
+        ensure!(self.asked.is_none() && self.sequencer.poll_timeout().is_none());
+        Ok(self.now - since)
+    }
+
+    fn deliver(&mut self, sequence: u64) -> Result<()> {
+        self.delivery += 1;
+        self.take(Input::Arrived { delivery: self.delivery, event: event(sequence) })
+    }
+
+    fn take(&mut self, input: Input) -> Result<()> {
+        self.sequencer.handle(self.now, input);
+        self.perform()
+    }
+
+    fn perform(&mut self) -> Result<()> {
+        while let Some(effect) = self.sequencer.poll_effect() {
+            let answer = match effect {
+                Effect::Run(turn) => {
+                    let verdict = |_| Verdict::Effect { messages: Vec::new(), complete: false };
+                    Input::TurnDone(TurnDone {
+                        token: turn.token,
+                        version: version(),
+                        verdicts: turn.events.iter().map(verdict).collect(),
+                        state: Change::Keep,
+                        failure: None,
+                    })
+                }
+                Effect::Commit(batch) => {
+                    let (shard, number) = (batch.shard, batch.number);
+                    if let Some(write) = batch.writes.first() {
+                        let job = Job { incarnation: 1, ..write.job.clone() };
+                        let (state, ids) = (None, Vec::new());
+                        let loaded = LoadedJob { job, state, ids, due_in: None, expire_in: None };
+                        self.job = Some(Box::new(loaded));
+                    }
+                    let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
+                    Input::Committed { shard, number, reply }
+                }
+                Effect::Load { token, .. } => Input::Loaded { token, loaded: Ok(self.job.clone()) },
+                Effect::Replay { token, source: 0, .. } => {
+                    let found = Vec::new();
+                    Input::Replayed { token, found, through: u64::MAX, failed: None }
+                }
+                Effect::Replay { token, .. } => {
+                    self.asked = Some(token);
+                    continue;
+                }
+                Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
+                Effect::Ack { .. } => continue,
+                effect => bail!("nothing here leads to {effect:?}"),
+            };
+            self.sequencer.handle(self.now, answer);
+        }
+        Ok(())
+    }
+}
+
+fn event(sequence: u64) -> Arc<Event> {
+    let sequence = Some(sequence);
+    let parts = EventParts { key: "a", id: "1", kind: "noop", sequence, ..EventParts::default() };
+    Arc::new(Event::new(&parts))
+}
+
+fn version() -> Arc<Decided> {
+    Decided::first("probe@1.0.0", Digest([0; 32]))
+}
