@@ -151,7 +151,7 @@ fn what_is_lost_for_good() -> Result<()> {
         let mut service = Service::start(&rig.home, &["run"])?;
         rig.until_declared()?;
         rig.publish(&left)?;
-        rig.until_empty().or_else(|_| anyhow::Ok(()))?;
+        rig.until_empty()?;
         let right = by_key(&left)?;
         let ends = |events: &BTreeMap<u64, _>| events.len();
         let reached =
@@ -258,7 +258,7 @@ fn a_hostile_server_only_fails() -> Result<()> {
     ensure!(gap["end"] == "parked" && gap["rounds"] == 8, "{gap}");
     let answers = &gap["answers"][1];
     ensure!(answers["failed"] == 8 && answers["found"] == 0, "{answers}");
-    ensure!(peak < 1 << 20, "{peak} KiB");
+    ensure!(peak < 300 << 10, "{peak} KiB");
     Ok(())
 }
 

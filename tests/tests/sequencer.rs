@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ordain::config::{Loaded, Share};
 use ordain_core::{
-    Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input,
-    Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,
+    Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd,
+    Input, Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,
 };
 
 /// A sequencer under a configuration, and a store that has nothing but what it is told.
@@ -25,6 +25,8 @@ struct Rig {
     /// What a replay source has, and how much of it goes into one answer.
     kept: BTreeSet<u64>,
     page: usize,
+    /// How often it has no time.
+    busy: usize,
     /// What the due index answers to the next read.
     due: Vec<(u64, ordain_core::Key)>,
 }
@@ -55,6 +57,7 @@ impl Rig {
             asked: Vec::new(),
             kept: BTreeSet::new(),
             page: usize::MAX,
+            busy: 0,
             due: Vec::new(),
         })
     }
@@ -62,6 +65,11 @@ impl Rig {
     fn deliver(&mut self, now: u64, sequence: u64) {
         self.delivery += 1;
         let input = Input::Arrived { delivery: self.delivery, event: event(sequence) };
+        self.sequencer.handle(now, input);
+        self.perform(now);
+    }
+
+    fn input(&mut self, now: u64, input: Input) {
         self.sequencer.handle(now, input);
         self.perform(now);
     }
@@ -93,6 +101,10 @@ impl Rig {
                     let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
                     let mut found: Vec<_> = kept.map(|it| (*it, event(*it))).collect();
                     let mut through = u64::MAX;
+                    if self.busy > 0 {
+                        self.busy -= 1;
+                        through = missing.first().map_or(0, |range| range.start() - 1);
+                    }
                     if found.len() > self.page {
                         found.truncate(self.page);
                         through = found[self.page - 1].0;
@@ -227,10 +239,17 @@ fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
     assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
     rig.pass(1_041, 3_100);
     assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
-    // In the ledger it is one gap.
-    let job = &rig.batches.last().context("a commit")?.writes[0].job;
-    let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds)).collect();
-    assert_eq!(listed, [(2, 49, 2)]);
+    // In the ledger what has come is told from what is missing, until all has come.
+    let listed = |rig: &Rig| -> Result<Vec<_>> {
+        let job = &rig.batches.last().context("a commit")?.writes[0].job;
+        Ok(job.gaps.iter().map(|it| (it.first, it.last, it.rounds, it.end)).collect())
+    };
+    let (come, open) = ((2, 40, 1, GapEnd::Arrived), (41, 49, 2, GapEnd::Open));
+    assert_eq!(listed(&rig)?, [come, open]);
+    for sequence in 41..=49 {
+        rig.deliver(3_100 + sequence, sequence);
+    }
+    assert_eq!(listed(&rig)?, [(2, 49, 2, GapEnd::Arrived)]);
     Ok(())
 }
 
@@ -267,6 +286,48 @@ fn what_an_answer_had_no_room_for_is_not_given_up() -> Result<()> {
         writes.flat_map(|write| &write.letters).map(|it| it.id.sequence).collect();
     assert_eq!(letters, [2]);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (40, 3));
+    Ok(())
+}
+
+/// What the source has may be what is missing.
+#[test]
+fn nothing_is_given_up_while_the_source_is_away() -> Result<()> {
+    let mut rig = Rig::new(SKIPPING)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.input(0, Input::SourceAway(true));
+    rig.input(0, Input::Offered(event(4)));
+    rig.pass(0, 60_000);
+    assert_eq!(rig.asked.len(), 2, "as many rounds as ever: {:?}", rig.asked);
+    rig.input(60_000, Input::SourceAway(false));
+    for sequence in 2..=3 {
+        rig.deliver(60_500, sequence);
+    }
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
+    // One that is missing then as well gets its time.
+    rig.input(61_000, Input::SourceAway(true));
+    rig.input(61_000, Input::Offered(event(6)));
+    rig.pass(61_000, 70_000);
+    rig.input(70_000, Input::SourceAway(false));
+    rig.pass(70_000, 70_900);
+    assert_eq!(rig.sequencer.stats().settled, 4);
+    rig.pass(70_900, 72_000);
+    assert_eq!(rig.sequencer.stats().settled, 5);
+    Ok(())
+}
+
+/// Then the round does not count.
+#[test]
+fn a_source_that_could_not_be_asked() -> Result<()> {
+    let mut rig = Rig::new(SKIPPING)?;
+    rig.busy = 10;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 3);
+    rig.pass(0, 60_000);
+    assert_eq!((rig.asked.len(), rig.sequencer.stats().settled), (12, 2));
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 1);
     Ok(())
 }
 

@@ -58,7 +58,8 @@ prop_compose! {
         end in 0..GapEnd::ALL.len(),
     ) -> GapEntry {
         let end = GapEnd::ALL[end];
-        GapEntry { first: a.min(b), last: a.max(b), since, waited, rounds, answers, end, until }
+        let (first, last, known) = (a.min(b), a.max(b), 0);
+        GapEntry { first, last, since, waited, known, rounds, answers, end, until }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct GapEntry {
     pub since: u64,
     /// For how long it had been known by then, in ms.
     pub waited: u64,
+    /// Since when it is known, by the clock of whoever has it in memory: until that write. Not stored.
+    pub known: u64,
     /// Rounds of asking that have begun.
     pub rounds: u32,
     /// What each source answered, in the order in which they are asked.
@@ -102,7 +104,7 @@ impl GapEntry {
     /// A gap of which the clock has just run out, after so many ms.
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
         let (answers, end) = (Vec::new(), GapEnd::Open);
-        Self { first, last, since: 0, waited, rounds: 0, answers, end, until: 0 }
+        Self { first, last, since: 0, waited, known: 0, rounds: 0, answers, end, until: 0 }
     }
 
     /// Whether what was missing has come.
@@ -138,10 +140,9 @@ impl GapEntry {
         until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
     }
 
+    /// At most, without a look at each error: it is asked for with each event.
     fn memory(&self) -> usize {
-        let error = |it: &Answers| it.error.as_ref().map_or(0, |error| error.len());
-        let answers = self.answers.iter().map(|it| size_of::<Answers>() + error(it));
-        size_of::<Self>() + answers.sum::<usize>()
+        size_of::<Self>() + self.answers.len() * (size_of::<Answers>() + Self::ERROR_LIMIT)
     }
 }
 
@@ -167,8 +168,7 @@ impl Gaps {
     }
 
     /// Takes back what stands there of sequences from one on, which are missing after all: nothing of it was
-    /// settled. Answers the gap that these are of, if it is known: it is open or began there or behind it, or a
-    /// part of it came just before.
+    /// settled. Answers the gap that these are of, if it is known: it is open or began there or behind it.
     pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|it| it.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
@@ -176,16 +176,65 @@ impl Gaps {
         while let Some(entry) = entries.pop_if(|it| it.first >= from) {
             known = Some(entry);
         }
-        let goes_on = |it: &mut GapEntry| {
-            it.last + 1 >= from && (it.end.is_open() || (it.has_come() && it.last + 1 == from))
-        };
         if known.is_none() {
-            known = entries.pop_if(goes_on);
+            known = entries.pop_if(|it| it.last + 1 >= from && it.end.is_open());
         }
         if let Some(entry) = entries.last_mut().filter(|it| it.last >= from) {
             entry.last = from - 1;
         }
         known
+    }
+
+    /// The newest one, if it has come and ends right before a sequence.
+    pub(crate) fn come_before(&self, sequence: u64) -> Option<&GapEntry> {
+        self.iter()
+            .next_back()
+            .filter(|it| it.has_come() && it.last.checked_add(1) == Some(sequence))
+    }
+
+    /// Makes one of the newest two, if they are parts of one gap that have both come.
+    pub(crate) fn join_parts(&mut self) {
+        let Some(entries) = &mut self.0 else { return };
+        let [.., before, last] = &entries[..] else { return };
+        let is_one = before.last.checked_add(1) == Some(last.first) && before.since == last.since;
+        if is_one && before.has_come() && last.has_come() {
+            let first = before.first;
+            let entries = Arc::make_mut(entries);
+            entries.remove(entries.len() - 2);
+            entries.last_mut().expect("one is left of two").first = first;
+        }
+    }
+
+    /// As long as what is missing from here on is not settled, it is open: whoever has it after this owner may
+    /// find it otherwise.
+    pub(crate) fn reopen_from(&mut self, next: u64) {
+        let is_ahead = |it: &GapEntry| it.last >= next && !it.end.is_open();
+        if !self.iter().any(is_ahead) {
+            return;
+        }
+        let Some(entries) = &mut self.0 else { return };
+        let entries = Arc::make_mut(entries);
+        for entry in entries.iter_mut().filter(|it| it.first < next) {
+            entry.last = entry.last.min(next - 1);
+        }
+        if let Some(at) = entries.iter().position(|it| it.first >= next)
+            && let Some(last) = entries.last().map(|it| it.last)
+        {
+            entries.truncate(at + 1);
+            let entry = &mut entries[at];
+            (entry.last, entry.end, entry.until) = (last, GapEnd::Open, 0);
+        }
+    }
+
+    /// How long what is written for the first time has been known by now.
+    pub(crate) fn count_wait(&mut self, now: u64) {
+        if self.iter().any(|it| it.since == 0)
+            && let Some(entries) = &mut self.0
+        {
+            for entry in Arc::make_mut(entries).iter_mut().filter(|it| it.since == 0) {
+                entry.waited = now.saturating_sub(entry.known);
+            }
+        }
     }
 
     /// The newest one.

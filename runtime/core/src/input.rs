@@ -34,6 +34,9 @@ pub enum Input {
     /// acknowledged. Of a key, they come in the order of those deliveries, and without holes. As a delivery it
     /// needs [credit](crate::Sequencer::credit).
     Offered(Arc<Event>),
+    /// Whether the source delivers nothing at the moment, and may have what is missing: until it is back, and has
+    /// had the time to bring that, no gap is given up.
+    SourceAway(bool),
     /// The source will deliver everything unacknowledged again, under new positions (its
     /// connection was lost). It comes before the first of them.
     SourceReset,
@@ -73,7 +76,8 @@ pub enum Input {
         token: Token,
         /// What was found, of what was asked for, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// How far the answer goes: what is missing beyond was not looked for. [`u64::MAX`] for all of it.
+        /// How far the answer goes: what is missing beyond was not looked for. [`u64::MAX`] for all of it;
+        /// below what was asked for where the source could not be asked at all, and the round does not count.
         through: u64,
         /// Why the source may know more later: it failed, or answered "again".
         failed: Option<Box<str>>,

@@ -103,6 +103,8 @@ pub struct Sequencer {
     effects: VecDeque<Effect>,
     /// The source is at its end.
     ended: bool,
+    /// Until when no gap is given up: the source is away, or has only just come back.
+    away_until: u64,
     /// As many deliveries as may be unacknowledged now.
     prefetch: usize,
     draining: bool,
@@ -151,6 +153,7 @@ impl Sequencer {
             jitter: Jitter::new(settings.seed),
             effects: VecDeque::new(),
             ended: false,
+            away_until: 0,
             draining: false,
             stopped: false,
             newest_generation: 0,
@@ -274,6 +277,8 @@ impl Sequencer {
             Input::Arrived { delivery, event } => self.arrived(delivery, event),
             Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
             Input::Offered(event) => self.offered(event),
+            Input::SourceAway(true) => self.away_until = u64::MAX,
+            Input::SourceAway(false) => self.source_is_back(),
             Input::SourceReset => self.window.reset(),
             Input::Window(deliveries) => {
                 self.prefetch = deliveries.clamp(1, self.settings.prefetch);

@@ -47,6 +47,7 @@ const LIMITS: Limits = Limits {
     headers: 64,
     keep_alive: false,
     life: Duration::from_secs(40),
+    request: Duration::from_secs(40),
 };
 
 /// From the end of everything else until connections are cut.

@@ -21,7 +21,7 @@ use crate::instance::Stage;
 use crate::plugin::{Active, Turns};
 use crate::replay;
 use crate::sink::{Committed, Target};
-use crate::source::{Delivered, Deliveries, Position, Source};
+use crate::source::{Delivered, Deliveries, Inbox, Position, Source};
 use crate::store::{Claim, Partition, Store};
 use crate::told::Told;
 use parked::Parked;
@@ -134,6 +134,7 @@ impl Driver {
         let mut known = decided.as_ref().map_or(0, |it| it.generation);
         let mut notes = Vec::with_capacity(TAKE);
         let (mut stages, mut stage) = (driver.target.tenure.stages(), Stage::Held);
+        let mut away = false;
         loop {
             driver.perform_all()?;
             driver.progress.put(&driver.sequencer.stats());
@@ -185,6 +186,7 @@ impl Driver {
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
             driver.deliver(stage == Stage::Leaving, once);
+            driver.note_reach(&mut away, source.inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
@@ -326,6 +328,14 @@ impl Driver {
     /// The source delivers it as well, later.
     fn offered(&mut self, event: Arc<Event>) {
         self.input(Input::Offered(event));
+    }
+
+    /// Tells the sequencer where that has changed.
+    fn note_reach(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
+        let away = inbox.is_some_and(Inbox::is_away);
+        if std::mem::replace(before, away) != away {
+            self.input(Input::SourceAway(away));
+        }
     }
 
     /// Gives the sequencer as many deliveries as it takes.

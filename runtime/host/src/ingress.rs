@@ -3,6 +3,7 @@
 //! A request is judged whole before anything of it is written. What a caller can hold is bounded: a
 //! place, bytes of a request, bytes of all requests together, and time.
 
+mod answer;
 mod body;
 mod intake;
 
@@ -22,7 +23,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -35,6 +36,7 @@ use crate::publish::NotAssigned;
 use crate::run::RunError;
 use crate::source::Feeds;
 use crate::store::{Assigned, Store};
+use answer::Parts;
 #[cfg(any(test, fuzzing))]
 pub(crate) use body::events;
 use intake::Intake;
@@ -47,6 +49,7 @@ const LIMITS: Limits = Limits {
     headers: 160,
     keep_alive: true,
     life: Duration::from_hours(1),
+    request: Duration::from_mins(2),
 };
 
 /// When a producer that was sent away may come again, in seconds: a batch is done by then.
@@ -71,7 +74,7 @@ struct App {
     /// Bytes of a request.
     request_size: usize,
     /// Room for the bodies that are under way, in bytes.
-    room: Semaphore,
+    room: Arc<Semaphore>,
 }
 
 impl Ingress {
@@ -111,7 +114,7 @@ impl Ingress {
         let app = Arc::new(App {
             streams,
             request_size: request_size.bytes(),
-            room: Semaphore::new(in_flight.bytes()),
+            room: Arc::new(Semaphore::new(in_flight.bytes())),
         });
         let router = router(&app, Guard { section: "ingress", token });
         let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
@@ -172,7 +175,7 @@ async fn take(
     if length.is_some_and(|length| length > app.request_size) {
         return Err(app.too_large());
     }
-    let (body, _room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
+    let (body, room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
         let words = format!("the body took more than {BODY_TIME:?}: send less at a time");
         Err(Problem::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
@@ -202,26 +205,28 @@ async fn take(
         conflicts.push(found.error(at, Some(event.key()), event.sequence(), detail));
     }
     if conflicts.is_empty() {
-        return Ok(accepted(&taken));
+        return Ok(accepted(&taken, room));
     }
     let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
+    conflicts.truncate(body::NAMED);
     Err(Problem::new(StatusCode::CONFLICT, words).with_errors(conflicts))
 }
 
 impl App {
     /// A whole body, with the room that it has. Room is taken as bytes come: what is only promised
     /// needs none.
-    async fn body(&self, body: Body) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
+    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
         let mut parts = body.into_data_stream();
         let mut whole = BytesMut::new();
-        let mut room: Option<SemaphorePermit<'_>> = None;
+        let mut room: Option<OwnedSemaphorePermit> = None;
         while let Some(part) = parts.next().await {
             let ends_early = |error| Problem::bad(format!("the body ends early: {error}"));
             let part = part.map_err(ends_early)?;
             if part.len() > self.request_size - whole.len() {
                 return Err(self.too_large());
             }
-            let Ok(more) = self.room.try_acquire_many(part.len() as u32) else {
+            let room_of_all = Arc::clone(&self.room);
+            let Ok(more) = room_of_all.try_acquire_many_owned(part.len() as u32) else {
                 let words = "as much is being taken as may be at one time (`ingress.in_flight`)";
                 return Err(busy(words));
             };
@@ -241,8 +246,9 @@ impl App {
     }
 }
 
-fn accepted(events: &[Value]) -> Response {
-    let body = json!({ "events": events }).to_string();
+/// It repeats what was sent, and has its room until the producer has taken it.
+fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
+    let body = Body::new(Parts::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::config::{Config, Name, ReplayServer, Stream};
 use crate::open::Passage;
 use crate::store::{Destination, OfKey, Partition, Store, StoreError, insist_on};
-use server::Server;
+use server::{Host, Server};
 
 /// Bytes of events found at once, after the first; a later round finds the others.
 const FOUND_BYTES: usize = 1 << 20;
@@ -43,10 +43,10 @@ impl Found {
 /// Requests under way in all: each has a thread, and the store needs some of the same ones.
 const REQUESTS: usize = 128;
 
-/// Requests under way, by the host that they go to, and in all.
+/// What is asked at one time, by the host that it goes to, and in all.
 #[derive(Debug)]
 pub struct Hosts {
-    by_host: BTreeMap<String, Arc<Semaphore>>,
+    by_host: BTreeMap<String, Arc<Host>>,
     all: Arc<Semaphore>,
 }
 
@@ -55,11 +55,13 @@ impl Hosts {
     pub fn of(config: &Config) -> Self {
         let mut fewest = BTreeMap::new();
         for server in config.streams.values().flat_map(Stream::replay_servers) {
-            let host = server.url.host().to_owned();
+            let host = server.url.origin();
             let permits = fewest.entry(host).or_insert(server.concurrency);
             *permits = server.concurrency.min(*permits);
         }
-        let permits = |(host, permits)| (host, Arc::new(Semaphore::new(permits)));
+        // One that hangs must not take the share of others.
+        let share = (REQUESTS / fewest.len().max(1)).max(1);
+        let permits = |(host, permits)| (host, Arc::new(Host::new(share.min(permits))));
         let by_host = fewest.into_iter().map(permits).collect();
         Self { by_host, all: Arc::new(Semaphore::new(REQUESTS)) }
     }
@@ -85,9 +87,10 @@ impl Sources {
     ) -> Self {
         let event_size = config.runtime.event_size.bytes();
         let server = |config: &ReplayServer| {
-            let host = hosts.by_host.get(config.url.host());
-            let host = host.map_or_else(|| Arc::new(Semaphore::new(1)), Arc::clone);
-            Arc::new(Server::new(name, config, [host, Arc::clone(&hosts.all)], event_size))
+            let host =
+                hosts.by_host.get(&config.url.origin()).expect("each server's host has some");
+            let (host, all) = (Arc::clone(host), Arc::clone(&hosts.all));
+            Arc::new(Server::new(name, config, host, all, event_size))
         };
         Self {
             store: Arc::clone(store),
@@ -106,10 +109,9 @@ impl Sources {
         missing: &[RangeInclusive<u64>],
         within: u64,
     ) -> Found {
-        match source.checked_sub(1).map(|at| self.servers.get(at)) {
+        match source.checked_sub(1) {
             None => self.ask_store(key, missing, within).await,
-            Some(Some(server)) => server.ask(key, missing).await,
-            Some(None) => Found::of_all(Vec::new()),
+            Some(at) => self.servers[at].ask(key, missing).await,
         }
     }
 

@@ -250,16 +250,25 @@ async fn drive(
     let Files { sources, mut outlets } = Files::open(loaded, &**store).await?;
     let feeds = Arc::default();
     chains::add(loaded, store, &feeds, &mut outlets);
-    tokio::select! {
-        prepared = broker::prepare(loaded, store, broker.as_ref(), &feeds, &mut outlets) => prepared?,
-        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
-    }
+    // Before the broker is there: events are taken while it is away.
     let ingress = if once {
         // Nothing that it could take would end.
         None
     } else {
         Ingress::listen(loaded, store, &feeds, &shutdown).await?
     };
+    let patience = if ingress.is_some() { None } else { Some(broker::START) };
+    tokio::select! {
+        prepared = broker::prepare(
+            loaded, store, broker.as_ref(), patience, &feeds, &mut outlets
+        ) => prepared?,
+        () = asked_to_stop(&mut shutdown) => {
+            if let Some(ingress) = ingress {
+                ingress.end().await;
+            }
+            return Ok(Report::default());
+        }
+    }
     let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
     let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
     let (questions, asked) = mpsc::channel(1);

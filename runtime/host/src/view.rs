@@ -23,10 +23,10 @@ pub use plugins::{look_into, plugins, running_plugins};
 pub const STATUSES: [Status; 5] =
     [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
 
-/// A time of the store.
+/// A time of the store, always as long, so that the text of an earlier one is before that of a later one.
 pub fn time(ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms.cast_signed())
-        .map_or_else(|_| format!("{ms} ms"), |time| time.to_string())
+        .map_or_else(|_| format!("{ms} ms"), |time| format!("{time:.3}"))
 }
 
 /// The name of a status.

@@ -24,7 +24,7 @@ use crate::amqp::side::Running;
 use crate::process::{cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
-use producer::{Producer, Outcome};
+use producer::{Outcome, Producer};
 
 /// For the host to be ready, and for all to take effect.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -143,7 +143,7 @@ async fn measure(args: &IngressArgs, side: &Side) -> Result<Row> {
     ensure!(settled(port).await? == total, "{}: some took effect twice", side.name);
     let dead = admin::get(port, &format!("/v1/dead?stream={STREAM}")).await?;
     let dead: Value = serde_json::from_str(&dead)?;
-    ensure!(dead["letters"].as_array().context("letters")?.is_empty(), "{dead}");
+    ensure!(dead["dead"].as_array().context("dead")?.is_empty(), "{dead}");
     running.finish()?;
     eprintln!(
         "{}: {} requests were taken, {} sent away, {} without an answer",

@@ -25,7 +25,9 @@ pub(crate) struct Connection {
     /// How far it was offered before it delivers.
     offered: usize,
     /// Virtual time from which on it delivers.
-    open_at: u64,
+    pub(crate) open_at: u64,
+    /// Whether the owner was told that it is away.
+    pub(crate) away: bool,
     delivered: Delivery,
     /// Deliveries not acknowledged, and where in the queue they stand.
     outstanding: VecDeque<(Delivery, usize)>,
@@ -46,6 +48,7 @@ impl Source {
             cursor: self.acknowledged,
             offered: self.acknowledged,
             open_at,
+            away: false,
             delivered: 0,
             outstanding: VecDeque::new(),
             ended: false,
@@ -54,9 +57,9 @@ impl Source {
 
     /// The same owner connects again: positions go on.
     pub(crate) fn reconnect(&mut self, connection: &mut Connection, open_at: u64) {
-        let delivered = connection.delivered;
+        let (delivered, away) = (connection.delivered, connection.away);
         *connection = self.connect(open_at);
-        connection.delivered = delivered;
+        (connection.delivered, connection.away) = (delivered, away);
     }
 
     /// The next delivery, if one is there.
@@ -83,6 +86,11 @@ impl Source {
         let item = self.entries[connection.offered].item.clone();
         connection.offered += 1;
         Some(item)
+    }
+
+    /// Whether it delivers nothing yet.
+    pub(crate) fn is_away(&self, connection: &Connection, now: u64) -> bool {
+        connection.number == self.connection && now < connection.open_at
     }
 
     /// When the next offer is there.

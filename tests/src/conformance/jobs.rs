@@ -85,6 +85,7 @@ fn gap(number: u64) -> GapEntry {
         last: u64::MAX,
         since: 7 + number,
         waited: u64::MAX,
+        known: 0,
         rounds: u32::MAX,
         answers: vec![answers; SOURCES_LIMIT],
         end: GapEnd::ALL[number as usize % GapEnd::ALL.len()],

@@ -1,9 +1,10 @@
 //! Events over HTTP for a stream of the broker: what came over both channels takes effect once, with the
 //! broker or without.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_servers::{Rabbit, Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
@@ -11,6 +12,7 @@ use ordain_tests::log::{by_key, in_turn, text};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
+use serde_json::Value;
 
 use super::support::{LINES, ONE, ingress, post};
 
@@ -100,6 +102,20 @@ fn printed(services: &[Service; 2]) -> String {
     all.map(|it| it[..it.rfind('\n').map_or(0, |at| at + 1)].to_owned()).collect()
 }
 
+/// Without what was printed again after a crash, which is the same; each key's in order, whoever had it
+/// when: the hash in each shows what it was made behind.
+fn in_order(all: &str) -> Result<String> {
+    let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
+    let sequence = |line: &str| {
+        let message: Value = serde_json::from_str(line)?;
+        message["data"]["sequence"].as_u64().context("a sequence")
+    };
+    let mut lines =
+        lines.into_iter().map(|line| Ok((sequence(line)?, line))).collect::<Result<Vec<_>>>()?;
+    lines.sort_unstable();
+    Ok(lines.into_iter().map(|(_, line)| line).collect())
+}
+
 /// Two processes with four partitions: each takes what is posted, whoever owns its key. Events of new
 /// keys wait for the broker.
 #[test]
@@ -143,4 +159,73 @@ fn any_process_takes_events() -> Result<()> {
     }
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
     tally::check(&by_key(&all)?, &printed(&services))
+}
+
+/// The owner of half of the partitions dies while the broker is away: the other one takes over what is known
+/// of its keys. A process that starts meanwhile takes events, and does the rest when the broker is back.
+#[test]
+fn an_owner_dies_while_the_broker_is_away() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let rig = Rig::with(&store, "", "partitions = 4")?;
+    let sections = format!("{SECTIONS}[runtime]\nlease = \"2s\"\n{store}");
+    let text_of = into_file(&config(&rig.rabbit.url(), &sections, "", "partitions = 4"), "-");
+    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+    let [one, other] = &mut services;
+    let addresses = [ingress(one)?, ingress(other)?];
+    rig.until_declared()?;
+    let lines = in_turn(40, 20);
+    let (first, rest) = lines.split_at(200);
+    let (second, rest) = rest.split_at(200);
+    let (third, fourth) = rest.split_at(200);
+    let mut earlier = String::new();
+    let until = |earlier: &str, services: &[Service; 2], count: usize| {
+        wait_until(&format!("{count} effects"), || {
+            let all = format!("{earlier}{}", printed(services));
+            Ok(all.lines().collect::<BTreeSet<_>>().len() >= count)
+        })
+    };
+    post_all(addresses[0], first)?;
+    until(&earlier, &services, first.len())?;
+    rig.until_empty()?;
+    rig.rabbit.kill()?;
+    post_all(addresses[0], second)?;
+    // In the middle of it.
+    services[0].kill()?;
+    post_all(addresses[1], third)?;
+    until(&earlier, &services, first.len() + second.len() + third.len())?;
+    earlier += &printed(&services);
+    services[0] = Service::start(&homes[0], &["run"])?;
+    let again = ingress(&mut services[0])?;
+    post_all(again, fourth)?;
+    rig.rabbit.restart()?;
+    until(&earlier, &services, lines.len())?;
+    rig.until_empty()?;
+    for service in &mut services {
+        wait_until("the inbox is empty", || waits(service).map(|it| it == 0))?;
+        service.end()?;
+    }
+    tally::check(&by_key(&lines)?, &in_order(&format!("{earlier}{}", printed(&services)))?)
+}
+
+/// A process that starts without the broker has nothing else to do than to take events.
+#[test]
+fn a_process_starts_while_the_broker_is_away() -> Result<()> {
+    let rig = Rig::with("", "", "")?;
+    let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
+    let home = Home::new(&["tally"], &text_of)?;
+    rig.rabbit.stop()?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(10, 10);
+    let (first, rest) = lines.split_at(50);
+    post_all(address, first)?;
+    service.end()?;
+    let mut service = Service::start(&home, &["run"])?;
+    post_all(ingress(&mut service)?, rest)?;
+    rig.rabbit.restart()?;
+    wait_until("all effects", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

@@ -17,6 +17,9 @@ use crate::turn::Token;
 /// Numbers that are asked for together; further ones in a later round.
 const ASKED_TOGETHER: u64 = 4_096;
 
+/// Between two looks, in ms, whether a source that brings nothing is back.
+const AWAY_LOOK: u64 = 1_000;
+
 /// The gap that a lane has at its `front`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
@@ -27,6 +30,8 @@ pub(super) struct Gap {
     pub(super) round: u32,
     /// Some source may know more later.
     again: bool,
+    /// Some source could not be asked in this round, which does not count then.
+    unasked: bool,
     /// Asked because the key has been silent, not because a later event is there.
     pub(super) tail: bool,
     /// When it was first known that the event is missing.
@@ -147,7 +152,8 @@ impl Sequencer {
             if before.is_none() {
                 rare.asked.clear();
             }
-            rare.gap = Some(Gap { at: front, stage, round, again: false, tail: false, since });
+            let (again, unasked, tail) = (false, false, false);
+            rare.gap = Some(Gap { at: front, stage, round, again, unasked, tail, since });
             if ended || until <= now {
                 self.gap_round(index);
             }
@@ -178,7 +184,7 @@ impl Sequencer {
             gap.stage = Stage::Exhausted;
             return;
         }
-        gap.again = false;
+        (gap.again, gap.unasked) = (false, false);
         gap.stage = Stage::Reloading;
         if let Some(listed) = lane.job.gaps.open_mut() {
             listed.rounds = listed.rounds.saturating_add(1);
@@ -315,6 +321,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         gap.again |= failed.is_some();
+        gap.unasked |= through < gap.at;
         let Gap { at, stage, tail, since, .. } = *gap;
         let Stage::Asking(source) = stage else { return };
         let more = source + 1 < self.settings.gap.sources.len();
@@ -326,14 +333,18 @@ impl Sequencer {
         self.stats.answered(source, found.len(), failed.is_some());
         let name = &self.settings.gap.sources[source];
         if tail && !found.is_empty() {
-            lane.list_tail(at, self.now.saturating_sub(since));
+            lane.list_tail(at, self.now, since);
         }
         if !tail || !found.is_empty() {
             lane.note_answer(name, &found, failed);
         }
         if tail && (!found.is_empty() || !more) {
-            lane.rare.make().forget_gap();
-        } else if through < u64::MAX {
+            let is_unasked = found.is_empty() && lane.rare.gap.is_some_and(|gap| gap.unasked);
+            let again = self.settings.gap.tail.filter(|_| is_unasked);
+            let rare = lane.rare.make();
+            rare.forget_gap();
+            rare.tail_at = again.map(|tail| self.now.saturating_add(tail)).or(rare.tail_at);
+        } else if (at..u64::MAX).contains(&through) {
             let rare = lane.rare.make();
             rare.asked = both(&rare.asked, &[0..=through]);
         }
@@ -360,14 +371,14 @@ impl Sequencer {
         let now = self.now;
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
-        gap.round += 1;
+        gap.round += u32::from(!gap.unasked);
         // Whoever looks sees that it is open.
         lane.header = true;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
             gap.stage = Stage::Exhausted;
         } else {
-            let delay = self.jitter.delay(self.settings.gap.backoff, gap.round - 1);
+            let delay = self.jitter.delay(self.settings.gap.backoff, gap.round.saturating_sub(1));
             gap.stage = Stage::Clock(now.saturating_add(delay));
         }
         if gap.at == lane.done {
@@ -382,6 +393,11 @@ impl Sequencer {
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
         let Some(gap) = lane.rare.gap else { return };
         if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
+            return;
+        }
+        if self.now < self.away_until {
+            let look = self.now.saturating_add(AWAY_LOOK).min(self.away_until);
+            lane.rare.make().gap = Some(Gap { stage: Stage::Clock(look), ..gap });
             return;
         }
         let (first, rounds) = (gap.at, gap.round);
@@ -457,7 +473,8 @@ impl Sequencer {
         let at = lane.done;
         let stage = Stage::Asking(0);
         let since = self.now;
-        let gap = Gap { at, stage, round: 0, again: false, tail: true, since };
+        let (again, unasked, tail) = (false, false, true);
+        let gap = Gap { at, stage, round: 0, again, unasked, tail, since };
         lane.rare.make().gap = Some(gap);
         self.ask_source(index, 0);
     }
@@ -475,6 +492,13 @@ impl Sequencer {
                 self.gap_round(index);
             }
             self.settle(index);
+        }
+    }
+
+    /// What it had meanwhile comes first, and has the time for that.
+    pub(super) fn source_is_back(&mut self) {
+        if self.away_until == u64::MAX {
+            self.away_until = self.now.saturating_add(self.settings.gap.timeout);
         }
     }
 

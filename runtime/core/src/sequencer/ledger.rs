@@ -11,20 +11,24 @@ impl Lane {
     pub(super) fn list_gap(&mut self, now: u64) {
         let Some(gap) = self.rare.gap.filter(|gap| !gap.tail) else { return };
         let (at, last) = (gap.at, self.last_missing(gap.at));
-        let known = self.job.gaps.take_back(at).unwrap_or_else(|| {
+        let known = self.job.gaps.take_back(at);
+        let first = known.as_ref().map_or(at, |it| it.first.min(at));
+        // What has come of it keeps its entry, until the rest has come as well.
+        let is_rest = self.rare.asked.iter().any(|range| range.contains(&at));
+        let part = || self.job.gaps.come_before(at).filter(|_| is_rest).cloned();
+        let known = known.or_else(part).unwrap_or_else(|| {
             let new = GapEntry::new(at, last, now.saturating_sub(gap.since));
-            GapEntry { rounds: gap.round, ..new }
+            GapEntry { rounds: gap.round, known: gap.since, ..new }
         });
-        let first = known.first.min(at);
         self.job.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
     }
 
-    /// A lost last event was found; it was asked for so many ms ago.
-    pub(super) fn list_tail(&mut self, sequence: u64, waited: u64) {
-        let rounds = 1;
+    /// A lost last event was found, which was asked for then.
+    pub(super) fn list_tail(&mut self, sequence: u64, now: u64, since: u64) {
+        let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
         // What was found before, and lost again, is found anew.
         self.job.gaps.take_back(sequence);
-        self.job.gaps.push(GapEntry { rounds, ..GapEntry::new(sequence, sequence, waited) });
+        self.job.gaps.push(GapEntry { rounds: 1, known: since, ..new });
     }
 
     /// Notes what a source answered: what it had of the gap, or why it failed.
@@ -56,12 +60,12 @@ impl Lane {
 
     /// What is missing from here to the front has come, of which a part before was listed and has come.
     pub(super) fn note_more(&mut self, at: u64) {
-        let asked = self.rare.asked.iter().any(|range| range.contains(&at));
-        let is_next = |it: &GapEntry| asked && it.has_come() && it.last + 1 == at;
-        if self.job.gaps.iter().next_back().is_some_and(is_next)
+        let asked = self.rare.asked.iter().find(|range| range.contains(&at));
+        let Some(asked) = asked.map(|range| *range.end()) else { return };
+        if self.job.gaps.come_before(at).is_some()
             && let Some(listed) = self.job.gaps.last_mut()
         {
-            (listed.last, listed.until) = (self.front - 1, 0);
+            (listed.last, listed.until) = (asked.min(self.front - 1), 0);
         }
     }
 
@@ -76,6 +80,7 @@ impl Lane {
         if let Some(listed) = self.job.gaps.open_mut() {
             listed.last = listed.last.min(last).max(listed.first);
             (listed.end, listed.until) = (end, 0);
+            self.job.gaps.join_parts();
         }
     }
 

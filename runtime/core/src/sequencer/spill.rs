@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::input::SpillPage;
 use crate::job::Spilled;
 use crate::letter::Cause;
-use crate::settings::Overflow;
+use crate::settings::{Ordering, Overflow};
 use crate::turn::Token;
 
 impl Sequencer {
@@ -229,6 +229,10 @@ impl Sequencer {
         lane.front = lane.done;
         for (sequence, delivery, event) in over {
             self.memory -= event.memory();
+            if delivery == 0 && self.settings.ordering == Ordering::Sequenced {
+                // It was offered or found: it comes again, or can be found again.
+                continue;
+            }
             let lane = &mut self.lanes[index];
             if let Some(ids) = &mut lane.ids {
                 ids.forget_from(sequence);

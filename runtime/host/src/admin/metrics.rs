@@ -105,7 +105,7 @@ impl Snapshot {
             let config = app.loaded.config.streams.get(&*shared.partition().stream);
             let names = config.into_iter().flat_map(Stream::replay_names);
             for (name, replays) in names.zip(&stats.replays) {
-                snapshot.replays.entry(name.to_owned()).or_default().add(replays);
+                snapshot.replays.entry(name).or_default().add(replays);
             }
             snapshot.partitions.push((shared.partition().number.to_string(), shared, stats));
         }

@@ -140,17 +140,25 @@ impl Producer {
                 channel.basic_publish(to, key, options, body.bytes(), properties.clone()).await;
             confirms.push(sent.map_err(failed)?);
         }
-        let mut unroutable = None;
+        let (mut unroutable, mut ended) = (None, None);
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
-            let confirmation = timeout(CONFIRM, confirm)
-                .await
-                .map_err(|_| BrokerError::Away(format!("{broker} confirms nothing")))?
-                .map_err(failed)?;
+            // What came before a channel was closed is confirmed all the same.
+            let confirmation = match timeout(CONFIRM, confirm).await {
+                Ok(Ok(confirmation)) => confirmation,
+                Ok(Err(error)) => {
+                    ended.get_or_insert(failed(error));
+                    continue;
+                }
+                Err(_) => return Err(BrokerError::Away(format!("{broker} confirms nothing"))),
+            };
             *taken = confirmation.is_ack();
             if let Some(returned) = confirmation.take_message() {
                 *taken = false;
                 unroutable = Some(returned.delivery.routing_key);
             }
+        }
+        if let Some(error) = ended {
+            return Err(error);
         }
         unroutable.map_or(Ok(()), |key| {
             Err(BrokerError::Refused(format!(

@@ -27,9 +27,9 @@ pub(super) fn step_round(line: ProgressBar) {
 
 /// The engines of the store and the handlers tell their own stories, megabytes for each start,
 /// which are of use only to their developers. All errors of the clients of Redis and RabbitMQ are
-/// told by those who use them, with what they mean.
-const QUIET: &str =
-    "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,lapin=off";
+/// told by those who use them, with what they mean. What the client of HTTP tells has tokens in it.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
+                     lapin=off,ureq=off,ureq_proto=off";
 
 /// Starts logging.
 pub(super) fn start(format: Format, filter: &str) -> Result<(), String> {

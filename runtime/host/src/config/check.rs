@@ -137,7 +137,7 @@ impl Checks<'_> {
             let message = "is for sequenced streams: in a fifo stream Ordain numbers, from 1";
             self.note(&at("first"), message);
         }
-        let repeats = stream.source.repeats();
+        let repeats = stream.source.repeats(self.config.ingress.is_some());
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
             let message = format!(
                 "must be at least {repeats}, the events that a crash or a lost answer can bring again"

@@ -46,6 +46,12 @@ impl ReplayUrl {
         let end = self.0[after..].find('/').map_or(self.0.len(), |at| after + at);
         &self.0[..end]
     }
+
+    /// The same as everybody else spells it, so that it is known again.
+    pub fn origin(&self) -> String {
+        let known = url::Url::parse(self.host()).map(|it| it.origin().ascii_serialization());
+        known.unwrap_or_else(|_| self.host().to_owned())
+    }
 }
 
 impl Scalar for ReplayUrl {

@@ -104,7 +104,7 @@ impl Config {
             overflow: stream.overflow,
             gap: stream.gap_settings(),
             retry: stream.retry_settings(),
-            id_window: stream.id_window.max(stream.source.repeats()),
+            id_window: stream.id_window.max(stream.source.repeats(self.ingress.is_some())),
             digests: stream.digests,
             due_poll: DUE_POLL,
             complete_ttl: stream.complete_ttl.0,
@@ -123,7 +123,7 @@ impl Stream {
             attempts: gap.attempts,
             backoff: gap.backoff,
             // The store is always one: what is spilled is found in any case.
-            sources: self.replay_names().map(Into::into).collect(),
+            sources: self.replay_names().into_iter().map(Into::into).collect(),
             max_width: gap.max_width,
             on_exhausted: gap.on_exhausted.0,
             tail: gap.tail.0.map(|it| it.0),
@@ -147,8 +147,16 @@ impl Stream {
         })
     }
 
-    /// What the replay sources are called, by their number.
-    pub fn replay_names(&self) -> impl Iterator<Item = &str> {
-        ["store"].into_iter().chain(self.replay_servers().map(|it| it.url.host()))
+    /// What the replay sources are called, by their number: a server by its host, with a number of its own where
+    /// that has several.
+    pub fn replay_names(&self) -> Vec<String> {
+        let mut names = vec!["store".to_owned()];
+        for server in self.replay_servers() {
+            let host = server.url.host();
+            let numbered = (2..).map(|number| format!("{host} #{number}"));
+            let mut all = std::iter::once(host.to_owned()).chain(numbered);
+            names.extend(all.find(|name| !names.contains(name)));
+        }
+        names
     }
 }

@@ -191,14 +191,16 @@ pub const CHECKPOINT_EVENTS: usize = 1_024;
 pub const REQUEST_EVENTS: usize = 10_000;
 
 impl Source {
-    /// Events that a crash or a lost answer can bring again. A `fifo` stream must remember as many ids.
-    pub fn repeats(&self) -> usize {
+    /// Events that a crash or a lost answer can bring again, where a stream of the broker takes events over
+    /// HTTP as well or does not. A `fifo` stream must remember as many ids.
+    pub fn repeats(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch
             + match self {
                 Self::File(_) => CHECKPOINT_EVENTS,
                 Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
                 Self::Http(_) => CHECKPOINT_EVENTS + prefetch + REQUEST_EVENTS,
+                Self::Amqp(AmqpSource { exchange: Some(_), .. }) if has_ingress => REQUEST_EVENTS,
                 Self::Amqp(_) => 0,
             }
     }

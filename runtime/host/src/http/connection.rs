@@ -1,12 +1,15 @@
 //! Connections, and the bounds of what a caller can hold: a place, bytes of headers, and time.
 
 use std::collections::VecDeque;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,6 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::driver::asked_to_stop;
 
@@ -33,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) keep_alive: bool,
     /// A connection's life: its requests, the answers, and until the caller has taken them.
     pub(crate) life: Duration,
+    /// For one request and its answer, until the caller has taken nearly all of it.
+    pub(crate) request: Duration,
 }
 
 /// For the headers of a request.
@@ -105,29 +111,68 @@ async fn serve_one(
         .max_headers(limits.headers)
         .keep_alive(limits.keep_alive);
     let service = TowerToHyperService::new(router);
+    let (requests, mut begun) = watch::channel(0_u64);
     let service = service_fn(|request| {
         asks.store(true, Ordering::Relaxed);
+        requests.send_modify(|count| *count += 1);
         let answer = service.call(request);
-        let asks = Arc::clone(&asks);
-        async move {
-            let answer = answer.await;
-            // Where it is the last one, it is over when it is sent.
-            asks.store(!limits.keep_alive, Ordering::Relaxed);
-            answer
-        }
+        // Where it is the last one, it is over when it is sent.
+        let asks = limits.keep_alive.then(|| Asks(Arc::clone(&asks)));
+        async move { answer.await.map(|it| it.map(|body| Sending { body, _asks: asks })) }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut life = pin!(tokio::time::sleep(limits.life));
+    let mut request = pin!(tokio::time::sleep(limits.request));
     let mut ends = false;
     loop {
         tokio::select! {
             // What goes wrong on a connection is its caller's affair.
             _ = connection.as_mut() => return,
             () = &mut life => return,
+            Ok(()) = begun.changed() => {
+                request.as_mut().reset(Instant::now() + limits.request);
+            }
+            // Between two requests the headers of the next one have their own time.
+            () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
             () = asked_to_stop(&mut end), if !ends => {
                 ends = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+}
+
+/// A connection asks for something until this is dropped.
+struct Asks(Arc<AtomicBool>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way.
+struct Sending {
+    body: Body,
+    _asks: Option<Asks>,
+}
+
+impl hyper::body::Body for Sending {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -16,7 +16,7 @@ use crate::config::REQUEST_EVENTS as EVENTS;
 use crate::http::problem::Problem;
 
 /// Wrong ones that are named.
-const NAMED: usize = 100;
+pub(super) const NAMED: usize = 100;
 
 /// The events of a body, and where each stands in it.
 pub(crate) struct Found {

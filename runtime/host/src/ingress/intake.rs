@@ -1,8 +1,9 @@
 //! How the events of one stream are taken in: into the store, where the stream finds them.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ordain_core::{Event, Ordering, shard_of};
 
@@ -12,6 +13,9 @@ use crate::open::Passage;
 use crate::publish::{Assigner, NotAssigned};
 use crate::source::{Feeds, unplaced};
 use crate::store::{Assigned, Item, Partition, Store, StoreError};
+
+/// How long room is looked for before anything is written, after there was none.
+const CROWDED: Duration = Duration::from_mins(1);
 
 /// Takes the events of a stream.
 pub(super) struct Intake {
@@ -28,6 +32,8 @@ pub(super) struct Intake {
     /// A key's partition is known by its job alone.
     is_spread_by_broker: bool,
     feeds: Arc<Feeds>,
+    /// When there was last no room for something.
+    full_at: Mutex<Option<Instant>>,
 }
 
 impl Intake {
@@ -70,6 +76,7 @@ impl Intake {
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue),
             feeds: Arc::clone(feeds),
+            full_at: Mutex::default(),
         }))
     }
 
@@ -103,6 +110,8 @@ impl Intake {
     /// durable.
     pub(super) async fn put(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, NotAssigned> {
         let mut items: Vec<Item> = events.iter().map(|event| self.queue.item(event)).collect();
+        self.place(&mut items).await.map_err(NotAssigned::Store)?;
+        self.has_room(&items).await?;
         let kept = match &self.log {
             None => None,
             Some(log) => match log.assign(&items).await {
@@ -116,8 +125,10 @@ impl Intake {
             let is_right = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
             items.retain(|_| kept.next().is_some_and(is_right));
         }
-        self.place(&mut items).await.map_err(NotAssigned::Store)?;
         let (queued, failed) = self.queue.assign(&items).await;
+        if let Some(NotAssigned::Full) = failed {
+            *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
         self.queue.store.flush().await.map_err(NotAssigned::Store)?;
         self.tell(&items);
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
@@ -128,22 +139,58 @@ impl Intake {
         if !self.is_spread_by_broker {
             return Ok(());
         }
-        let unknown = unplaced(&self.stream, self.queue.passage.partitions).number;
+        let unknown = unplaced(&self.stream, self.queue.passage.partitions);
         let store = &self.queue.store;
-        let keys: Vec<&str> = items.iter().map(|item| item.event.key()).collect();
+        let keys: BTreeSet<&str> = items.iter().map(|item| item.event.key()).collect();
+        let keys = Vec::from_iter(keys);
         let found = store.partitions_of(&self.stream, &keys).await?;
-        for (item, partition) in items.iter_mut().zip(found) {
-            item.partition = partition.filter(|it| *it < unknown).unwrap_or(unknown);
+        let of_key: BTreeMap<String, u32> = keys
+            .into_iter()
+            .zip(found)
+            .filter_map(|(key, partition)| {
+                Some((key.to_owned(), partition.filter(|it| *it < unknown.number)?))
+            })
+            .collect();
+        // In a `fifo` stream nothing goes past what waits there, of which it may be the next.
+        let waits = if self.decoder.ordering == Ordering::Fifo {
+            store.waiting_in(&unknown).await?
+        } else {
+            Vec::new()
+        };
+        for item in items {
+            let key = item.event.key();
+            let shard = shard_of(key, store.shards()) as usize;
+            let is_behind = waits.get(shard).is_some_and(|it| !it.is_empty());
+            let known = of_key.get(key).filter(|_| !is_behind);
+            item.partition = known.copied().unwrap_or(unknown.number);
         }
-        if self.decoder.ordering == Ordering::Fifo {
-            // Nothing goes past what waits there, of which it may be the next.
-            let shard = |item: &Item| shard_of(item.event.key(), store.shards());
-            let waiting = unplaced(&self.stream, unknown);
-            for of_one in items.iter().map(shard).collect::<BTreeSet<_>>() {
-                if !store.queued(&waiting, of_one, 0, 1, 1).await?.is_empty() {
-                    let its = items.iter_mut().filter(|item| shard(item) == of_one);
-                    its.for_each(|item| item.partition = unknown);
-                }
+        Ok(())
+    }
+
+    /// Refuses what has no room before anything is written, where there was none a while ago: who is told to
+    /// send the same again must not fill the rest with copies.
+    async fn has_room(&self, items: &[Item]) -> Result<(), NotAssigned> {
+        let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = self
+            .queue
+            .passage
+            .rules
+            .queue
+            .filter(|_| full_at.is_some_and(|at| at.elapsed() < CROWDED));
+        let Some(limit) = limit else { return Ok(()) };
+        let store = &self.queue.store;
+        let places =
+            items.iter().map(|it| (it.partition, shard_of(it.event.key(), store.shards())));
+        let mut shards: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (partition, shard) in places {
+            shards.entry(partition).or_default().insert(shard);
+        }
+        for (number, shards) in shards {
+            let partition = Partition { stream: Arc::clone(&self.stream), number };
+            let waiting = store.waiting_in(&partition).await.map_err(NotAssigned::Store)?;
+            let is_full = |it: &Range<u64>| it.end.saturating_sub(it.start) >= limit;
+            if shards.iter().any(|shard| waiting.get(*shard as usize).is_some_and(is_full)) {
+                return Err(NotAssigned::Full);
             }
         }
         Ok(())

@@ -93,10 +93,11 @@ impl Passage {
 
 /// How a stream's keys are numbered.
 fn numbers(stream: &Stream) -> Numbers {
+    let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |it| it.0);
     Numbers {
         first: stream.first,
         // What a key had in an earlier life is nothing of a new one.
-        retain: stream.retain.0.min(stream.complete_ttl.0),
+        retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),
         retain_events: stream.retain_events,
         complete_ttl: stream.complete_ttl.0,
     }

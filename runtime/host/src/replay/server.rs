@@ -4,9 +4,11 @@
 //! answer counts only if it is the event that was asked for.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, HeaderValue};
 use futures_util::stream::{self, StreamExt};
 use ordain_core::{Event, Key, Ordering};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -31,11 +33,32 @@ const BUSY: &str = "it has too much to answer";
 /// What a path takes as it is (RFC 3986, unreserved).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
+/// What all that ask one host share.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// Requests under way.
+    permits: Arc<Semaphore>,
+    /// When it has answered last, whatever that was.
+    answered: Mutex<Option<Instant>>,
+}
+
+impl Host {
+    /// One that is asked so much at one time.
+    pub(super) fn new(requests: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(requests)), answered: Mutex::default() }
+    }
+
+    fn answered(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A server.
 pub(super) struct Server {
     agent: ureq::Agent,
-    /// Requests to its host, and in all.
-    permits: [Arc<Semaphore>; 2],
+    host: Arc<Host>,
+    /// Requests in all.
+    all: Arc<Semaphore>,
     /// Questions under way: each may have found much.
     questions: Semaphore,
     stream: Arc<str>,
@@ -47,7 +70,8 @@ impl Server {
     pub(super) fn new(
         stream: &Name,
         config: &ReplayServer,
-        permits: [Arc<Semaphore>; 2],
+        host: Arc<Host>,
+        all: Arc<Semaphore>,
         event_size: usize,
     ) -> Self {
         let agent = https::agent(&config.url.0)
@@ -57,29 +81,46 @@ impl Server {
             .build()
             .into();
         let decoder = Decoder { ordering: Ordering::Sequenced, event_size };
-        let questions = Semaphore::new(QUESTIONS);
-        Self { agent, permits, questions, stream: stream.shared(), config: config.clone(), decoder }
+        Self {
+            agent,
+            host,
+            all,
+            questions: Semaphore::new(QUESTIONS),
+            stream: stream.shared(),
+            config: config.clone(),
+            decoder,
+        }
     }
 
     /// Asks for each of the missing sequences, as far as it comes in some time: a host that does not answer
     /// must not keep what waits for it from its end.
     pub(super) async fn ask(self: &Arc<Self>, key: &Key, missing: &[RangeInclusive<u64>]) -> Found {
         let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUESTION / 2);
-        let deadline = Instant::now() + time;
+        let since = Instant::now();
+        let deadline = since + time;
         match timeout_at(deadline, self.questions.acquire()).await {
-            Ok(_place) => self.ask_until(deadline, key, missing).await,
-            Err(_) => Found::failed(BUSY),
+            Ok(_place) => self.ask_until(since, deadline, key, missing).await,
+            Err(_) => self.not_asked(since, missing),
         }
+    }
+
+    /// What a question comes to that nobody had the time for. It counts where that is because the server is
+    /// away.
+    fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> Found {
+        let before = missing.first().map_or(0, |range| range.start().saturating_sub(1));
+        let through = if self.has_answered_since(since) { before } else { u64::MAX };
+        Found { through, ..Found::failed(BUSY) }
     }
 
     async fn ask_until(
         self: &Arc<Self>,
+        since: Instant,
         deadline: Instant,
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> Found {
         let (mut found, mut bytes, mut failures) = (Found::of_all(Vec::new()), 0, 0);
-        let mut answered = None;
+        let mut asked = None;
         let wanted = missing.iter().cloned().flatten();
         let requests = wanted.map(|sequence| {
             let (server, key) = (Arc::clone(self), key.clone());
@@ -92,28 +133,30 @@ impl Server {
                 Ok(None) => break,
                 Err(_) => {
                     found.failed = Some(BUSY.into());
-                    found.through = answered.unwrap_or(u64::MAX);
+                    found.through = asked.unwrap_or(self.not_asked(since, missing).through);
                     break;
                 }
             };
-            if answer.is_ok() {
-                (answered, failures) = (Some(sequence), 0);
-            } else {
-                failures += 1;
-            }
+            asked = Some(sequence);
+            failures = if matches!(answer, Err(Failed::Away(_))) { failures + 1 } else { 0 };
             match answer {
                 Ok(Some(event)) => {
                     bytes += event.memory();
                     found.events.push((sequence, Arc::new(event)));
                 }
                 Ok(None) => {}
-                Err(words) => found.failed = Some(words.into()),
-            }
-            if failures >= FAILURES {
-                // One that has only failed is away: for all that was to be asked.
-                if answered.is_some() {
-                    found.through = sequence;
+                Err(Failed::Away(words) | Failed::Strange(words)) => {
+                    found.failed = Some(words.into());
                 }
+            }
+            if failures >= FAILURES && sequence < last(missing) {
+                if !self.has_answered_since(since) {
+                    // Perhaps it fails for these alone.
+                    let other = self.request(key.clone(), last(missing));
+                    let _ = timeout_at(deadline, other).await;
+                }
+                // One that answers nobody is away, for all that was to be asked.
+                found.through = if self.has_answered_since(since) { sequence } else { u64::MAX };
                 break;
             }
             if bytes >= FOUND_BYTES {
@@ -124,42 +167,59 @@ impl Server {
         found
     }
 
+    fn has_answered_since(&self, since: Instant) -> bool {
+        self.host.answered().is_some_and(|at| at >= since)
+    }
+
     /// Asks for one; `None`: it is not there. An error says why to ask again.
-    async fn request(self: Arc<Self>, key: Key, sequence: u64) -> Result<Option<Event>, String> {
-        let [host, all] = self.permits.clone();
+    async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> Result<Option<Event>, Failed> {
+        let (host, all) = (Arc::clone(&self.host.permits), Arc::clone(&self.all));
         let permits = (host.acquire_owned().await, all.acquire_owned().await);
+        let server = Arc::clone(self);
         let asked = tokio::task::spawn_blocking(move || {
-            let answer = self.call(&key, sequence);
+            let answer = server.call(&key, sequence);
             drop(permits);
             answer
         });
-        asked.await.unwrap_or_else(|error| Err(error.to_string()))
+        let answer = asked.await.unwrap_or_else(|error| Err(Failed::Away(error.to_string())));
+        if !matches!(answer, Err(Failed::Away(_))) {
+            *self.host.answered() = Some(Instant::now());
+        }
+        answer
     }
 
-    fn call(&self, key: &str, sequence: u64) -> Result<Option<Event>, String> {
+    fn call(&self, key: &str, sequence: u64) -> Result<Option<Event>, Failed> {
+        let strange = |words: String| Err(Failed::Strange(words));
         if matches!(key, "." | "..") {
-            return Err("its key is a step in a path, and cannot be asked for".to_owned());
+            return strange("its key is a step in a path, and cannot be asked for".to_owned());
         }
         let mut request = self.agent.get(self.url(key, sequence));
         if let Some(authorization) = &self.config.authorization {
             request = request.header("authorization", authorization.expose());
         }
         request = request.header("accept", "application/cloudevents+json, */*;q=0.5");
-        let mut answer = request.call().map_err(|error| error.to_string())?;
+        let mut answer = request.call().map_err(|error| Failed::Away(error.to_string()))?;
         match answer.status().as_u16() {
             200 => {}
             404 | 410 => return Ok(None),
-            _ => return Err(answer.status().to_string()),
+            429 | 500.. => return Err(Failed::Away(answer.status().to_string())),
+            _ => return strange(answer.status().to_string()),
+        }
+        // Where neither is said, a body that is cut is as good as one that has ended.
+        if !has_an_end(answer.headers()) {
+            return strange("its answer has no length".to_owned());
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
-        let body = body.map_err(|error| error.to_string())?;
+        let body = body.map_err(|error| Failed::Away(error.to_string()))?;
         let event = decode_http(&self.decoder, answer.headers(), &body.into())
-            .map_err(|error| format!("its answer is no event: {error}"))?;
+            .map_err(|error| Failed::Strange(format!("its answer is no event: {error}")))?;
         if event.key() != key || event.sequence() != Some(sequence) {
             let number = event.sequence().map_or("none".to_owned(), |it| it.to_string());
             let key = event.key();
-            return Err(format!("it answered with another event: key {key:?}, sequence {number}"));
+            return strange(format!(
+                "it answered with another event: key {key:?}, sequence {number}"
+            ));
         }
         Ok(Some(event))
     }
@@ -169,4 +229,24 @@ impl Server {
         let url = self.config.url.0.replace("{sequence}", &sequence.to_string());
         url.replace("{stream}", &segment(&self.stream)).replace("{key}", &segment(key))
     }
+}
+
+/// Why a request brought no event, and may another time.
+enum Failed {
+    /// Nobody has answered, or one who cannot answer now.
+    Away(String),
+    /// What was answered is no event, or another one.
+    Strange(String),
+}
+
+/// Whether it can be seen that a body is whole.
+fn has_an_end(headers: &HeaderMap) -> bool {
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    headers.contains_key(CONTENT_LENGTH)
+        || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
+}
+
+/// The last of what is missing.
+fn last(missing: &[RangeInclusive<u64>]) -> u64 {
+    missing.last().map_or(0, |range| *range.end())
 }

@@ -15,24 +15,26 @@ use crate::source::Feeds;
 use crate::store::Store;
 use crate::told::Told;
 
-/// How long a start waits for a broker that does not answer.
-const START: Duration = Duration::from_secs(30);
+/// How long a start waits for a broker that does not answer, and without which it can do nothing.
+pub(super) const START: Duration = Duration::from_secs(30);
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(500);
 /// Between two warnings.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Makes what streams need, and opens the sinks.
+/// Makes what streams need, and opens the sinks, as soon as the broker is there: within some time, or
+/// whenever that is.
 pub(super) async fn prepare(
     loaded: &Loaded,
     store: &Arc<dyn Store>,
     broker: Option<&Arc<Broker>>,
+    patience: Option<Duration>,
     feeds: &Arc<Feeds>,
     outlets: &mut Outlets,
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
     let with_data = store.streams().await?;
-    let until = Instant::now() + START;
+    let until = patience.map(|it| Instant::now() + it);
     for (name, stream) in &loaded.config.streams {
         let Source::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
@@ -58,15 +60,15 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// Tries until then what only a broker that is not there yet keeps from working.
+/// Tries until then, or for ever, what only a broker that is not there yet keeps from working.
 async fn wait_for<T>(
-    until: Instant,
+    until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
 ) -> Result<T, BrokerError> {
     let mut told = Told::every(TELL_EVERY);
     loop {
         let reason = match work().await {
-            Err(BrokerError::Away(reason)) if Instant::now() < until => reason,
+            Err(BrokerError::Away(reason)) if until.is_none_or(|it| Instant::now() < it) => reason,
             Err(BrokerError::Away(reason)) => {
                 return Err(BrokerError::Away(format!(
                     "{reason}. It was waited for: is RabbitMQ running there (`broker.url`)?"

@@ -104,8 +104,8 @@ impl Starting<'_> {
         let (in_order, key) = (stream.ordering == Ordering::Fifo, &config.key);
         let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // Half of what is known by its id: while their copies come, others do.
-        let offers =
-            if in_order { stream.id_window.max(stream.source.repeats()) / 2 } else { usize::MAX };
+        let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
+        let offers = if in_order { stream.id_window.max(repeats) / 2 } else { usize::MAX };
         Ok(Some(Inbox::start(placed, unknown, offers, producer)))
     }
 

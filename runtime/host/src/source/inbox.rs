@@ -6,6 +6,7 @@
 //! apart: nobody but the broker knows where they belong.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ordain_core::{Event, EventParts, LetterContent};
@@ -35,6 +36,7 @@ pub fn unplaced(stream: &Arc<str>, partitions: u32) -> Partition {
 #[derive(Debug)]
 pub struct Inbox {
     offered: mpsc::Receiver<Arc<Event>>,
+    is_away: Arc<AtomicBool>,
     relays: Vec<JoinHandle<()>>,
 }
 
@@ -49,19 +51,27 @@ impl Inbox {
         producer: impl Fn() -> Producer,
     ) -> Self {
         let (offer, offered) = mpsc::channel(AHEAD);
+        let is_away = Arc::<AtomicBool>::default();
         let relay = |queue, offers| {
             let (offer, told) = (offer.clone(), Told::every(TELL_EVERY));
-            let relay = Relay { queue, producer: producer(), offer, offers, told };
+            let is_away = Arc::clone(&is_away);
+            let relay =
+                Relay { queue, producer: producer(), offer, offers, left: offers, is_away, told };
             tokio::spawn(relay.run())
         };
         let relays = unplaced.map(|queue| relay(queue, 0)).into_iter();
         let relays = relays.chain([relay(placed, offers)]).collect();
-        Self { offered, relays }
+        Self { offered, is_away, relays }
     }
 
     /// The next event that the broker does not take at the moment. It comes from there as well, later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.offered.recv().await
+    }
+
+    /// Whether the broker is away, as far as publishing tells.
+    pub fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
     }
 
     /// Waits until what is published is removed, which has a limit of its own.
@@ -78,8 +88,10 @@ struct Relay {
     queue: QueueOptions,
     producer: Producer,
     offer: mpsc::Sender<Arc<Event>>,
-    /// Events that are offered at most.
+    /// Events that are offered at most, until all are confirmed; and how many of those are left.
     offers: usize,
+    left: usize,
+    is_away: Arc<AtomicBool>,
     told: Told,
 }
 
@@ -95,10 +107,19 @@ impl Relay {
             if published > 0 {
                 wait = AGAIN.0;
             }
+            self.tell_away(true);
             tokio::select! {
                 () = self.offer(&mut wait) => {}
                 () = offer.closed() => {}
             }
+            self.tell_away(false);
+        }
+    }
+
+    fn tell_away(&self, away: bool) {
+        // Of what belongs to no partition yet, nobody waits for the rest.
+        if self.offers > 0 {
+            self.is_away.store(away, Ordering::Relaxed);
         }
     }
 
@@ -107,14 +128,19 @@ impl Relay {
     async fn publish(&mut self) -> (u64, Option<String>) {
         let Source { mut deliveries, failure, acknowledge, ended, .. } =
             read_queue(self.queue.clone());
-        let (mut unconfirmed, mut failed) = (Unconfirmed::default(), None);
+        // Of a queue without offers nothing is known by its id alone.
+        let most = if self.offers == 0 { usize::MAX } else { self.offers };
+        let (mut unconfirmed, mut failed) = (Unconfirmed::new(most), None);
         let all = async {
             let (mut wait, mut again) = (AGAIN.0, Instant::now());
-            let mut offers = self.offers;
             loop {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
                         let Some(batch) = batch else { break };
+                        if batch.generation > 0 {
+                            // It is read again from its beginning, and so it is published.
+                            break;
+                        }
                         unconfirmed.extend(batch.items.into_iter().map(|(it, _)| whole(it)));
                         false
                     }
@@ -123,6 +149,9 @@ impl Relay {
                 let (places, events) = unconfirmed.to_publish(retries);
                 let (taken, error) = self.producer.try_publish(&events).await;
                 let through = unconfirmed.confirm(&places, &taken);
+                if unconfirmed.is_empty() {
+                    self.left = self.offers;
+                }
                 if let Some(acknowledge) = &acknowledge {
                     acknowledge.send_replace(Acknowledged { generation: 0, through });
                 }
@@ -143,7 +172,7 @@ impl Relay {
                 tell(&mut self.told, &self.queue.partition, &reason);
                 if retries {
                     wait = (2 * wait).min(AGAIN.1);
-                    for event in unconfirmed.take_offers(&mut offers) {
+                    for event in unconfirmed.take_offers(&mut self.left) {
                         let _ = self.offer.send(event).await;
                     }
                 }
@@ -169,7 +198,7 @@ impl Relay {
 
     /// Offers what it may once, until the broker is there again.
     async fn offer(&mut self, wait: &mut Duration) {
-        let Self { queue, producer, offer, offers, .. } = self;
+        let Self { queue, producer, offer, left, .. } = self;
         let back = async {
             loop {
                 sleep(*wait).await;
@@ -180,15 +209,15 @@ impl Relay {
             }
         };
         let all = async {
-            if *offers > 0 {
-                let (mut source, mut left) = (read_queue(queue.clone()), *offers);
+            if *left > 0 {
+                let mut source = read_queue(queue.clone());
                 while let Some(batch) = source.deliveries.recv().await {
                     let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
-                    for event in events.take(left) {
+                    for event in events.take(*left) {
                         let _ = offer.send(Arc::new(event)).await;
-                        left -= 1;
+                        *left -= 1;
                     }
-                    if left == 0 {
+                    if *left == 0 {
                         break;
                     }
                 }

@@ -94,6 +94,12 @@ struct Reader {
     through: u64,
     /// Shards that are to be read.
     hot: BTreeSet<u32>,
+    /// Whether to look where others have put something.
+    looks: bool,
+    /// What was delivered before it was read anew counts for nothing.
+    generation: u64,
+    /// How often the store was away when it was last read from its beginning: it may have less since then.
+    breaks: u64,
     look: Duration,
     counted: Option<Instant>,
     told: Told,
@@ -101,7 +107,7 @@ struct Reader {
 
 impl Reader {
     fn new(options: QueueOptions, acknowledged: watch::Receiver<Acknowledged>) -> Self {
-        let shards = options.store.shards() as usize;
+        let (shards, breaks) = (options.store.shards() as usize, options.store.breaks());
         Self {
             options,
             acknowledged,
@@ -112,6 +118,9 @@ impl Reader {
             open: VecDeque::new(),
             through: 0,
             hot: BTreeSet::new(),
+            looks: false,
+            generation: 0,
+            breaks,
             look: LOOK.0,
             counted: None,
             told: Told::every(TELL_EVERY),
@@ -120,7 +129,7 @@ impl Reader {
 
     async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
         // What was put before is found now.
-        self.look_everywhere();
+        self.hot.extend(0..self.read.len() as u32);
         loop {
             let puts = self.options.feed.puts();
             self.hot.append(&mut self.options.feed.take_fresh());
@@ -143,7 +152,7 @@ impl Reader {
             tokio::select! {
                 () = feed.more() => self.look = LOOK.0,
                 () = tokio::time::sleep(self.pause()) => {
-                    self.look_everywhere();
+                    self.looks = true;
                     self.look = (2 * self.look).min(LOOK.1);
                 }
                 changed = self.acknowledged.changed() => match changed {
@@ -163,7 +172,13 @@ impl Reader {
         Ok(())
     }
 
-    fn look_everywhere(&mut self) {
+    /// Reads everything again: numbers that were read may be others' by now. What comes again is known.
+    fn start_anew(&mut self) {
+        self.generation += 1;
+        self.read.fill(0);
+        self.done.fill(None);
+        self.open.clear();
+        (self.undone, self.through) = (0, 0);
         self.hot.extend(0..self.read.len() as u32);
     }
 
@@ -173,7 +188,15 @@ impl Reader {
 
     /// Removes what is done, reads what comes next, and counts now and then.
     async fn next_batch(&mut self) -> Result<Deliveries, StoreError> {
+        let breaks = self.options.store.breaks();
+        if breaks != self.breaks {
+            self.breaks = breaks;
+            self.start_anew();
+        }
         self.remove(false).await;
+        if std::mem::take(&mut self.looks) {
+            self.look_around().await?;
+        }
         let batch = self.read().await?;
         if batch.items.is_empty() {
             self.count().await;
@@ -181,9 +204,34 @@ impl Reader {
         Ok(batch)
     }
 
+    /// Finds the shards where there is more than was read: one plain look at each, since mostly there is
+    /// nothing.
+    async fn look_around(&mut self) -> Result<(), StoreError> {
+        let QueueOptions { store, partition, .. } = &self.options;
+        let found = match store.waiting_in(partition).await {
+            Err(StoreError::Unavailable(reason)) => {
+                self.is_away(&reason).await;
+                return Ok(());
+            }
+            found => found?,
+        };
+        let more = (0..).zip(found.iter().zip(&self.read));
+        let more = more.filter(|(_, (waiting, read))| waiting.end > **read + 1);
+        self.hot.extend(more.map(|(shard, _)| shard));
+        Ok(())
+    }
+
+    async fn is_away(&mut self, reason: &str) {
+        if self.told.is_due() {
+            let stream = &*self.options.partition.stream;
+            tracing::warn!(stream, "what waits cannot be read: {reason}");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+
     /// Reads what comes next of the shards that have something. Those that have no more are left alone.
     async fn read(&mut self) -> Result<Deliveries, StoreError> {
-        let mut batch = Deliveries::default();
+        let mut batch = Deliveries { generation: self.generation, ..Deliveries::default() };
         if self.hot.is_empty() {
             return Ok(batch);
         }
@@ -197,13 +245,7 @@ impl Reader {
         });
         let found = match try_join_all(asked).await {
             Err(StoreError::Unavailable(reason)) => {
-                if self.told.is_due() {
-                    tracing::warn!(
-                        stream = &*partition.stream,
-                        "what waits cannot be read: {reason}"
-                    );
-                }
-                tokio::time::sleep(AGAIN).await;
+                self.is_away(&reason).await;
                 return Ok(batch);
             }
             found => found?,
@@ -247,7 +289,10 @@ impl Reader {
     }
 
     fn acknowledge(&mut self) {
-        let through = self.acknowledged.borrow_and_update().through;
+        let Acknowledged { generation, through } = *self.acknowledged.borrow_and_update();
+        if generation != self.generation {
+            return;
+        }
         while self.through < through
             && let Some((shard, number)) = self.open.pop_front()
         {

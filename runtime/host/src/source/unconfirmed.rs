@@ -8,16 +8,23 @@ use ordain_core::Event;
 
 use crate::broker::Numbered;
 
-/// Events behind one that is refused which are published all the same.
+/// Events that are not confirmed, and their bytes: what is behind them waits in the store.
 const ROOM: usize = 1_024;
+const ROOM_BYTES: usize = 16 << 20;
 
 /// Events in the order in which they were read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unconfirmed {
     /// Those that are confirmed stand empty, behind the first that is not.
     events: VecDeque<Option<Pending>>,
     /// How many were before them.
     through: u64,
+    /// How many are not confirmed, and their memory.
+    count: usize,
+    bytes: usize,
+    /// How many there may be from the first that is not confirmed on, confirmed or not: so many are published
+    /// again at most.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -28,6 +35,16 @@ struct Pending {
 }
 
 impl Unconfirmed {
+    /// Of which so many may be published again.
+    pub(super) fn new(most: usize) -> Self {
+        Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, most }
+    }
+
+    /// Whether nothing is left that is not confirmed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// So many, from the first, are confirmed.
     pub(super) fn through(&self) -> u64 {
         self.through
@@ -35,7 +52,7 @@ impl Unconfirmed {
 
     /// Whether more may be read.
     pub(super) fn has_room(&self) -> bool {
-        self.events.len() < ROOM
+        self.count < ROOM && self.bytes < ROOM_BYTES && self.events.len() < self.most
     }
 
     /// Whether some are to be tried again.
@@ -45,8 +62,12 @@ impl Unconfirmed {
 
     /// Behind all others.
     pub(super) fn extend(&mut self, events: impl Iterator<Item = Event>) {
-        let pending = |event| Pending { event: Arc::new(event), refused: false, offered: false };
-        self.events.extend(events.map(|event| Some(pending(event))));
+        for event in events {
+            self.count += 1;
+            self.bytes += event.memory();
+            let event = Arc::new(event);
+            self.events.push_back(Some(Pending { event, refused: false, offered: false }));
+        }
     }
 
     /// What is to be published now, and its places: with what was refused, or without it and what comes
@@ -71,7 +92,10 @@ impl Unconfirmed {
         for (place, taken) in places.iter().zip(taken) {
             let slot = &mut self.events[*place];
             if *taken {
-                *slot = None;
+                if let Some(pending) = slot.take() {
+                    self.count -= 1;
+                    self.bytes -= pending.event.memory();
+                }
             } else if let Some(pending) = slot {
                 pending.refused = true;
             }
@@ -110,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_holds_back_its_key_alone() {
-        let mut unconfirmed = Unconfirmed::default();
+        let mut unconfirmed = Unconfirmed::new(usize::MAX);
         unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
         let (places, events) = unconfirmed.to_publish(false);
         assert_eq!((places.as_slice(), events.len()), (&[0, 1, 2][..], 3));
@@ -127,5 +151,25 @@ mod tests {
         assert_eq!(events[1].1, Some(2));
         assert_eq!(unconfirmed.confirm(&places, &[true, true]), 5);
         assert!(!unconfirmed.has_refused());
+    }
+
+    #[test]
+    fn what_may_come_again_is_bounded() {
+        let mut unconfirmed = Unconfirmed::new(3);
+        unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
+        unconfirmed.confirm(&[0, 1, 2], &[false, true, true]);
+        assert!(!unconfirmed.has_room());
+        unconfirmed.confirm(&[0], &[true]);
+        assert!(unconfirmed.has_room() && unconfirmed.is_empty());
+        // Of others what is confirmed takes no room.
+        let mut unconfirmed = Unconfirmed::new(usize::MAX);
+        for _ in 0..3 {
+            unconfirmed.extend((1..ROOM as u64).map(|it| event(&it.to_string(), 1)));
+            let (places, _) = unconfirmed.to_publish(false);
+            let taken: Vec<bool> = places.iter().map(|at| *at > 0).collect();
+            unconfirmed.confirm(&places, &taken);
+            assert!(unconfirmed.has_room());
+        }
+        assert_eq!(unconfirmed.through(), 0);
     }
 }

@@ -5,7 +5,7 @@
 //! their [`Place`] in it, as long as the outbox has them; what a producer publishes is known by its id.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -252,8 +252,14 @@ pub trait Chains: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
+    /// Of each shard, the numbers of what waits for a partition.
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError>;
+
     /// How many events wait for a partition.
-    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError>;
+    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
+        let waiting = self.waiting_in(partition).await?;
+        Ok(waiting.iter().map(|it| it.end.saturating_sub(it.start)).sum())
+    }
 }
 
 /// What is kept of a message, unless it cannot be read.

@@ -32,7 +32,7 @@ mod sweep;
 mod tables;
 mod writer;
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::slice;
@@ -274,9 +274,9 @@ impl Chains for Embedded {
         self.read(move |shared| chains::partitions_of(shared, &places)).await
     }
 
-    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
         let partition = partition.clone();
-        self.read(move |shared| chains::waiting(shared, &partition)).await
+        self.read(move |shared| chains::waiting_in(shared, &partition)).await
     }
 }
 

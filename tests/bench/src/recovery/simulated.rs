@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ordain::config::{Loaded, Share, Stream};
 use ordain_core::{
-    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
+    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd, Input, Job,
     Loaded as LoadedJob, Sequencer, Token, TurnDone, Verdict,
 };
 use rand::{RngExt as _, SeedableRng as _};
@@ -72,8 +72,8 @@ impl Trial {
                 return Ok(self.now - since);
             }
         }
-        // Nobody is asked once more.
-        ensure!(self.asked.is_none() && self.sequencer.poll_timeout().is_none());
+        let end = self.job.as_ref().and_then(|it| Some(it.job.gaps.iter().next()?.end));
+        ensure!(end == Some(GapEnd::Parked), "after all rounds the gap is {end:?}");
         Ok(self.now - since)
     }
 

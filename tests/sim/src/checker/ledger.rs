@@ -3,7 +3,7 @@
 
 use ordain_core::{Cause, GapEnd, JobWrite, LetterContent, Status};
 
-use super::Checker;
+use super::{Checker, Settled};
 
 impl Checker {
     pub(super) fn ledger(&mut self, write: &JobWrite) {
@@ -25,6 +25,17 @@ impl Checker {
             let stands = |it: &&&_| is_there(it, GapEnd::Skipped, sequence);
             if unseen && gaps.iter().find(stands).is_none() {
                 wrong = Some(format!("{sequence} is skipped, and not in {gaps:?}"));
+            }
+        }
+        for gap in &gaps {
+            let settled = self.model(key).settled.range(gap.first..=gap.last);
+            let untrue = |(_, settled): &(&u64, &Settled)| match gap.end {
+                GapEnd::Skipped => matches!(settled, Settled::Effect(_) | Settled::Without(_)),
+                GapEnd::Arrived | GapEnd::Replayed => matches!(settled, Settled::Hole),
+                _ => false,
+            };
+            if let Some((sequence, _)) = settled.into_iter().find(untrue) {
+                wrong = Some(format!("{sequence} was settled otherwise than {gap:?} says"));
             }
         }
         let parked = job.status == Status::Parked

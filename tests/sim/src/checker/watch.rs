@@ -184,6 +184,14 @@ impl Checker {
         self.tries.cut(owner, key, through);
     }
 
+    /// Nobody was asked for what is missing behind this one: the round does not count.
+    pub(crate) fn unasked(&mut self, owner: u64, key: &Key, before: u64) {
+        self.tries.cut(owner, key, before);
+        if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), before + 1)) {
+            *rounds = rounds.saturating_sub(1);
+        }
+    }
+
     fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
         self.tries.ask(owner, key, missing);
         let Some(first) = missing.first().map(|range| *range.start()) else {

@@ -120,6 +120,12 @@ impl World {
     /// As many deliveries as the owner takes and the source has.
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
+        let away = self.plan.disturb.offers.is_some()
+            && self.sources[partition].is_away(&owner.connection, self.now);
+        if away != owner.connection.away {
+            owner.connection.away = away;
+            self.tell(id, owner, now, Input::SourceAway(away));
+        }
         let most = if owner.drains_until.is_some() { 0 } else { self.rng.pick(&[1, 7, 1_000]) };
         while most > 0 && self.plan.disturb.offers.is_some() && owner.sequencer.credit() > 0 {
             let source = &self.sources[partition];
@@ -194,7 +200,10 @@ impl World {
         let arrival = offer.or_else(|| source.next_at(&owner.connection)).filter(|_| takes);
         let timeout = owner.sequencer.poll_timeout().map(|at| at.max(now) - owner.clock);
         let drained = owner.drains_until;
-        let Some(at) = arrival.into_iter().chain(timeout).chain(drained).min() else { return };
+        let back = owner.connection.away.then_some(owner.connection.open_at);
+        let Some(at) = arrival.into_iter().chain(timeout).chain(drained).chain(back).min() else {
+            return;
+        };
         let at = at.max(self.now);
         if owner.wakes_at.is_none_or(|other| at < other) {
             owner.wakes_at = Some(at);

@@ -84,9 +84,15 @@ impl World {
             Effect::Replay { token, key, source, missing, .. } => {
                 let (longer, mut found, again) = self.look_for(key, *source, missing);
                 wait += longer;
-                let failed = again.then(|| "again".into());
+                let mut failed = again.then(|| "again".into());
                 let mut through = u64::MAX;
                 let rate = self.plan.replay.cut;
+                if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
+                    // There was no time to ask.
+                    let before = missing.first().map_or(0, |range| range.start().saturating_sub(1));
+                    (found, failed, through) = (Vec::new(), Some("busy".into()), before);
+                    self.checker.unasked(owner, key, before);
+                }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
                     // As much as fits into one answer.
                     found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);

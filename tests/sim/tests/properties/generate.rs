@@ -195,6 +195,7 @@ fn input() -> impl Strategy<Value = Input> {
         5 => (token(), spilled(), any::<bool>())
             .prop_map(|(token, events, end)| Input::SpillRead { token, read: Ok((events, end)) }),
         1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
+        1 => any::<bool>().prop_map(Input::SourceAway),
         5 => (token(), found(), prop_oneof![Just(u64::MAX), 0..9u64], any::<bool>())
             .prop_map(|(token, found, through, again)| {
                 let failed = again.then(|| "again".into());

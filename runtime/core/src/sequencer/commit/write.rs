@@ -53,6 +53,7 @@ impl Sequencer {
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let expire_in = ttl.filter(|_| quiet);
         lane.forgotten_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
+        lane.job.gaps.count_wait(self.now);
         let mut job = job_to_write(lane, more);
         lane.absent = false;
         let known = Known::of(&job);
@@ -248,6 +249,9 @@ fn job_to_write(lane: &Lane, more: bool) -> Job {
         } else if lane.rare.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
             job.status = Status::Waiting;
         }
+    }
+    if job.status != Status::Completed {
+        job.gaps.reopen_from(job.next);
     }
     job
 }

@@ -4,6 +4,9 @@ use ordain_core::{Answers, GapEnd, GapEntry, Gaps, SOURCES_LIMIT};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
+/// An answer that has been checked and not copied: of whom, how often it was asked, found and failed, and why.
+type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
+
 /// Appends them. A time of 0 means one that stands at a fixed place in the record.
 pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
@@ -25,34 +28,53 @@ pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
     }
 }
 
+/// Goes through them, and copies nothing.
+pub(super) fn check_gaps(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
+    for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
+        read_gap(reader, 0, |_| {})?;
+    }
+    Ok(())
+}
+
 /// The inverse of [`encode_gaps`]; a time of 0 is `now`.
 pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Undecodable> {
-    let or_now = |time: u64| if time == 0 { now } else { time };
-    let count = bounded(reader, Gaps::LIMIT, "gaps")?;
     let mut gaps = Vec::new();
-    for _ in 0..count {
-        let end = reader.u8("end of a gap")?;
-        let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.bad("end of a gap"))?;
-        let first = reader.varint("gap")?;
-        let last = first.checked_add(reader.varint("gap")?).ok_or_else(|| reader.bad("gap"))?;
-        let since = or_now(reader.varint("time of a gap")?);
-        let waited = reader.varint("time of a gap")?;
-        let until = reader.varint("time of a gap")?;
-        let until = if end == GapEnd::Open { until } else { or_now(until) };
-        let rounds = reader.varint32("rounds of a gap")?;
+    for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
         let mut answers = Vec::new();
-        for _ in 0..bounded(reader, SOURCES_LIMIT, "answers")? {
-            answers.push(Answers {
-                source: reader.text("source of an answer")?.into(),
-                asked: reader.varint32("answers")?,
-                found: reader.varint32("answers")?,
-                failed: reader.varint32("answers")?,
-                error: reader.option("error of an answer")?.map(Into::into),
-            });
-        }
-        gaps.push(GapEntry { first, last, since, waited, rounds, answers, end, until });
+        let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
+            let (source, error) = (source.into(), error.map(Into::into));
+            answers.push(Answers { source, asked, found, failed, error });
+        })?;
+        gaps.push(GapEntry { answers, ..gap });
     }
     Ok(gaps.into_iter().collect())
+}
+
+/// One of them, without its answers.
+fn read_gap<'a>(
+    reader: &mut Reader<'a>,
+    now: u64,
+    mut answer: impl FnMut(AnswerView<'a>),
+) -> Result<GapEntry, Undecodable> {
+    let or_now = |time: u64| if time == 0 { now } else { time };
+    let end = reader.u8("end of a gap")?;
+    let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.bad("end of a gap"))?;
+    let first = reader.varint("gap")?;
+    let last = first.checked_add(reader.varint("gap")?).ok_or_else(|| reader.bad("gap"))?;
+    let since = or_now(reader.varint("time of a gap")?);
+    let waited = reader.varint("time of a gap")?;
+    let until = reader.varint("time of a gap")?;
+    let until = if end == GapEnd::Open { until } else { or_now(until) };
+    let rounds = reader.varint32("rounds of a gap")?;
+    for _ in 0..bounded(reader, SOURCES_LIMIT, "answers")? {
+        let source = reader.text("source of an answer")?;
+        let mut counts = [0; 3];
+        for count in &mut counts {
+            *count = reader.varint32("answers")?;
+        }
+        answer((source, counts, reader.option("error of an answer")?));
+    }
+    Ok(GapEntry { since, end, until, rounds, ..GapEntry::new(first, last, waited) })
 }
 
 /// A count that never makes more than there can be.

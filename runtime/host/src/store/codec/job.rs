@@ -9,11 +9,10 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Build, Cause, Decided, Digest, Gaps, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId,
-    Trouble,
+    Build, Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
 
-use super::gaps::{decode_gaps, encode_gaps};
+use super::gaps::{check_gaps, decode_gaps, encode_gaps};
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
 /// Opens a record.
@@ -68,7 +67,8 @@ pub struct JobView<'a> {
     version: Option<(&'a str, [u8; 32])>,
     trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
-    gaps: Gaps,
+    /// And the time that zeros in them mean.
+    gaps: (Reader<'a>, u64),
     holes: Reader<'a>,
 }
 
@@ -112,7 +112,11 @@ impl<'a> JobView<'a> {
             },
             trouble: read_trouble(&mut reader)?,
             digests: read_digests(&mut reader)?,
-            gaps: decode_gaps(&mut reader, gaps_at)?,
+            gaps: {
+                let gaps = reader.clone();
+                check_gaps(&mut reader)?;
+                (gaps, gaps_at)
+            },
             holes: reader,
         };
         if !can_be(view.spilled) {
@@ -153,7 +157,8 @@ impl<'a> JobView<'a> {
             digests: digests.collect(),
             holes: Holes(holes),
             ids_from: self.ids_from,
-            gaps: self.gaps.clone(),
+            // They were checked.
+            gaps: decode_gaps(&mut self.gaps.0.clone(), self.gaps.1).unwrap_or_default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! each with its length before it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Readable, Slice};
@@ -517,12 +517,16 @@ pub(super) fn partitions_of(
     places.iter().map(partition).collect()
 }
 
-pub(super) fn waiting(shared: &Shared, partition: &Partition) -> Result<u64, StoreError> {
-    let mut sum = 0;
-    for shard in 0..shared.shards {
+/// See [`Chains::waiting_in`](crate::store::Chains::waiting_in).
+pub(super) fn waiting_in(
+    shared: &Shared,
+    partition: &Partition,
+) -> Result<Vec<Range<u64>>, StoreError> {
+    let of_shard = |shard| {
         let found = shared.tables.log.get(keys::queue(partition, shard));
         let found = found.map_err(|error| read_error(&error))?;
-        sum += Queue::decode(found.as_deref())?.len();
-    }
-    Ok(sum)
+        let Queue { first, last } = Queue::decode(found.as_deref())?;
+        Ok(first..last.saturating_add(1))
+    };
+    (0..shared.shards).map(of_shard).collect()
 }

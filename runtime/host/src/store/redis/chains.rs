@@ -2,7 +2,7 @@
 //! hash; `scripts/assign.lua` says what its fields are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -142,21 +142,21 @@ impl Chains for Redis {
         Ok(partitions)
     }
 
-    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
         let to = Destination::Stream(Arc::clone(&partition.stream));
-        let mut sum = 0;
-        for shard in 0..self.shards {
+        let asked = (0..self.shards).map(async |shard| {
             let mut ask = cmd("HGET");
             ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
             let found = bytes(self.ask(&ask).await?);
-            if let Some((first, last)) = found.as_deref().and_then(|it| it.split_first_chunk::<8>())
-                && let Some(last) = last.first_chunk::<8>()
-            {
-                let next = u64::from_le_bytes(*last).saturating_add(1);
-                sum = next.saturating_sub(u64::from_le_bytes(*first)).saturating_add(sum);
-            }
-        }
-        Ok(sum)
+            let ends = found.as_deref().and_then(|it| {
+                let (first, rest) = it.split_first_chunk::<8>()?;
+                Some((*first, *rest.first_chunk::<8>()?))
+            });
+            Ok(ends.map_or(1..1, |(first, last)| {
+                u64::from_le_bytes(first)..u64::from_le_bytes(last).saturating_add(1)
+            }))
+        });
+        try_join_all(asked).await
     }
 }
 
