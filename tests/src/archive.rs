@@ -27,6 +27,8 @@ struct Shared {
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
+    /// Of what it has not.
+    absent: &'static str,
     requests: AtomicU64,
     strangers: AtomicU64,
     now: AtomicUsize,
@@ -37,6 +39,20 @@ impl Archive {
     /// Serves lines of a file as `/KEY/SEQUENCE`, but for so many of a thousand requests, which fail in one
     /// way or another; with a token only to those who have it.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
+        Self::with(lines, failing, token, "404 Not Found")
+    }
+
+    /// The same without failures, but for what it has not: that has this status.
+    pub fn refusing(lines: &[String], absent: &'static str) -> Result<Self> {
+        Self::with(lines, 0, None, absent)
+    }
+
+    fn with(
+        lines: &[String],
+        failing: u32,
+        token: Option<&str>,
+        absent: &'static str,
+    ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -44,6 +60,7 @@ impl Archive {
             failing,
             random: Mutex::new(ChaCha8Rng::seed_from_u64(9)),
             token: token.map(str::to_owned),
+            absent,
             requests: AtomicU64::new(0),
             strangers: AtomicU64::new(0),
             now: AtomicUsize::new(0),
@@ -154,7 +171,7 @@ impl Shared {
                 _ => ("503 Service Unavailable", ""),
             }
         } else {
-            event.map_or(("404 Not Found", ""), |event| ("200 OK", event))
+            event.map_or((self.absent, ""), |event| ("200 OK", event))
         };
         Some((status, body.to_owned()))
     }

@@ -231,6 +231,30 @@ fn a_file_may_lack_events() -> Result<()> {
     Ok(())
 }
 
+/// A server that refuses the first ones is not away: what it has behind them is found.
+#[test]
+fn what_stands_behind_refusals() -> Result<()> {
+    let lines = in_turn(1, 60);
+    for status in ["403 Forbidden", "500 Internal Server Error"] {
+        let archive = Archive::refusing(&lines[6..], status)?;
+        let gap = format!(
+            "gap = {{ attempts = 2, backoff = \"1ms..2ms\", on_exhausted = \"skip\", \
+             replay = [\"store\", \"{}\"] }}\n[sinks",
+            archive.url()
+        );
+        let home = Home::new(&["tally"], &tally::CONFIG.replacen("[sinks", &gap, 1))?;
+        home.write("events.ndjson", text(&[lines[0].clone(), lines[59].clone()]))?;
+        home.run_once()?;
+        let left = [&lines[..1], &lines[6..]].concat();
+        tally::check(&by_key(&left)?, &home.read("out.ndjson"))?;
+        let gaps = gaps(&home, &keys(&lines)?)?;
+        let skipped = gaps.iter().filter(|it| it["end"] == "skipped");
+        let skipped = skipped.filter_map(|it| Some((it["first"].as_u64()?, it["last"].as_u64()?)));
+        ensure!(skipped.map(|(first, last)| last + 1 - first).sum::<u64>() == 5, "{gaps:?}");
+    }
+    Ok(())
+}
+
 /// A server that answers without end, not at all, or with more than anybody asked for, does no harm: it
 /// counts as failed, in time and in little memory.
 #[test]

@@ -11,8 +11,9 @@ use crate::setup::{cargo, root, run, say};
 const CARGO_FUZZ: &str = "0.13.2";
 /// For one input, in seconds: far more than any needs.
 const TIMEOUT: u64 = 10;
-/// Bytes of an input. Longer ones find the same more slowly.
+/// Bytes of an input. Longer ones find the same more slowly; only some targets have limits beyond that.
 const LENGTH: u64 = 4 << 10;
+const LONG: (&[&str], u64) = (&["delivery", "line", "request"], 128 << 10);
 
 #[derive(Debug, Args)]
 pub(crate) struct FuzzArgs {
@@ -46,10 +47,11 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         // What is found goes on from run to run there, and is not part of the project.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
+        let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };
         let options = [
             format!("-max_total_time={}", args.seconds),
             format!("-timeout={TIMEOUT}"),
-            format!("-max_len={LENGTH}"),
+            format!("-max_len={length}"),
             "-verbosity=0".to_owned(),
             "-print_final_stats=1".to_owned(),
         ];

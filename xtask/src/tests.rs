@@ -51,6 +51,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     let apart = ["--exclude", "ordain-sim", "--exclude", "ordain-model"];
     // All that fails is told.
     others.args(["--release", "--no-fail-fast", "--workspace"]).args(apart);
+    others.env("RUST_TEST_THREADS", threads().to_string());
     passed += counted(others.args(&filter))?;
 
     if let Some(filter) = &args.filter {
@@ -58,6 +59,12 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     }
     say(&format!("all {passed} tests passed"));
     Ok(())
+}
+
+/// Tests that run side by side: twice as many as there are processors, since most of them wait for servers to
+/// start, or for a lease to run out.
+fn threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Hosts, servers and networks fail while events come, as long as that is wanted.

@@ -16,6 +16,8 @@ pub use chain::ChainSink;
 pub use done::Done;
 pub use error::PublisherError;
 pub use file::FileSink;
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) use file::fuzz_mark;
 pub use outlets::Outlets;
 pub use publisher::{Committed, LeftOver, Publisher, Question, Target};
 

@@ -28,6 +28,8 @@ pub use chains::{
 };
 pub use insist::insist_on;
 pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) use versions::fuzz_decision;
 pub use versions::is_version;
 
 /// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every

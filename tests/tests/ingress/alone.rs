@@ -282,6 +282,40 @@ fn processes_share_the_streams_of_a_redis() -> Result<()> {
     tally::check(&by_key(&lines)?, &printed(&services))
 }
 
+/// A Redis that went back gives numbers of its queue again: what has them now is read all the same.
+#[test]
+fn what_comes_after_a_redis_went_back() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n", redis.url());
+    let text_of = config(&sections, SOURCE).replace("out.ndjson", "-");
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(3, 60);
+    let until = |service: &Service, count: usize| {
+        wait_until(&format!("{count} effects"), || Ok(service.stdout().lines().count() >= count))
+    };
+    let (first, rest) = lines.split_at(60);
+    let (second, third) = rest.split_at(90);
+    ensure!(post(address, LINES, &text(first))?.status == 202);
+    until(&service, first.len())?;
+    let before = redis.snapshot()?;
+    ensure!(post(address, LINES, &text(second))?.status == 202);
+    until(&service, first.len() + second.len())?;
+    redis.go_back(&before)?;
+    // Fewer than were lost, so that no number is beyond those that were read.
+    wait_until("it is taken", || Ok(post(address, LINES, &text(third))?.status == 202))?;
+    wait_until("all effects", || {
+        let printed = service.stdout();
+        Ok(printed.lines().collect::<BTreeSet<_>>().len() >= lines.len())
+    })?;
+    service.end()?;
+    let mut seen = BTreeSet::new();
+    let printed = service.stdout();
+    let once: String = printed.split_inclusive('\n').filter(|it| seen.insert(*it)).collect();
+    tally::check(&by_key(&lines)?, &once)
+}
+
 /// Only who has the token is served.
 #[test]
 fn a_token_is_needed_where_there_is_one() -> Result<()> {

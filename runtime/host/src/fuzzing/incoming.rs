@@ -13,15 +13,23 @@ use crate::broker;
 use crate::cloudevents::{self, DecodeError, Decoder, decode_http, form_of};
 use crate::config::{KeyFrom, Loaded};
 use crate::instance::{About, Report};
+use crate::open::numbering;
 use crate::source::Checkpoint;
-use crate::store::{OutboxMessage, redis};
-use crate::{ingress, plugin, view};
+use crate::store::{InstanceId, OutboxMessage, embedded, redis};
+use crate::{ingress, plugin, sink, store, view};
 
 const EVENT_SIZE: usize = 1 << 20;
+/// And one that what is tried can be larger than.
+const SIZES: [usize; 2] = [EVENT_SIZE, 256];
 const ORDERINGS: [Ordering; 2] = [Ordering::Sequenced, Ordering::Fifo];
 
 /// What an error may repeat of what it is about, and its own words.
 const WORDS: usize = 8 << 10;
+
+/// What is held of an event is not larger than what was allowed.
+fn judge_size(event: &Event, limit: usize) {
+    assert!(event.data().len() <= limit, "data within its limit");
+}
 
 fn judge_error(error: &DecodeError) {
     assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
@@ -29,6 +37,11 @@ fn judge_error(error: &DecodeError) {
 
 /// A line of a file, or an event in a body: read, written as a message, and read again.
 pub fn line(bytes: &[u8]) {
+    let small = Decoder { ordering: Ordering::Sequenced, event_size: SIZES[1] };
+    match small.decode(bytes) {
+        Ok(event) => judge_size(&event, SIZES[1]),
+        Err(error) => judge_error(&error),
+    }
     for ordering in ORDERINGS {
         match (Decoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
             Err(error) => judge_error(&error),
@@ -91,10 +104,13 @@ pub fn request(bytes: &[u8]) {
         }
     }
     let body = Bytes::copy_from_slice(body);
-    for ordering in ORDERINGS {
-        let decoder = Decoder { ordering, event_size: EVENT_SIZE };
+    for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZES) {
+        let decoder = Decoder { ordering, event_size };
         match decode_http(&decoder, &headers, &body) {
-            Ok(event) => judge(&event),
+            Ok(event) => {
+                judge(&event);
+                judge_size(&event, event_size);
+            }
             Err(error) => judge_error(&error),
         }
         if let Some(form) = form_of(&headers) {
@@ -140,6 +156,9 @@ pub fn config(bytes: &[u8]) {
 /// Short texts: what processes tell each other in the store, marks, addresses, names, identities.
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
+    embedded::fuzz_bytes(bytes);
+    numbering::fuzz_mark(bytes);
+    sink::fuzz_mark(bytes);
     drop(serde_json::to_string(&view::data(bytes)));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let about = About::decode(text);
@@ -150,6 +169,9 @@ pub fn text(bytes: &[u8]) {
         assert_eq!(view::parse_letter_id("k", &view::letter_id(&id)), Some(id));
     }
     drop(view::parse_status(text));
+    drop(text.parse::<InstanceId>());
+    redis::fuzz_text(text);
+    store::fuzz_decision(text);
     drop(redis::Address::parse(text));
     drop(broker::parse_url(text));
     drop(plugin::split_version(text));

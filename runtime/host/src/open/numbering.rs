@@ -111,3 +111,9 @@ pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreErr
         None => Ok(1),
     }
 }
+
+/// For the fuzzer: any bytes as a mark.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_mark(bytes: &[u8]) {
+    drop(Numbering::decode("mark", bytes));
+}

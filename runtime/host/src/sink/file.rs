@@ -180,6 +180,12 @@ impl Published {
     }
 }
 
+/// For the fuzzer: any bytes as a mark.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_mark(bytes: &[u8]) {
+    let _ = Published::decode(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -490,3 +490,15 @@ fn check_marks(marks: &[Mark]) -> Result<(), StoreError> {
         ))),
     }
 }
+
+/// For the fuzzer: any bytes that a caller may give or a folder may have.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_bytes(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        list::fuzz_cursor(text);
+    }
+    keys::fuzz_places(bytes);
+    if let Ok(queue) = chains::Queue::decode(Some(bytes)) {
+        drop(queue.encode());
+    }
+}

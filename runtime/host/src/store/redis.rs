@@ -376,3 +376,11 @@ impl Store for Redis {
         list::letter(self, stream, id).await
     }
 }
+
+/// For the fuzzer: any text that a caller or the server may give.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_text(text: &str) {
+    list::fuzz_cursor(text);
+    list::fuzz_letters_cursor(text);
+    leases::fuzz_lease(text);
+}

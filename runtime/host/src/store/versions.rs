@@ -27,6 +27,14 @@ pub(super) fn decode(text: &str) -> Option<Decided> {
     is_version(version).then_some(Decided { generation, build })
 }
 
+/// For the fuzzer: any text as a decision.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(crate) fn fuzz_decision(text: &str) {
+    if let Some(decided) = decode(text) {
+        assert!(is_version(&decided.build.version) && decided.generation < Decided::END);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ordain_core::Digest;

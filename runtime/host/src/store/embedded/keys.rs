@@ -288,6 +288,13 @@ fn timed(tag: u8, at: u64, subject: &[u8]) -> Vec<u8> {
     out
 }
 
+/// For the fuzzer: any bytes as the place of something.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(super) fn fuzz_places(place: &[u8]) {
+    drop((split_stream(place), split_job(place), split_letter(place), split_fence(place)));
+    drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

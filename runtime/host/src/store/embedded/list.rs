@@ -220,3 +220,11 @@ fn after(mut place: Vec<u8>) -> Vec<u8> {
     place.push(0);
     place
 }
+
+/// For the fuzzer: any text as a cursor.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(super) fn fuzz_cursor(text: &str) {
+    if let Some(id) = read_cursor(text) {
+        assert_eq!(read_cursor(&write_cursor(&id)), Some(id));
+    }
+}

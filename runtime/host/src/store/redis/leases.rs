@@ -160,3 +160,10 @@ fn read_lease(field: &str, row: &str) -> Option<(Partition, Lease)> {
     let epoch = epoch.parse().ok().filter(|epoch| *epoch < LAST_EPOCH)?;
     Some((partition, Lease { epoch, holder, since: since.parse().ok()? }))
 }
+
+/// For the fuzzer: a field and its value.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(super) fn fuzz_lease(text: &str) {
+    let (field, row) = text.split_once('\n').unwrap_or((text, ""));
+    drop(read_lease(field, row));
+}

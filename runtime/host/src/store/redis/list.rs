@@ -13,6 +13,8 @@ use redis::cmd;
 
 pub(super) use self::keys::{key, keys};
 pub(super) use self::letters::{Bounds, Wanted, letter, letters, letters_of_shard};
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(super) use self::{keys::fuzz_cursor, letters::fuzz_cursor as fuzz_letters_cursor};
 use super::Redis;
 use super::names::Kind;
 use super::value::{array, number, parts, strange, text};

@@ -165,3 +165,15 @@ pub(in super::super) async fn key(
     let size = state.as_ref().map_or(0, |state| state.len() as u64);
     Ok(key_row(key, &record, size, now).map(|row| (row, state)))
 }
+
+/// For the fuzzer: any text as a cursor.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(in super::super) fn fuzz_cursor(text: &str) {
+    if let Some(cursor) = Cursor::parse(text, 16) {
+        let again = Cursor::parse(&cursor.text(), 16).expect("what was written can be read");
+        assert_eq!(
+            (again.shard, again.scan, again.after),
+            (cursor.shard, cursor.scan, cursor.after)
+        );
+    }
+}

@@ -215,3 +215,11 @@ fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
     };
     digits.map(byte).collect()
 }
+
+/// For the fuzzer: any text as a cursor.
+#[cfg(all(feature = "runtime", any(test, fuzzing)))]
+pub(in super::super) fn fuzz_cursor(text: &str) {
+    if let Some(place) = read_cursor(text) {
+        assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
+    }
+}
