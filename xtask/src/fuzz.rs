@@ -22,12 +22,15 @@ pub(crate) struct FuzzArgs {
     /// Seconds for each.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// So many inputs for each instead, the same ones each time.
+    #[arg(long)]
+    inputs: Option<u64>,
 }
 
 impl FuzzArgs {
     /// What is run with every change.
     pub(crate) fn short() -> Self {
-        Self { targets: Vec::new(), seconds: 5 }
+        Self { targets: Vec::new(), seconds: 0, inputs: Some(20_000) }
     }
 }
 
@@ -43,13 +46,18 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
     run(&mut cargo_fuzz("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {
-        say(&format!("fuzzing {target} for {} s", args.seconds));
+        let limits = if let Some(inputs) = args.inputs {
+            say(&format!("fuzzing {target} with {inputs} inputs"));
+            vec![format!("-runs={inputs}"), "-seed=1".to_owned()]
+        } else {
+            say(&format!("fuzzing {target} for {} s", args.seconds));
+            vec![format!("-max_total_time={}", args.seconds)]
+        };
         // What is found goes on from run to run there, and is not part of the project.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
         let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };
         let options = [
-            format!("-max_total_time={}", args.seconds),
             format!("-timeout={TIMEOUT}"),
             format!("-max_len={length}"),
             "-verbosity=0".to_owned(),
@@ -57,7 +65,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         ];
         let mut command = cargo_fuzz("run");
         command.arg(&target).arg(found).arg(root().join("fuzz/corpus").join(&target));
-        run(command.arg("--").args(options)).with_context(|| {
+        run(command.arg("--").args(limits).args(options)).with_context(|| {
             format!(
                 "{target} has failed. Mend it, and put what it failed with, in fuzz/artifacts/{target}, \
                  into fuzz/corpus/{target}: the unit tests run all that is there"

@@ -67,7 +67,11 @@ impl OriginRecord {
         let epoch = reader.u64("epoch")?;
         let (last, highest) = (place(&mut reader)?, place(&mut reader)?);
         let (first, next) = (reader.u64("first block")?, reader.u64("next block")?);
-        let is_mixed = reader.u8("order of blocks")? != 0;
+        let is_mixed = match reader.u8("order of blocks")? {
+            0 => false,
+            1 => true,
+            _ => return Err(reader.bad("order of blocks")),
+        };
         reader.end()?;
         if first > next {
             return Err(reader.bad("blocks"));
