@@ -289,6 +289,26 @@ fn what_an_answer_had_no_room_for_is_not_given_up() -> Result<()> {
     Ok(())
 }
 
+/// In whatever order its parts come, all of a gap whose clock ran out stands in the ledger.
+#[test]
+fn all_parts_of_a_gap_stand_in_the_ledger() -> Result<()> {
+    let gap = "gap = { timeout = \"1s\", attempts = 1, on_exhausted = \"wait\" }\nspill_after = \"10m\"\n";
+    for order in [[2, 3, 4], [3, 2, 4], [4, 3, 2], [2, 4, 3], [3, 4, 2], [4, 2, 3]] {
+        let mut rig = Rig::new(gap)?;
+        rig.deliver(0, 1);
+        rig.remember()?;
+        rig.deliver(0, 5);
+        rig.pass(0, 2_000);
+        for (at, sequence) in (2_000..).zip(order) {
+            rig.deliver(at, sequence);
+        }
+        let job = &rig.batches.last().context("a commit")?.writes[0].job;
+        let listed: Vec<_> = job.gaps.iter().map(|it| (it.first, it.last, it.end)).collect();
+        assert_eq!(listed, [(2, 4, GapEnd::Arrived)], "{order:?}");
+    }
+    Ok(())
+}
+
 /// What the source has may be what is missing.
 #[test]
 fn nothing_is_given_up_while_the_source_is_away() -> Result<()> {

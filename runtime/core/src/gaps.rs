@@ -168,13 +168,14 @@ impl Gaps {
     }
 
     /// Takes back what stands there of sequences from one on, which are missing after all: nothing of it was
-    /// settled. Answers the gap that these are of, if it is known: it is open or began there or behind it.
+    /// settled. Answers the gap that these are of, if it is known, up to the last that stood there: it is open or
+    /// began there or behind it.
     pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|it| it.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
-        let mut known = None;
+        let (mut known, end) = (None, entries.last().map_or(0, |it| it.last));
         while let Some(entry) = entries.pop_if(|it| it.first >= from) {
-            known = Some(entry);
+            known = Some(GapEntry { last: end, ..entry });
         }
         if known.is_none() {
             known = entries.pop_if(|it| it.last + 1 >= from && it.end.is_open());
@@ -183,13 +184,6 @@ impl Gaps {
             entry.last = from - 1;
         }
         known
-    }
-
-    /// The newest one, if it has come and ends right before a sequence.
-    pub(crate) fn come_before(&self, sequence: u64) -> Option<&GapEntry> {
-        self.iter()
-            .next_back()
-            .filter(|it| it.has_come() && it.last.checked_add(1) == Some(sequence))
     }
 
     /// Makes one of the newest two, if they are parts of one gap that have both come.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::held::{Held, SpillCopy};
-use super::lane::{Check, Mode};
+use super::lane::{Arrival, Check, Mode};
 use super::letters::aside;
 use super::window::NO_LANE;
 use crate::event::{Delivery, Event, SEQUENCE_END, shard_of};
@@ -51,6 +51,13 @@ impl Sequencer {
         if self.settings.ordering == Ordering::Fifo || !self.overflows(index) {
             self.take(index, 0, event);
         }
+    }
+
+    /// What replay has found.
+    pub(super) fn take_found(&mut self, index: u32, event: Arc<Event>) {
+        let sequence = event.sequence().unwrap_or_default();
+        self.take(index, 0, event);
+        self.lanes[index].held.found(sequence);
     }
 
     /// The letter of an event that can belong to no lane.
@@ -136,14 +143,17 @@ impl Sequencer {
     /// Lets an event wait until its lane can decide about it.
     pub(super) fn wait(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
         self.memory += event.memory();
-        self.lanes[index].arrivals.push((delivery, event));
+        self.lanes[index].arrivals.push(Arrival::new(delivery, event));
     }
 
     /// Decides about the events that waited.
     pub(super) fn take_arrivals(&mut self, index: u32) {
-        for (delivery, event) in std::mem::take(&mut self.lanes[index].arrivals) {
+        for Arrival { delivery, event, replayed } in std::mem::take(&mut self.lanes[index].arrivals)
+        {
             self.memory -= event.memory();
-            if delivery == 0 {
+            if replayed {
+                self.take_found(index, event);
+            } else if delivery == 0 {
                 self.take_undelivered(index, event);
             } else {
                 self.take(index, delivery, event);

@@ -129,7 +129,7 @@ impl Sequencer {
             let before = lane.rare.gap.filter(|gap| !gap.tail && asked);
             let (round, wait) = match before {
                 // What a source had of it, it may have more of.
-                Some(before) if lane.is_replayed(before.at) => (0, 0),
+                Some(before) if lane.is_replayed(before.at) => (before.round, 0),
                 // What has come by itself may not be the last that does.
                 Some(before) if before.stage != Stage::Exhausted => {
                     (before.round, self.settings.gap.backoff.min)
@@ -170,7 +170,6 @@ impl Sequencer {
         // One that was skipped has not come.
         let came = |gap: &Gap| !gap.tail && gap.at < lane.front && gap.stage != Stage::Exhausted;
         if let Some(gap) = lane.rare.gap.filter(came) {
-            lane.note_more(gap.at);
             self.stats.recovery.add(self.now.saturating_sub(gap.since));
         }
     }
@@ -348,11 +347,10 @@ impl Sequencer {
             let rare = lane.rare.make();
             rare.asked = both(&rare.asked, &[0..=through]);
         }
-        for (sequence, event) in found {
+        for (_, event) in found {
             if self.lanes[index].live() {
                 self.stats.replayed += 1;
-                self.take(index, 0, event);
-                self.lanes[index].held.found(sequence);
+                self.take_found(index, event);
             }
         }
         self.lanes[index].advance_front();
@@ -420,13 +418,13 @@ impl Sequencer {
         };
         match self.settings.gap.on_exhausted {
             Exhausted::Wait => {
-                lane.end_gap(GapEnd::Waiting, next - 1);
+                lane.give_up_gap(GapEnd::Waiting, next - 1);
                 lane.rare.make().gap = Some(Gap { stage: Stage::Waiting, ..gap });
                 // Nothing is due any more.
                 lane.header = true;
             }
             Exhausted::Park => {
-                lane.end_gap(GapEnd::Parked, next - 1);
+                lane.give_up_gap(GapEnd::Parked, next - 1);
                 self.park(index, missing(error));
             }
             Exhausted::Skip => {

@@ -31,6 +31,22 @@ const _: () = assert!(size_of::<Lane>() <= 400);
 /// How soon the decision is heard of that a job was executed under, about, in ms.
 const NEWS: u64 = 1_000;
 
+/// An event that waits for its lane to decide about it.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// 0: it has not been delivered.
+    pub(super) delivery: Delivery,
+    pub(super) event: Arc<Event>,
+    /// Replay had found it.
+    pub(super) replayed: bool,
+}
+
+impl Arrival {
+    pub(super) fn new(delivery: Delivery, event: Arc<Event>) -> Self {
+        Self { delivery, event, replayed: false }
+    }
+}
+
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent marks, not one state in disguise")]
 pub(super) struct Lane {
@@ -52,8 +68,8 @@ pub(super) struct Lane {
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldEvents,
-    /// Deliveries that wait until the job is loaded, in order.
-    pub(super) arrivals: Vec<(Delivery, Arc<Event>)>,
+    /// What waits until the job is loaded, in order.
+    pub(super) arrivals: Vec<Arrival>,
     /// Executed or settled, not yet in a commit.
     pub(super) pending: SmallVec<[Box<Chunk>; 2]>,
     pub(super) rare: Rare,

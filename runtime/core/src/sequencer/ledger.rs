@@ -10,14 +10,13 @@ impl Lane {
     /// The clock of its gap has run out: from now on it stands in the ledger.
     pub(super) fn list_gap(&mut self, now: u64) {
         let Some(gap) = self.rare.gap.filter(|gap| !gap.tail) else { return };
-        let (at, last) = (gap.at, self.last_missing(gap.at));
+        let (at, missing) = (gap.at, self.last_missing(gap.at));
         let known = self.job.gaps.take_back(at);
+        // Of what stood there, a part behind this one may have come.
+        let last = known.as_ref().map_or(missing, |it| it.last.max(missing));
         let first = known.as_ref().map_or(at, |it| it.first.min(at));
-        // What has come of it keeps its entry, until the rest has come as well.
-        let is_rest = self.rare.asked.iter().any(|range| range.contains(&at));
-        let part = || self.job.gaps.come_before(at).filter(|_| is_rest).cloned();
-        let known = known.or_else(part).unwrap_or_else(|| {
-            let new = GapEntry::new(at, last, now.saturating_sub(gap.since));
+        let known = known.unwrap_or_else(|| {
+            let new = GapEntry::new(at, missing, now.saturating_sub(gap.since));
             GapEntry { rounds: gap.round, known: gap.since, ..new }
         });
         self.job.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
@@ -58,29 +57,29 @@ impl Lane {
         }
     }
 
-    /// What is missing from here to the front has come, of which a part before was listed and has come.
-    pub(super) fn note_more(&mut self, at: u64) {
-        let asked = self.rare.asked.iter().find(|range| range.contains(&at));
-        let Some(asked) = asked.map(|range| *range.end()) else { return };
-        if self.job.gaps.come_before(at).is_some()
-            && let Some(listed) = self.job.gaps.last_mut()
-        {
-            (listed.last, listed.until) = (asked.min(self.front - 1), 0);
-        }
-    }
-
     /// Whether an event that is held was found by replay.
     pub(super) fn is_replayed(&self, sequence: u64) -> bool {
         let held = self.held.find(sequence).ok().and_then(|at| self.held.get(at));
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Ends the gap in the ledger, up to a sequence, or says what is waited for.
-    pub(super) fn end_gap(&mut self, end: GapEnd, last: u64) {
+    /// Says what becomes of the gap in the ledger that nobody is asked for any more.
+    pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.job.gaps.open_mut() {
-            listed.last = listed.last.min(last).max(listed.first);
-            (listed.end, listed.until) = (end, 0);
-            self.job.gaps.join_parts();
+            (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
+        }
+    }
+
+    /// Ends the gap in the ledger up to a sequence; the rest of it is a part of its own, as open as it was.
+    fn end_gap(&mut self, end: GapEnd, last: u64) {
+        let Some(listed) = self.job.gaps.open_mut() else { return };
+        let whole = listed.clone();
+        listed.last = listed.last.min(last).max(listed.first);
+        (listed.end, listed.until) = (end, 0);
+        let first = listed.last + 1;
+        self.job.gaps.join_parts();
+        if end != GapEnd::Passed && first <= whole.last {
+            self.job.gaps.push(GapEntry { first, ..whole });
         }
     }
 

@@ -4,7 +4,7 @@
 use super::Sequencer;
 use super::arrive::is_next;
 use super::held::SpillCopy;
-use super::lane::{InTurn, Lane, Mode};
+use super::lane::{Arrival, InTurn, Lane, Mode};
 
 impl Sequencer {
     /// Drops all that is not durable and starts again from the stored job. The events that are
@@ -21,7 +21,7 @@ impl Sequencer {
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];
-        if lane.arrivals.iter().any(|(_, event)| is_next(&self.settings, next, event)) {
+        if lane.arrivals.iter().any(|it| is_next(&self.settings, next, &it.event)) {
             self.load_again(index);
             return;
         }
@@ -55,7 +55,9 @@ impl Sequencer {
             let deliveries = std::iter::once(held.delivery).chain(repeats.map(|(_, d)| *d));
             for delivery in deliveries {
                 self.memory += held.event.memory();
-                lane.arrivals.push((delivery, held.event.clone()));
+                let replayed = held.replayed && delivery == 0;
+                let event = held.event.clone();
+                lane.arrivals.push(Arrival { delivery, event, replayed });
             }
         }
         for chunk in std::mem::take(&mut lane.pending) {
@@ -63,12 +65,12 @@ impl Sequencer {
             self.memory -= chunk.bytes;
             for (delivery, event) in chunk.joined {
                 self.memory += event.memory();
-                lane.arrivals.push((delivery, event));
+                lane.arrivals.push(Arrival::new(delivery, event));
             }
         }
         // Their memory stays counted: a check becomes an arrival.
         let checks = lane.rare.take_checks();
-        lane.arrivals.extend(checks.into_iter().map(|check| (check.delivery, check.event)));
+        lane.arrivals.extend(checks.into_iter().map(|it| Arrival::new(it.delivery, it.event)));
         lane.arrivals.extend(arrivals);
 
         let settings = &self.settings;

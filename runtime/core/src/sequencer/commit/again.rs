@@ -243,7 +243,7 @@ impl Sequencer {
                 if let Some(index) = self.lanes.find(&letter.id.key).filter(|_| delivery != 0) {
                     self.window.belongs(delivery, index);
                     self.wait(index, delivery, Arc::clone(event));
-                    self.lanes[index].arrivals.sort_by_key(|(delivery, _)| *delivery);
+                    self.lanes[index].arrivals.sort_by_key(|it| it.delivery);
                 }
             } else {
                 self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
