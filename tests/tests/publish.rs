@@ -84,7 +84,7 @@ fn killed_on_the_way() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let mut kills = 0;
-    for wait in [60, 90, 120, 150, 180, 210] {
+    for wait in [20, 40, 60, 90, 130, 180] {
         let mut publishing = rig.home.ordain(&["publish", "cases", "events.ndjson"])?.spawn()?;
         std::thread::sleep(std::time::Duration::from_millis(wait));
         kills += usize::from(publishing.try_wait()?.is_none());
