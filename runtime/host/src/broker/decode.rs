@@ -10,6 +10,7 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, Ordering, SEQUENCE_END};
 
+use super::encode::KEY;
 use super::value::{as_bool, as_integer, as_text, json, not_utf8};
 use crate::cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use crate::config::KeyFrom;
@@ -122,7 +123,7 @@ impl Decoder {
     fn event(&self, delivery: &Delivery, headers: &Headers<'_>) -> Read<Event> {
         let properties = &delivery.properties;
         let key = self.key(delivery, headers)?;
-        let others = self.others(delivery, headers)?;
+        let others = self.others(delivery, headers, &key)?;
         let others: Vec<(&str, &str)> =
             others.iter().map(|(name, value)| (*name, &**value)).collect();
         let sequence = Self::sequence(headers)?;
@@ -206,11 +207,16 @@ impl Decoder {
         &self,
         delivery: &Delivery,
         headers: &Headers<'a>,
+        key: &str,
     ) -> Read<Vec<(&'a str, Cow<'a, str>)>> {
         let mut size = 0;
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
+            // What Ordain publishes says its key twice.
+            if *name == KEY && value == key {
+                continue;
+            }
             if let Some(bytes) = not_utf8(name) {
                 let message =
                     format!("the name of a header must be UTF-8, found the bytes {bytes}");

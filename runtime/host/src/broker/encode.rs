@@ -23,7 +23,7 @@ use crate::store::OutboxMessage;
 use crate::text::cut;
 
 /// The key of a message, whatever its routing key is.
-const KEY: &str = "X-Key";
+pub(super) const KEY: &str = "X-Key";
 /// The stream that a message is of.
 const SOURCE: &str = "cloudEvents:source";
 /// The id of a message that is too long for the property.
