@@ -170,6 +170,9 @@ fn what_is_lost_for_good() -> Result<()> {
             };
             Ok(of_lost.iter().map(show).collect::<Result<Vec<_>>>()?.into_iter().all(|it| it))
         })?;
+        if on_exhausted == "wait" {
+            is_told(&rig.home, &mut service, &of_lost)?;
+        }
         if on_exhausted == "skip" {
             tally::check(&right, &out.join("\n"))?;
         } else {
@@ -186,6 +189,19 @@ fn what_is_lost_for_good() -> Result<()> {
             let dead = rig.home.rows(&["dead", "list", "cases", "--json"])?;
             ensure!(dead.len() == lost.len() && dead.iter().all(|it| it["cause"] == "gap"));
         }
+    }
+    Ok(())
+}
+
+/// Keys that wait for good are told of in the log, and by `keys why`.
+fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Result<()> {
+    let admin = format!("http://{}", http::admin(service)?);
+    let words = "missing, and nobody is asked any more";
+    wait_until("the log tells", || Ok(service.stderr().matches(words).count() == keys.len()))?;
+    for key in keys {
+        let why = home.output(&["keys", "why", "cases", key, "--admin", &admin])?;
+        let why = String::from_utf8(why.stdout)?;
+        ensure!(why.contains("in 2 rounds since") && why.contains("asked 2 times"), "{why}");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Applied, Batch, DeadLetter, Job, JobWrite, Status, Trouble};
+use ordain_core::{Applied, Batch, DeadLetter, GapEnd, GapEntry, Job, JobWrite, Status, Trouble};
 
 use crate::text::{clean, cut, quoted};
 
@@ -21,7 +21,11 @@ static LIMITER: Mutex<Limiter> = Mutex::new(Limiter { began: None, told: 0, left
 
 /// The batch, if there is something to tell once it is committed.
 pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
-    let tells = |write: &JobWrite| !write.letters.is_empty() || newly_parked(&write.job).is_some();
+    let tells = |write: &JobWrite| {
+        !write.letters.is_empty()
+            || newly_parked(&write.job).is_some()
+            || newly_waiting(&write.job).is_some()
+    };
     let any = !batch.letters.is_empty() || batch.writes.iter().any(tells);
     any.then(|| Arc::clone(batch))
 }
@@ -35,6 +39,9 @@ pub(super) fn tell(stream: &str, batch: &Batch, applied: &Applied) {
         write.letters.iter().for_each(|letter| dead(stream, letter));
         if let Some(trouble) = newly_parked(&write.job) {
             parked(stream, write, trouble);
+        }
+        if let Some(gap) = newly_waiting(&write.job) {
+            waits(stream, write, gap);
         }
     }
     // Those that are known come from repeated deliveries.
@@ -60,6 +67,26 @@ fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
         cause = trouble.cause.name(),
         error = %short(&trouble.error),
         "parked: see `ordain keys why {stream} {}`",
+        quoted(&write.key)
+    );
+}
+
+/// What a write says is waited for and not asked for any more: the time of what it only repeats is known already.
+fn newly_waiting(job: &Job) -> Option<&GapEntry> {
+    job.gaps.iter().next_back().filter(|it| it.end == GapEnd::Waiting && it.until == 0)
+}
+
+fn waits(stream: &str, write: &JobWrite, gap: &GapEntry) {
+    if !may_tell() {
+        return;
+    }
+    tracing::warn!(
+        stream,
+        key = %clean(&write.key),
+        first = gap.first,
+        last = gap.last,
+        rounds = gap.rounds,
+        "missing, and nobody is asked any more: see `ordain keys why {stream} {}`",
         quoted(&write.key)
     );
 }

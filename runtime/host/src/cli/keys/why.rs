@@ -44,6 +44,7 @@ pub(super) async fn explain(
         words.push('\n');
     }
     words += &held(row);
+    words += &looked_for(row);
     if let Some(at) = row["due_at"].as_str() {
         words += &format!("looked at again: {at}\n");
     }
@@ -125,6 +126,32 @@ fn held(row: &Value) -> String {
         1 => format!("held in the store: event {first}\n"),
         count => format!("held in the store: {count} events between {first} and {last}\n"),
     }
+}
+
+/// Who was asked for what is missing, as long as it is.
+fn looked_for(row: &Value) -> String {
+    let gap = row["gaps"].as_array().and_then(|gaps| gaps.last());
+    let Some(gap) = gap.filter(|it| matches!(text(it, "end"), "open" | "waiting" | "parked"))
+    else {
+        return String::new();
+    };
+    let (first, last, rounds) = (number(gap, "first"), number(gap, "last"), number(gap, "rounds"));
+    let events =
+        if last > first { format!("events {first} to {last}") } else { format!("event {first}") };
+    let given_up = if text(gap, "end") == "open" { "" } else { "; nobody is asked any more" };
+    let (since, rounds) = (text(gap, "since"), count(rounds, "round"));
+    let mut words = format!("looked for: {events}, in {rounds} since {since}{given_up}\n");
+    for answers in gap["answers"].as_array().into_iter().flatten() {
+        let [asked, found, failed] = ["asked", "found", "failed"].map(|it| number(answers, it));
+        let source = text(answers, "source");
+        words +=
+            &format!("  {source}: asked {}, found {found}, failed {failed}", count(asked, "time"));
+        if let Some(error) = answers["error"].as_str() {
+            words += &format!(", the last time: {error}");
+        }
+        words.push('\n');
+    }
+    words
 }
 
 fn what_helps(row: &Value, tries_again: bool) -> Option<String> {
