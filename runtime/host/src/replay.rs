@@ -42,6 +42,8 @@ impl Found {
 
 /// Requests under way in all: each has a thread, and the store needs some of the same ones.
 const REQUESTS: usize = 128;
+/// The part of the memory for events that their answers may have.
+const ANSWERS: usize = 8;
 
 /// What is asked at one time, by the host that it goes to, and in all.
 #[derive(Debug)]
@@ -59,11 +61,14 @@ impl Hosts {
             let permits = fewest.entry(host).or_insert(server.concurrency);
             *permits = server.concurrency.min(*permits);
         }
+        let runtime = &config.runtime;
+        let fit = runtime.memory_budget.bytes() / ANSWERS / runtime.event_size.bytes().max(1);
+        let requests = REQUESTS.min(fit).max(1);
         // One that hangs must not take the share of others.
-        let share = (REQUESTS / fewest.len().max(1)).max(1);
+        let share = (requests / fewest.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(Host::new(share.min(permits))));
         let by_host = fewest.into_iter().map(permits).collect();
-        Self { by_host, all: Arc::new(Semaphore::new(REQUESTS)) }
+        Self { by_host, all: Arc::new(Semaphore::new(requests)) }
     }
 }
 

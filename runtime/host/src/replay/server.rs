@@ -12,7 +12,8 @@ use axum::http::{HeaderMap, HeaderValue};
 use futures_util::stream::{self, StreamExt};
 use ordain_core::{Event, Key, Ordering};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 
 use super::{FOUND_BYTES, Found};
@@ -128,7 +129,8 @@ impl Server {
         });
         let mut answers = stream::iter(requests).buffered(TOGETHER);
         loop {
-            let (sequence, answer) = match timeout_at(deadline, answers.next()).await {
+            // Its permits last until it is dealt with.
+            let (sequence, (answer, _permits)) = match timeout_at(deadline, answers.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
                 Err(_) => {
@@ -172,23 +174,22 @@ impl Server {
     }
 
     /// Asks for one; `None`: it is not there. An error says why to ask again.
-    async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> Result<Option<Event>, Failed> {
+    async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> (Answer, Option<Permits>) {
         let (host, all) = (Arc::clone(&self.host.permits), Arc::clone(&self.all));
         let permits = (host.acquire_owned().await, all.acquire_owned().await);
         let server = Arc::clone(self);
-        let asked = tokio::task::spawn_blocking(move || {
-            let answer = server.call(&key, sequence);
-            drop(permits);
-            answer
-        });
-        let answer = asked.await.unwrap_or_else(|error| Err(Failed::Away(error.to_string())));
+        // They go with the request, also where nobody waits for it any more.
+        let asked =
+            tokio::task::spawn_blocking(move || (server.call(&key, sequence), Some(permits)));
+        let panicked = |error: JoinError| (Err(Failed::Away(error.to_string())), None);
+        let (answer, permits) = asked.await.unwrap_or_else(panicked);
         if !matches!(answer, Err(Failed::Away(_))) {
             *self.host.answered() = Some(Instant::now());
         }
-        answer
+        (answer, permits)
     }
 
-    fn call(&self, key: &str, sequence: u64) -> Result<Option<Event>, Failed> {
+    fn call(&self, key: &str, sequence: u64) -> Answer {
         let strange = |words: String| Err(Failed::Strange(words));
         if matches!(key, "." | "..") {
             return strange("its key is a step in a path, and cannot be asked for".to_owned());
@@ -230,6 +231,13 @@ impl Server {
         url.replace("{stream}", &segment(&self.stream)).replace("{key}", &segment(key))
     }
 }
+
+/// What a request brought; `None`: it is not there.
+type Answer = Result<Option<Event>, Failed>;
+
+/// Of its host, and of all.
+type Permits =
+    (Result<OwnedSemaphorePermit, AcquireError>, Result<OwnedSemaphorePermit, AcquireError>);
 
 /// Why a request brought no event, and may another time.
 enum Failed {
