@@ -3,5 +3,6 @@
 mod ingress {
     mod alone;
     mod inbox;
+    mod pair;
     mod support;
 }

@@ -14,9 +14,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::extract::{Path, Request, State};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::{Bytes, BytesMut};
@@ -33,7 +34,7 @@ use crate::http::connection::{self, Limits};
 use crate::http::guard::{self, Guard};
 use crate::http::problem::Problem;
 use crate::publish::NotAssigned;
-use crate::run::RunError;
+use crate::run::{Figures, RunError};
 use crate::source::Feeds;
 use crate::store::{Assigned, Store};
 use answer::Parts;
@@ -84,6 +85,7 @@ impl Ingress {
         loaded: &Loaded,
         store: &Arc<dyn Store>,
         feeds: &Arc<Feeds>,
+        figures: &Arc<Figures>,
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, RunError> {
         let config = &loaded.config;
@@ -116,7 +118,7 @@ impl Ingress {
             request_size: request_size.bytes(),
             room: Arc::new(Semaphore::new(in_flight.bytes())),
         });
-        let router = router(&app, Guard { section: "ingress", token });
+        let router = router(&app, Guard { section: "ingress", token }, figures);
         let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
         Ok(Some(Self { serving }))
     }
@@ -135,7 +137,7 @@ impl Drop for Ingress {
     }
 }
 
-fn router(app: &Arc<App>, guard: Guard) -> Router {
+fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
     let no_route = async || {
         Problem::not_found("there is no such page: POST /v1/streams/{stream}/events takes events")
     };
@@ -146,7 +148,15 @@ fn router(app: &Arc<App>, guard: Guard) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(figures), count))
         .with_state(Arc::clone(app))
+}
+
+/// Counts requests by the status of their answers.
+async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next) -> Response {
+    let answer = next.run(request).await;
+    figures.answered(answer.status().as_u16());
+    answer
 }
 
 /// `POST /v1/streams/{stream}/events`.
@@ -171,6 +181,12 @@ async fn take(
              application/x-ndjson, or headers ce-… around the data are right",
         ));
     };
+    if headers.get(CONTENT_ENCODING).is_some_and(|it| it != "identity") {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body is compressed (`content-encoding`): send it as it is",
+        ));
+    }
     let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > app.request_size) {
         return Err(app.too_large());

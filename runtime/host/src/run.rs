@@ -203,7 +203,7 @@ async fn start(
     loaded: &Loaded,
     once: bool,
     mut shutdown: watch::Receiver<bool>,
-    figures: &Figures,
+    figures: &Arc<Figures>,
 ) -> Result<Report, RunError> {
     // Compiling takes a while, and whoever asks for the end does not wait for it.
     let loading = loaded.clone();
@@ -240,7 +240,7 @@ async fn drive(
     handlers: &Arc<Handlers>,
     store: &Arc<dyn Store>,
     mut shutdown: watch::Receiver<bool>,
-    figures: &Figures,
+    figures: &Arc<Figures>,
 ) -> Result<Report, RunError> {
     let id = InstanceId::random();
     bury(&**store).await?;
@@ -255,7 +255,7 @@ async fn drive(
         // Nothing that it could take would end.
         None
     } else {
-        Ingress::listen(loaded, store, &feeds, &shutdown).await?
+        Ingress::listen(loaded, store, &feeds, figures, &shutdown).await?
     };
     let patience = if ingress.is_some() { None } else { Some(broker::START) };
     tokio::select! {

@@ -99,6 +99,8 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     for (kind, body, status, words) in [
         ("text/plain", lines[0].as_str(), 415, "no CloudEvents"),
         (ONE, "{}", 400, "`specversion` is missing"),
+        (ONE, "", 400, "the body is empty"),
+        (ONE, "[]", 400, "application/cloudevents-batch+json takes many"),
         (BATCH, "{}", 400, "no JSON array"),
         (ONE, &large, 400, "runtime.event_size allows 1024"),
         (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
@@ -107,6 +109,9 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
         let said = format!("{} {}", answer.problem()?, answer.json()?["errors"]);
         ensure!(answer.status == status && said.contains(words), "{status} {words}: {answer:?}");
     }
+    let headers = [&*format!("content-type: {ONE}"), "content-encoding: gzip"];
+    let packed = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
+    ensure!(packed.status == 415 && packed.problem()?.contains("compressed"), "{packed:?}");
     // In a chunk, which says nothing of what follows.
     let chunked = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\

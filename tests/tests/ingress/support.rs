@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ordain_tests::http::{self, Answer};
+use ordain_tests::log::text;
 use ordain_tests::service::Service;
 
 /// Where the ingress listens.
@@ -37,3 +38,30 @@ pub(super) fn post_with(
 pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
+
+/// A way in, and one for operators.
+pub(super) const SECTIONS: &str =
+    "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+/// Into a file, which needs no broker.
+pub(super) fn into_file(text: &str, path: &str) -> String {
+    let sink = "kind = \"amqp\"\nexchange = \"out\"";
+    text.replace(sink, &format!("kind = \"file\"\npath = \"{path}\""))
+}
+
+pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
+    for chunk in lines.chunks(200) {
+        let answer = post(address, LINES, &text(chunk))?;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    Ok(())
+}
+
+/// How many events are not published yet, as its process says.
+pub(super) fn waits(service: &mut Service) -> Result<u64> {
+    let admin = http::admin(service)?;
+    let metrics = http::get(admin, "/metrics")?.body;
+    let values = metrics.lines().filter(|it| it.starts_with("ordain_inbox_events{"));
+    let values = values.filter_map(|it| it.rsplit_once(' ')?.1.parse::<u64>().ok());
+    Ok(values.sum())
+}

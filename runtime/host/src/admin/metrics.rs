@@ -37,6 +37,8 @@ struct Snapshot {
     generations: Vec<(String, u64)>,
     parked: BTreeMap<Arc<str>, u64>,
     wanted: BTreeMap<String, u64>,
+    /// Over HTTP, by the status of the answers.
+    requests: BTreeMap<u16, u64>,
 }
 
 /// `GET /metrics`.
@@ -95,6 +97,7 @@ impl Snapshot {
             generations: handlers.as_ref().map(|it| it.generations()).unwrap_or_default(),
             parked: app.parked.get(),
             wanted: app.wanted.get(),
+            requests: app.figures.requests(),
         };
         for shared in app.figures.partitions() {
             let (stats, stream) = (shared.get(), Arc::clone(&shared.partition().stream));

@@ -70,6 +70,14 @@ pub(crate) fn events(
     let found = Found { events: Vec::new(), place, places: Vec::new() };
     let mut reading = Reading { found, errors: Vec::new(), wrong: 0 };
     match form {
+        Form::Structured if body.trim_ascii().is_empty() => {
+            return Err(Problem::bad("the body is empty: a CloudEvent in JSON is right"));
+        }
+        Form::Structured if body.trim_ascii().starts_with(b"[") => {
+            return Err(Problem::bad(
+                "the body is an array, and is to be one event: application/cloudevents-batch+json takes many",
+            ));
+        }
         Form::Binary | Form::Structured => {
             reading.add(0, decode_http(decoder, headers, body), &wrong);
         }

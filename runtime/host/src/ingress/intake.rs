@@ -17,6 +17,12 @@ use crate::store::{Assigned, Item, Partition, Store, StoreError};
 /// How long room is looked for before anything is written, after there was none.
 const CROWDED: Duration = Duration::from_mins(1);
 
+/// Events of a shard that are looked at to see whose they are.
+const LOOKED_AT: u64 = 128;
+/// As many of them as are read at one time, and their bytes.
+const PAGE: usize = LOOKED_AT as usize;
+const PAGE_BYTES: usize = 4 << 20;
+
 /// Takes the events of a stream.
 pub(super) struct Intake {
     pub(super) decoder: Decoder,
@@ -151,20 +157,52 @@ impl Intake {
                 Some((key.to_owned(), partition.filter(|it| *it < unknown.number)?))
             })
             .collect();
-        // In a `fifo` stream nothing goes past what waits there, of which it may be the next.
-        let waits = if self.decoder.ordering == Ordering::Fifo {
-            store.waiting_in(&unknown).await?
+        // In a `fifo` stream nothing goes past what of its key waits there.
+        let waiting = if self.decoder.ordering == Ordering::Fifo {
+            self.waiting_keys(&unknown, of_key.keys()).await?
         } else {
-            Vec::new()
+            BTreeSet::new()
         };
         for item in items {
             let key = item.event.key();
-            let shard = shard_of(key, store.shards()) as usize;
-            let is_behind = waits.get(shard).is_some_and(|it| !it.is_empty());
-            let known = of_key.get(key).filter(|_| !is_behind);
+            let known = of_key.get(key).filter(|_| !waiting.contains(key));
             item.partition = known.copied().unwrap_or(unknown.number);
         }
         Ok(())
+    }
+
+    /// Keys of which something waits, at least of these. Mostly nothing does.
+    async fn waiting_keys(
+        &self,
+        partition: &Partition,
+        of: impl Iterator<Item = &String>,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let store = &self.queue.store;
+        let (mut by_shard, mut keys) = (BTreeMap::<u32, Vec<&String>>::new(), BTreeSet::new());
+        for key in of {
+            by_shard.entry(shard_of(key, store.shards())).or_default().push(key);
+        }
+        if by_shard.is_empty() {
+            return Ok(keys);
+        }
+        for (shard, waiting) in (0..).zip(store.waiting_in(partition).await?) {
+            let Some(of) = by_shard.get(&shard) else { continue };
+            // To look through many for each request is dearer than to wait with them.
+            if waiting.end.saturating_sub(waiting.start) > LOOKED_AT {
+                keys.extend(of.iter().map(|key| (*key).clone()));
+                continue;
+            }
+            let mut after = waiting.start.saturating_sub(1);
+            while after + 1 < waiting.end {
+                let page = store.queued(partition, shard, after, PAGE, PAGE_BYTES).await?;
+                let Some((last, _)) = page.last() else { break };
+                after = *last;
+                keys.extend(
+                    page.iter().filter_map(|it| Some(it.1.as_ref().ok()?.key().to_owned())),
+                );
+            }
+        }
+        Ok(keys)
     }
 
     /// Refuses what has no room before anything is written, where there was none a while ago: who is told to

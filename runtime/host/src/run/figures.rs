@@ -1,5 +1,6 @@
 //! What can be seen of a run while it runs: by the status line, the log, and operators.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Stats;
@@ -35,6 +36,8 @@ struct Seen {
     partitions: Vec<Arc<Progress>>,
     has: usize,
     share: usize,
+    /// Requests with events, by the status of their answers.
+    requests: BTreeMap<u16, u64>,
 }
 
 impl Figures {
@@ -66,6 +69,16 @@ impl Figures {
     pub fn sum(&self) -> Stats {
         let seen = self.seen();
         seen.partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
+    }
+
+    /// Requests with events that were answered so far, by status.
+    pub fn requests(&self) -> BTreeMap<u16, u64> {
+        self.seen().requests.clone()
+    }
+
+    /// One was answered.
+    pub(crate) fn answered(&self, status: u16) {
+        *self.seen().requests.entry(status).or_default() += 1;
     }
 
     pub(super) fn loaded(&self, handlers: &Arc<Handlers>) {

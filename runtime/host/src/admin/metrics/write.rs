@@ -53,6 +53,10 @@ impl All<'_, '_> {
         let all = &self.snapshot.all;
         let causes = Cause::ALL.map(|it| (vec![("cause", it.name().into())], all.dead_of(it)));
         self.counters("dead_letters", "Dead letters put", causes)?;
+        let requests = self.snapshot.requests.iter();
+        let requests =
+            requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
+        self.counters("ingress_requests", "Requests with events, by their answer", requests)?;
         let kinds = FailureKind::ALL.map(|it| {
             (vec![("kind", it.cause().name().into())], all.failures_by_kind[it as usize])
         });

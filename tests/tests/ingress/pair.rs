@@ -1,0 +1,157 @@
+//! The same in two processes with four partitions: each takes what is posted, whoever owns its key.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_servers::{Redis, wait_until};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::Value;
+
+use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
+
+/// Servers, and two hosts that print their messages.
+struct Pair {
+    /// What processes that died have printed.
+    earlier: String,
+    rig: Rig,
+    homes: [Home; 2],
+    services: [Service; 2],
+    addresses: [SocketAddr; 2],
+    _redis: Redis,
+}
+
+impl Pair {
+    /// With more sections, and settings of the stream.
+    fn start(sections: &str, stream: &str) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+        let rig = Rig::with(&store, "", "partitions = 4")?;
+        let sections = format!("{SECTIONS}{sections}{store}");
+        let text_of =
+            into_file(&config(&rig.rabbit.url(), &sections, stream, "partitions = 4"), "-");
+        let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+        let mut services =
+            [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+        let [one, other] = &mut services;
+        let addresses = [ingress(one)?, ingress(other)?];
+        rig.until_declared()?;
+        Ok(Self { earlier: String::new(), rig, homes, services, addresses, _redis: redis })
+    }
+
+    /// All that was printed, in whole lines.
+    fn printed(&self) -> String {
+        let whole = |text: String| text[..text.rfind('\n').map_or(0, |at| at + 1)].to_owned();
+        let now: String = self.services.iter().map(|it| whole(it.stdout())).collect();
+        format!("{}{now}", self.earlier)
+    }
+
+    /// Waits until so many messages were printed, what a crash has printed twice counted once.
+    fn until(&self, count: usize) -> Result<()> {
+        wait_until(&format!("{count} effects"), || {
+            Ok(self.printed().lines().collect::<BTreeSet<_>>().len() >= count)
+        })
+    }
+
+    fn kill_one(&mut self) -> Result<()> {
+        self.services[0].kill()
+    }
+
+    /// Starts it again.
+    fn start_one(&mut self) -> Result<()> {
+        self.earlier = self.printed();
+        self.services[0] = Service::start(&self.homes[0], &["run"])?;
+        self.addresses[0] = ingress(&mut self.services[0])?;
+        Ok(())
+    }
+
+    /// Ends all when nothing waits any more, and gives what was printed.
+    fn end(mut self) -> Result<String> {
+        self.rig.until_empty()?;
+        for service in &mut self.services {
+            wait_until("the inbox is empty", || waits(service).map(|it| it == 0))?;
+            service.end()?;
+        }
+        Ok(self.printed())
+    }
+}
+
+/// Each key's messages in order, whoever had it when, without what was printed again after a crash, which is
+/// the same: the hash in each shows what it was made behind.
+fn in_order(all: &str) -> Result<String> {
+    let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
+    let sequence = |line: &str| {
+        let message: Value = serde_json::from_str(line)?;
+        message["data"]["sequence"].as_u64().context("a sequence")
+    };
+    let mut lines =
+        lines.into_iter().map(|line| Ok((sequence(line)?, line))).collect::<Result<Vec<_>>>()?;
+    lines.sort_unstable();
+    Ok(lines.into_iter().map(|(_, line)| line).collect())
+}
+
+/// While the broker is away, events of keys that have a job are processed, and those of new keys wait.
+fn any_process_takes_events(stream: &str) -> Result<()> {
+    let pair = Pair::start("", stream)?;
+    let known = in_turn(40, 20);
+    let new: Vec<String> = in_turn(60, 20).into_iter().filter(|it| !known.contains(it)).collect();
+    let (first, rest) = known.split_at(100);
+    let (second, rest) = rest.split_at(200);
+    let (third, fourth) = rest.split_at(200);
+    for (at, line) in first.iter().enumerate() {
+        ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
+    }
+    pair.rig.publish(&first[50..])?;
+    pair.until(first.len())?;
+    pair.rig.until_empty()?;
+    pair.rig.rabbit.kill()?;
+    post_all(pair.addresses[0], second)?;
+    post_all(pair.addresses[1], &new)?;
+    // New keys that wait hold no others back.
+    post_all(pair.addresses[1], third)?;
+    pair.until(first.len() + second.len() + third.len())?;
+    pair.rig.rabbit.restart()?;
+    post_all(pair.addresses[0], fourth)?;
+    pair.until(known.len() + new.len())?;
+    let all: Vec<String> = known.iter().chain(&new).cloned().collect();
+    tally::check(&by_key(&all)?, &pair.end()?)
+}
+
+#[test]
+fn any_process_takes_sequenced_events() -> Result<()> {
+    any_process_takes_events("")
+}
+
+#[test]
+fn any_process_takes_fifo_events() -> Result<()> {
+    any_process_takes_events("ordering = \"fifo\"")
+}
+
+/// The owner of half of the partitions dies while the broker is away: the other one takes over what is known
+/// of its keys. A process that starts meanwhile takes events, and does the rest when the broker is back.
+#[test]
+fn an_owner_dies_while_the_broker_is_away() -> Result<()> {
+    let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;
+    let lines = in_turn(40, 20);
+    let (first, rest) = lines.split_at(200);
+    let (second, rest) = rest.split_at(200);
+    let (third, fourth) = rest.split_at(200);
+    post_all(pair.addresses[0], first)?;
+    pair.until(first.len())?;
+    pair.rig.until_empty()?;
+    pair.rig.rabbit.kill()?;
+    post_all(pair.addresses[0], second)?;
+    // In the middle of it.
+    pair.kill_one()?;
+    post_all(pair.addresses[1], third)?;
+    pair.until(first.len() + second.len() + third.len())?;
+    pair.start_one()?;
+    post_all(pair.addresses[0], fourth)?;
+    pair.rig.rabbit.restart()?;
+    pair.until(lines.len())?;
+    tally::check(&by_key(&lines)?, &in_order(&pair.end()?)?)
+}
