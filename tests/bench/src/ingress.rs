@@ -3,7 +3,8 @@
 //! Producers keep their connections, each has keys of its own, and posts the next request when the last one
 //! is answered. Whoever is sent away with 429 waits as long as it is told and sends the same again. The clock
 //! runs from the first request until all events have taken effect; the handler refuses an event that does
-//! not follow the one before, so that none was lost, repeated or swapped.
+//! not follow the one before, so that none was lost, repeated or swapped. Where the stream has a queue of
+//! RabbitMQ, each event goes into the store, from there to the broker, and comes back.
 
 mod producer;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ordain_servers::Redis;
+use ordain_servers::{Rabbit, Redis};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -57,20 +58,25 @@ struct Side {
     requests: usize,
     /// Bounds that are met, instead of the defaults.
     is_bounded: bool,
+    /// The stream has a queue of the broker, with this ordering.
+    by_broker: Option<&'static str>,
 }
 
 const fn side(name: &'static str, on_redis: bool, connections: usize, together: usize) -> Side {
     let requests = if together == 1 { 40_000 } else { 200_000 / together };
-    Side { name, on_redis, connections, together, requests, is_bounded: false }
+    let (is_bounded, by_broker) = (false, None);
+    Side { name, on_redis, connections, together, requests, is_bounded, by_broker }
 }
 
-const SIDES: [Side; 6] = [
+const SIDES: [Side; 8] = [
     side("embedded, 1 an request", false, 64, 1),
     side("embedded, 100", false, 16, 100),
     Side { is_bounded: true, ..side("embedded, 100, bounded", false, 512, 100) },
     side("redis, 1 an request", true, 64, 1),
     side("redis, 100", true, 16, 100),
     Side { is_bounded: true, ..side("redis, 100, bounded", true, 512, 100) },
+    Side { by_broker: Some("sequenced"), ..side("redis, 100, broker", true, 16, 100) },
+    Side { by_broker: Some("fifo"), ..side("redis, 100, broker, fifo", true, 16, 100) },
 ];
 
 /// An eighth of what the connections would send at one time, and a fiftieth of what may wait.
@@ -79,7 +85,9 @@ const BOUNDS: [&str; 2] = ["request_size = \"256KiB\"\nin_flight = \"4MiB\"", ",
 pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
     let sides = args.sides.of(&SIDES, |side| side.name)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let measure = |side| runtime.block_on(measure(args, &side));
+    let rabbit =
+        sides.iter().any(|side| side.by_broker.is_some()).then(Rabbit::start).transpose()?;
+    let measure = |side| runtime.block_on(measure(args, rabbit.as_ref(), &side));
     let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
     let report = Report::new("ingress", rows)
         .ratio("embedded, 100, bounded", "embedded, 100")
@@ -89,11 +97,11 @@ pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
          with appendfsync everysec. bounded: 512 connections with 100, `in_flight` of 4 MiB and `queue` of \
          2,000 events, so that most are sent away again and again. events/s until all have taken effect; p50 \
          and p99 are of answers 202, from the request on, the longest is of any answer; CPU is of the host, \
-         and of Redis. Each event took effect once and in order.",
+         and of Redis. broker: the stream has a queue of RabbitMQ, whose CPU is not counted. Each event took effect once and in order.",
     ))
 }
 
-async fn measure(args: &IngressArgs, side: &Side) -> Result<Row> {
+async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Result<Row> {
     let redis = side.on_redis.then(|| Redis::start(&["appendfsync everysec"])).transpose()?;
     let home = tempfile::tempdir()?;
     let reserved = [Reserved::bind("127.0.0.1:0")?, Reserved::bind("127.0.0.1:0")?];
@@ -102,11 +110,22 @@ async fn measure(args: &IngressArgs, side: &Side) -> Result<Row> {
     let store = redis.as_ref().map_or(String::new(), |redis| {
         format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
     });
-    let [sections, source] = if side.is_bounded { BOUNDS } else { [""; 2] };
+    let [sections, bounds] = if side.is_bounded { BOUNDS } else { [""; 2] };
+    let (mut source, mut broker) =
+        (format!("source = {{ kind = \"http\"{bounds} }}"), String::new());
+    if let (Some(ordering), Some(rabbit)) = (side.by_broker, rabbit) {
+        broker = format!("[broker]\nurl = \"{}\"\n", rabbit.url());
+        // New ones in each run.
+        let name = format!("bench-{ingress}");
+        source = format!(
+            "ordering = \"{ordering}\"\n\
+             source = {{ kind = \"amqp\", exchange = \"{name}\", queue = \"{name}\" }}"
+        );
+    }
     let config = format!(
-        "{store}[plugins]\ndir = \"{}\"\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+        "{store}{broker}[plugins]\ndir = \"{}\"\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
          [ingress]\nlisten = \"127.0.0.1:{ingress}\"\n{sections}\n[streams.{STREAM}]\nhandler = \"probe\"\n\
-         source = {{ kind = \"http\"{source} }}\n",
+         {source}\n",
         args.common.plugins.canonicalize()?.display()
     );
     fs::write(home.path().join("ordain.toml"), config)?;
