@@ -104,10 +104,11 @@ end
 
 -- Spilled events that are there already stay, and are told with whether they are the same.
 local present = {}
-local function find_present(i, key, extra)
-  local new = {}
+local function find_present(i, key, extra, old)
+  local new, last = {}, last_and_first(old)
   for _, event in ipairs(extra.spill) do
-    local there = redis.call('HGET', data, 'e' .. key .. event[1])
+    -- Mostly it is behind all that is there.
+    local there = unpack8('>I8', event[1]) <= last and redis.call('HGET', data, 'e' .. key .. event[1])
     if there then
       local same = sub(there, 1, 8) == sub(event[2], 1, 8)
       present[#present + 1] =
@@ -148,7 +149,7 @@ for i = 1, count do
     refusals[#refusals + 1] = pack('<I4', i - 1) .. why
   elseif extra then
     if extra.spill and old and has(byte(old, 2), SPILLED) then
-      find_present(i, sub(ARGV[field_at + i], 2), extra)
+      find_present(i, sub(ARGV[field_at + i], 2), extra, old)
     end
     for _, letter in ipairs(extra.letters or {}) do
       pieces[#pieces + 1] = letter[3]
@@ -218,22 +219,31 @@ local function put_letters(list)
   end
 end
 
+-- Blocks of spilled events that are removed together.
+local BLOCKS = 64
+
 -- Removes a key's spilled events, those before a sequence or all.
 local function drop_spilled(key, before)
   local by_key = spilled_by(key)
-  local to = before and '(' .. by_key .. before or '[' .. by_key .. string.rep('\255', 8)
+  local behind = before and by_key .. spill_block(before)
+  local to = '[' .. (behind or by_key .. string.rep('\255', 8))
   repeat
-    local members = redis.call('ZRANGEBYLEX', spilled, '[' .. by_key, to, 'LIMIT', 0, CHUNK)
-    local fields = {}
+    local members = redis.call('ZRANGEBYLEX', spilled, '[' .. by_key, to, 'LIMIT', 0, BLOCKS)
+    local fields, done = {}, {}
     for _, member in ipairs(members) do
-      -- Another one is not of this store, and would name another key's event.
-      if #member == #by_key + 8 then
-        fields[#fields + 1] = 'e' .. key .. sub(member, #by_key + 1)
+      for _, sequence in ipairs(sequences_of(member, by_key)) do
+        if not before or is_after(before, sequence) then
+          fields[#fields + 1] = 'e' .. key .. sequence
+        end
+      end
+      -- The block that `before` is in may have more.
+      if member ~= behind then
+        done[#done + 1] = member
       end
     end
     with_all('HDEL', data, fields)
-    with_all('ZREM', spilled, members)
-  until #members < CHUNK
+    with_all('ZREM', spilled, done)
+  until #members < BLOCKS
 end
 
 -- Blocks of ids that no record speaks of once `old` has become `record`, or is removed.
@@ -280,9 +290,14 @@ local function put_spilled(key, record, old, extra)
     spilled_done[#spilled_done + 1] =
       {key, has_new and string.reverse(sub(record, NEXT, NEXT + 7)) or nil}
   end
+  local by_key, last = spilled_by(key), nil
   for _, event in ipairs(extra and extra.spill or {}) do
     put(main, 'e' .. key .. event[1], event[2])
-    put(spilled_put, 0, spilled_by(key) .. event[1])
+    local block = spill_block(event[1])
+    if block ~= last then
+      put(spilled_put, 0, by_key .. block)
+      last = block
+    end
   end
 end
 

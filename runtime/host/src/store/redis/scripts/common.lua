@@ -157,9 +157,30 @@ local function members_of(index, from, to, limit)
   return members
 end
 
--- With what the entries of a key begin in the index of spilled events: no other key's do.
+-- With what the entries of a key begin in the index of spilled events: no other key's do. An entry is of
+-- a block of sequences, of which the first stands in it: mostly a key spills events that follow each
+-- other, and an index of each of them would cost as much as the events.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
+end
+
+local SPILL_BLOCK = 16
+
+local function spill_block(sequence)
+  local last = byte(sequence, 8)
+  return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
+end
+
+-- The sequences that an entry of this key is of; none where it is not of this store, and would name
+-- another key's event.
+local function sequences_of(member, by_key)
+  local sequences, begin = {}, byte(member, #by_key + 8)
+  if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
+    for last = begin, begin + SPILL_BLOCK - 1 do
+      sequences[#sequences + 1] = sub(member, #by_key + 1, -2) .. char(last)
+    end
+  end
+  return sequences
 end
 
 -- A number of no fixed width, and its width.
@@ -172,14 +193,19 @@ local function varint(bytes, from)
   return number, at - from
 end
 
--- The ids that a record says its key has taken: the first sequence, and the one behind the last.
-local function ids_range(record)
+-- The sequence behind which a record says that nothing is spilled, and its first id.
+local function last_and_first(record)
   local at, numbers = NUMBERS, {}
   for i = 1, 7 do
     local number, width = varint(record, at)
     numbers[i], at = number, at + width
   end
-  local last_spilled, first = numbers[6], numbers[7]
+  return numbers[6], numbers[7]
+end
+
+-- The ids that a record says its key has taken: the first sequence, and the one behind the last.
+local function ids_range(record)
+  local last_spilled, first = last_and_first(record)
   local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)
   -- A record that is damaged must not keep the server busy.
   if not (first <= EXACT) then

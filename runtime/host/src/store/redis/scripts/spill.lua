@@ -4,28 +4,36 @@
 local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
-local from, to = sub(ARGV[5], 1, 1) .. by_key .. sub(ARGV[5], 2), '[' .. by_key .. ARGV[6]
+local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[6]
+local block = #first == 8 and spill_block(first) or first
+local from, to = '[' .. by_key .. block, '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
 -- Where the record cannot be read, its events can still.
 if not record or (is_sound(record)
   and (has_expired(record, time_now()) or not has(byte(record, 2), SPILLED))) then
   return {false, {}}
 end
+
+local function is_asked(sequence)
+  local is_before = is_after(first, sequence) or is_behind and sequence == first
+  return not is_before and not is_after(sequence, last)
+end
+
 local found, read, looked = {}, 0, 0
 while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
-    local sequence = sub(member, #by_key + 1)
-    -- An entry without an event is of a commit that was never made, one of another length not of
-    -- this store.
-    local event = #sequence == 8 and redis.call('HGET', data, 'e' .. key .. sequence)
-    if event then
-      if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then
-        return {'(' .. sub(from, #by_key + 2), found}
+    for _, sequence in ipairs(sequences_of(member, by_key)) do
+      -- One without an event was never spilled, or by a commit that was never made.
+      local event = is_asked(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
+      if event then
+        if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then
+          return {'[' .. sequence, found}
+        end
+        found[#found + 1] = sequence
+        found[#found + 1] = event
+        read = read + #event
       end
-      found[#found + 1] = sequence
-      found[#found + 1] = event
-      read = read + #event
     end
     from = '(' .. member
   end
@@ -33,7 +41,8 @@ while true do
   if #members < 16 then
     return {false, found}
   end
-  if looked >= MANY then
-    return {'(' .. sub(from, #by_key + 2), found}
+  if looked * SPILL_BLOCK >= MANY then
+    local sequences = sequences_of(sub(from, 2), by_key)
+    return {'(' .. (sequences[#sequences] or sub(from, #by_key + 2)), found}
   end
 end
