@@ -210,7 +210,7 @@ async fn throughput(
 }
 
 /// Processor time so far: the side's process, RabbitMQ, Redis, and all that runs on the machine.
-fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
+pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
     let all = machine_cpu_seconds()?;
     let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])

@@ -69,14 +69,14 @@ const fn side(name: &'static str, on_redis: bool, connections: usize, together: 
 }
 
 const SIDES: [Side; 8] = [
-    side("embedded, 1 an request", false, 64, 1),
-    side("embedded, 100", false, 16, 100),
-    Side { is_bounded: true, ..side("embedded, 100, bounded", false, 512, 100) },
-    side("redis, 1 an request", true, 64, 1),
-    side("redis, 100", true, 16, 100),
-    Side { is_bounded: true, ..side("redis, 100, bounded", true, 512, 100) },
-    Side { by_broker: Some("sequenced"), ..side("redis, 100, broker", true, 16, 100) },
-    Side { by_broker: Some("fifo"), ..side("redis, 100, broker, fifo", true, 16, 100) },
+    side("embedded 1", false, 64, 1),
+    side("embedded 100", false, 16, 100),
+    Side { is_bounded: true, ..side("embedded 100 bounded", false, 512, 100) },
+    side("redis 1", true, 64, 1),
+    side("redis 100", true, 16, 100),
+    Side { is_bounded: true, ..side("redis 100 bounded", true, 512, 100) },
+    Side { by_broker: Some("sequenced"), ..side("broker 100", true, 16, 100) },
+    Side { by_broker: Some("fifo"), ..side("broker 100 fifo", true, 16, 100) },
 ];
 
 /// An eighth of what the connections would send at one time, and a fiftieth of what may wait.
@@ -90,8 +90,8 @@ pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, rabbit.as_ref(), &side));
     let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
     let report = Report::new("ingress", rows)
-        .ratio("embedded, 100, bounded", "embedded, 100")
-        .ratio("redis, 100, bounded", "redis, 100");
+        .ratio("embedded 100 bounded", "embedded 100")
+        .ratio("redis 100 bounded", "redis 100");
     Ok(report.note(
         "256 bytes of data an event, 1,024 keys; 64 connections with one event a request, 16 with 100; Redis \
          with appendfsync everysec. bounded: 512 connections with 100, `in_flight` of 4 MiB and `queue` of \

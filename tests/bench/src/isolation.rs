@@ -18,9 +18,9 @@ use crate::Common;
 use crate::amqp::case::{Case, CaseOptions, STREAM};
 use crate::amqp::load::Load;
 use crate::amqp::side::{Running, Who};
-use crate::amqp::{SETTLE, admin, until};
+use crate::amqp::{SETTLE, admin, cpu, until};
 use crate::instances::watch::Watch;
-use crate::process::{cpu_seconds, peak};
+use crate::process::peak;
 use crate::report::{Figure, Report, Row};
 use crate::sides::{Sides, medians};
 
@@ -74,8 +74,8 @@ pub(crate) fn bench(args: &IsolationArgs) -> Result<Report> {
     Ok(report.note(format!(
         "{} events of 1,000 keys, and evenly between them {} of one key, whose first is missing in `gapped` and \
          comes last; Redis with appendfsync everysec, one quorum queue, defaults but for the gap, which is \
-         never given up. events/s are those of the 1,000 keys, from a full queue; CPU is of the host until all is done, an \
-         event of any key. Ages are from publishing an event until its message is back, of a tenth of the \
+         never given up. events/s are those of the 1,000 keys, from a full queue; CPU is of the host, RabbitMQ and \
+         Redis until then, an event of any key. Ages are from publishing an event until its message is back, of a tenth of the \
          1,000 keys, at {} events/s of all keys. drained: events of the one key, once the missing one has \
          come; each was checked to follow the one before. The memory is the most before that.",
         args.events, args.followers, args.rate
@@ -113,11 +113,14 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let mut running = Running::start(Who::Host, &args.common.ordain, &case, cold)?;
     eprintln!("{name}: {total} deliveries to process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
-    let (started, before) = (Instant::now(), cpu_seconds(running.id())?);
+    let (started, before) = (Instant::now(), cpu(&running, rabbit, &case)?);
     let held = if is_gapped { args.followers as u64 } else { 0 };
     settled(&mut running, &case, load.distinct() - held).await?;
     let seconds = started.elapsed().as_secs_f64();
+    let after = cpu(&running, rabbit, &case)?;
     let events = (total - first) as f64;
+    let [host, rabbitmq, redis] =
+        [0, 1, 2].map(|at| Some((after[at] - before[at]) / (events / 1e6)));
     // What is put aside is acknowledged.
     until(&mut running, &case, total, total).await?;
     let peak_mib = peak(running.id());
@@ -128,7 +131,6 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
         settled(&mut running, &case, load.distinct()).await?;
         drained_per_s = Some(held as f64 / started.elapsed().as_secs_f64());
     }
-    let used = cpu_seconds(running.id())? - before;
     sleep(SETTLE).await;
     let printed = running.finish()?;
     Who::Host.check(&case, &load, &printed).await?;
@@ -136,7 +138,9 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     Ok(Row {
         side: name.to_owned(),
         events_per_s: events * args.events as f64 / total as f64 / seconds,
-        consumer_cpu_s_per_million: Some(used / (events / 1e6)),
+        consumer_cpu_s_per_million: host,
+        rabbitmq_cpu_s_per_million: rabbitmq,
+        redis_cpu_s_per_million: redis,
         drained_per_s,
         peak_mib,
         ..Row::default()
