@@ -100,17 +100,17 @@ impl Rig {
                 Effect::Replay { token, missing, .. } => {
                     let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
                     let mut found: Vec<_> = kept.map(|it| (*it, event(*it))).collect();
-                    let mut through = u64::MAX;
+                    let mut until = u64::MAX;
                     if self.busy > 0 {
                         self.busy -= 1;
-                        through = missing.first().map_or(0, |range| range.start() - 1);
+                        until = missing.first().map_or(0, |range| *range.start());
                     }
                     if found.len() > self.page {
                         found.truncate(self.page);
-                        through = found[self.page - 1].0;
+                        until = found[self.page - 1].0 + 1;
                     }
                     self.asked.push((now, missing));
-                    Input::Replayed { token, found, through, failed: None }
+                    Input::Replayed { token, found, until, failed: None }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
@@ -348,6 +348,19 @@ fn a_source_that_could_not_be_asked() -> Result<()> {
     assert_eq!((rig.asked.len(), rig.sequencer.stats().settled), (12, 2));
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 1);
+    Ok(())
+}
+
+/// Also where it is the very first number that is missing.
+#[test]
+fn a_source_that_could_not_be_asked_for_event_zero() -> Result<()> {
+    let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;
+    rig.busy = 10;
+    rig.deliver(0, 1);
+    rig.pass(0, 1_500);
+    rig.remember()?;
+    rig.pass(1_500, 60_000);
+    assert_eq!((rig.asked.len(), rig.sequencer.stats().settled), (12, 1));
     Ok(())
 }
 

@@ -76,9 +76,10 @@ pub enum Input {
         token: Token,
         /// What was found, of what was asked for, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// How far the answer goes: what is missing beyond was not looked for. [`u64::MAX`] for all of it;
-        /// below what was asked for where the source could not be asked at all, and the round does not count.
-        through: u64,
+        /// How far the answer goes: what is missing from here on was not looked for. [`u64::MAX`] for all of
+        /// it; the first that was asked for where the source could not be asked at all, and the round does not
+        /// count.
+        until: u64,
         /// Why the source may know more later: it failed, or answered "again".
         failed: Option<Box<str>>,
     },

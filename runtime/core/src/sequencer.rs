@@ -288,8 +288,8 @@ impl Sequencer {
             Input::TurnDone(done) => self.turn_done(done),
             Input::Committed { shard, number, reply } => self.committed(shard, number, reply),
             Input::SpillRead { token, read } => self.spill_read(token, read),
-            Input::Replayed { token, found, through, failed } => {
-                self.replayed(token, found, through, failed.as_deref());
+            Input::Replayed { token, found, until, failed } => {
+                self.replayed(token, found, until, failed.as_deref());
             }
             Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),

@@ -22,8 +22,8 @@ const FOUND_BYTES: usize = 1 << 20;
 pub struct Found {
     /// The events that it has, of those that were asked for, ascending.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// How far the answer goes: what is missing beyond was not looked for.
-    pub through: u64,
+    /// How far the answer goes: what is missing from here on was not looked for.
+    pub until: u64,
     /// Why it may know more later.
     pub failed: Option<Box<str>>,
 }
@@ -31,7 +31,7 @@ pub struct Found {
 impl Found {
     /// These, of all that were asked for.
     fn of_all(events: Vec<(u64, Arc<Event>)>) -> Self {
-        Self { events, through: u64::MAX, failed: None }
+        Self { events, until: u64::MAX, failed: None }
     }
 
     /// Nothing, for a reason that may pass.
@@ -127,16 +127,19 @@ impl Sources {
                 Ok(events) => events,
                 Err(words) => return Ok(Err(words)),
             };
-            let mut through = u64::MAX;
+            let mut until = u64::MAX;
             let rest = others(missing, &events);
             if let (Some(log), false) = (log, rest.is_empty()) {
                 let kept = store.retained(log, key, &rest, FOUND_BYTES).await?;
                 // There may be more behind the last one: so many bytes are read and no more.
-                through = kept.last().and_then(|it| it.sequence()).unwrap_or(u64::MAX);
+                until = kept
+                    .last()
+                    .and_then(|it| it.sequence())
+                    .map_or(u64::MAX, |it| it.saturating_add(1));
                 events.extend(kept.into_iter().filter_map(|it| Some((it.sequence()?, it))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
-            Ok(Ok(Found { through, ..Found::of_all(events) }))
+            Ok(Ok(Found { until, ..Found::of_all(events) }))
         };
         insist_on("search for missing events", held).await.unwrap_or_else(|words| {
             tracing::error!(

@@ -75,10 +75,10 @@ fn describe_input(input: &Input) -> String {
             let numbers = sequences(events);
             format!("read {}/{}: {numbers:?} end {end}", token.lane, token.serial)
         }
-        Input::Replayed { token, found, through, failed } => {
+        Input::Replayed { token, found, until, failed } => {
             let numbers = sequences(found);
             let (lane, serial) = (token.lane, token.serial);
-            format!("found {lane}/{serial}: {numbers:?} through {through} failed {failed:?}")
+            format!("found {lane}/{serial}: {numbers:?} until {until} failed {failed:?}")
         }
         other => format!("{other:?}"),
     }

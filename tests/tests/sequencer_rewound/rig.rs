@@ -180,7 +180,7 @@ impl Rig {
                     self.spilled(token, from)
                 }
                 Effect::Replay { token, .. } => {
-                    Input::Replayed { token, found: Vec::new(), through: u64::MAX, failed: None }
+                    Input::Replayed { token, found: Vec::new(), until: u64::MAX, failed: None }
                 }
                 Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
                 Effect::Ack { through } => {

@@ -309,7 +309,7 @@ impl Sequencer {
         &mut self,
         token: Token,
         found: Vec<(u64, Arc<Event>)>,
-        through: u64,
+        until: u64,
         failed: Option<&str>,
     ) {
         // Also one that nobody waits for any more was under way.
@@ -320,7 +320,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         gap.again |= failed.is_some();
-        gap.unasked |= through < gap.at;
+        gap.unasked |= until <= gap.at;
         let Gap { at, stage, tail, since, .. } = *gap;
         let Stage::Asking(source) = stage else { return };
         let more = source + 1 < self.settings.gap.sources.len();
@@ -343,9 +343,9 @@ impl Sequencer {
             let rare = lane.rare.make();
             rare.forget_gap();
             rare.tail_at = again.map(|tail| self.now.saturating_add(tail)).or(rare.tail_at);
-        } else if (at..u64::MAX).contains(&through) {
+        } else if (at + 1..u64::MAX).contains(&until) {
             let rare = lane.rare.make();
-            rare.asked = both(&rare.asked, &[0..=through]);
+            rare.asked = both(&rare.asked, &[0..=until - 1]);
         }
         for (_, event) in found {
             if self.lanes[index].live() {

@@ -112,9 +112,9 @@ impl Driver {
             Effect::Replay { token, key, source, missing, within } => {
                 let sources = Arc::clone(&self.replay);
                 self.answer(async move {
-                    let Found { events, through, failed } =
+                    let Found { events, until, failed } =
                         sources.ask(source, &key, &missing, within).await;
-                    Input::Replayed { token, found: events, through, failed }
+                    Input::Replayed { token, found: events, until, failed }
                 });
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),

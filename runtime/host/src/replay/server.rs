@@ -108,9 +108,9 @@ impl Server {
     /// What a question comes to that nobody had the time for. It counts where that is because the server is
     /// away.
     fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> Found {
-        let before = missing.first().map_or(0, |range| range.start().saturating_sub(1));
-        let through = if self.has_answered_since(since) { before } else { u64::MAX };
-        Found { through, ..Found::failed(BUSY) }
+        let first = missing.first().map_or(0, |range| *range.start());
+        let until = if self.has_answered_since(since) { first } else { u64::MAX };
+        Found { until, ..Found::failed(BUSY) }
     }
 
     async fn ask_until(
@@ -121,7 +121,7 @@ impl Server {
         missing: &[RangeInclusive<u64>],
     ) -> Found {
         let (mut found, mut bytes, mut failures) = (Found::of_all(Vec::new()), 0, 0);
-        let mut asked = None;
+        let mut until = None;
         let wanted = missing.iter().cloned().flatten();
         let requests = wanted.map(|sequence| {
             let (server, key) = (Arc::clone(self), key.clone());
@@ -135,11 +135,12 @@ impl Server {
                 Ok(None) => break,
                 Err(_) => {
                     found.failed = Some(BUSY.into());
-                    found.through = asked.unwrap_or(self.not_asked(since, missing).through);
+                    found.until = until.unwrap_or(self.not_asked(since, missing).until);
                     break;
                 }
             };
-            asked = Some(sequence);
+            let behind = sequence.saturating_add(1);
+            until = Some(behind);
             failures = if matches!(answer, Err(Failed::Away(_))) { failures + 1 } else { 0 };
             match answer {
                 Ok(Some(event)) => {
@@ -158,11 +159,11 @@ impl Server {
                     let _ = timeout_at(deadline, other).await;
                 }
                 // One that answers nobody is away, for all that was to be asked.
-                found.through = if self.has_answered_since(since) { sequence } else { u64::MAX };
+                found.until = if self.has_answered_since(since) { behind } else { u64::MAX };
                 break;
             }
             if bytes >= FOUND_BYTES {
-                found.through = sequence;
+                found.until = behind;
                 break;
             }
         }

@@ -66,7 +66,7 @@ impl Trial {
             self.now += if is_found { plan.ok } else { plan.fail };
             let found = if is_found { vec![(2, event(2))] } else { Vec::new() };
             let failed = if is_found { None } else { Some("503".into()) };
-            self.take(Input::Replayed { token, found, through: u64::MAX, failed })?;
+            self.take(Input::Replayed { token, found, until: u64::MAX, failed })?;
             if is_found {
                 ensure!(self.sequencer.stats().settled == 3, "it was found, and is not settled");
                 return Ok(self.now - since);
@@ -114,7 +114,7 @@ impl Trial {
                 Effect::Load { token, .. } => Input::Loaded { token, loaded: Ok(self.job.clone()) },
                 Effect::Replay { token, source: 0, .. } => {
                     let found = Vec::new();
-                    Input::Replayed { token, found, through: u64::MAX, failed: None }
+                    Input::Replayed { token, found, until: u64::MAX, failed: None }
                 }
                 Effect::Replay { token, .. } => {
                     self.asked = Some(token);

@@ -42,12 +42,12 @@ impl Tries {
     }
 
     /// The newest round of an owner went so far.
-    pub(super) fn cut(&mut self, owner: u64, key: &Key, through: u64) {
+    pub(super) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         let mut rounds = self.asked.get_mut(key).into_iter().flatten().rev();
         if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
-            ranges.retain(|range| *range.start() <= through);
+            ranges.retain(|range| *range.start() < until);
             if let Some(last) = ranges.last_mut() {
-                *last = *last.start()..=(*last.end()).min(through);
+                *last = *last.start()..=(*last.end()).min(until - 1);
             }
         }
     }

@@ -180,14 +180,14 @@ impl Checker {
     }
 
     /// An answer did not go to the end of the question.
-    pub(crate) fn cut(&mut self, owner: u64, key: &Key, through: u64) {
-        self.tries.cut(owner, key, through);
+    pub(crate) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
+        self.tries.cut(owner, key, until);
     }
 
-    /// Nobody was asked for what is missing behind this one: the round does not count.
-    pub(crate) fn unasked(&mut self, owner: u64, key: &Key, before: u64) {
-        self.tries.cut(owner, key, before);
-        if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), before + 1)) {
+    /// Nobody was asked for what is missing from this one on: the round does not count.
+    pub(crate) fn unasked(&mut self, owner: u64, key: &Key, first: u64) {
+        self.tries.cut(owner, key, first);
+        if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), first)) {
             *rounds = rounds.saturating_sub(1);
         }
     }

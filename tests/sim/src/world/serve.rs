@@ -85,21 +85,21 @@ impl World {
                 let (longer, mut found, again) = self.look_for(key, *source, missing);
                 wait += longer;
                 let mut failed = again.then(|| "again".into());
-                let mut through = u64::MAX;
+                let mut until = u64::MAX;
                 let rate = self.plan.replay.cut;
                 if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
                     // There was no time to ask.
-                    let before = missing.first().map_or(0, |range| range.start().saturating_sub(1));
-                    (found, failed, through) = (Vec::new(), Some("busy".into()), before);
-                    self.checker.unasked(owner, key, before);
+                    let first = missing.first().map_or(0, |range| *range.start());
+                    (found, failed, until) = (Vec::new(), Some("busy".into()), first);
+                    self.checker.unasked(owner, key, first);
                 }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
                     // As much as fits into one answer.
                     found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);
-                    through = found[found.len() - 1].0;
-                    self.checker.cut(owner, key, through);
+                    until = found[found.len() - 1].0 + 1;
+                    self.checker.cut(owner, key, until);
                 }
-                Input::Replayed { token: *token, found, through, failed }
+                Input::Replayed { token: *token, found, until, failed }
             }
             Effect::ReadDue { after, limit, all } => {
                 let (entries, next_in) =

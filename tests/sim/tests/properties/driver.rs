@@ -85,9 +85,9 @@ impl Driver {
                 let token = take(&mut self.reads, token);
                 Input::SpillRead { token, read }
             }
-            Input::Replayed { token, found, through, failed } => {
+            Input::Replayed { token, found, until, failed } => {
                 let token = take(&mut self.replays, token);
-                Input::Replayed { token, found, through, failed }
+                Input::Replayed { token, found, until, failed }
             }
             Input::Committed { shard, number, reply } => match answers {
                 Some(index) if !self.commits.is_empty() => {

@@ -197,9 +197,9 @@ fn input() -> impl Strategy<Value = Input> {
         1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
         1 => any::<bool>().prop_map(Input::SourceAway),
         5 => (token(), found(), prop_oneof![Just(u64::MAX), 0..9u64], any::<bool>())
-            .prop_map(|(token, found, through, again)| {
+            .prop_map(|(token, found, until, again)| {
                 let failed = again.then(|| "again".into());
-                Input::Replayed { token, found, through, failed }
+                Input::Replayed { token, found, until, failed }
             }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
