@@ -255,7 +255,7 @@ fn what_stands_behind_refusals() -> Result<()> {
         let archive = Archive::refusing(&lines[6..], status)?;
         let gap = format!(
             "gap = {{ attempts = 2, backoff = \"1ms..2ms\", on_exhausted = \"skip\", \
-             replay = [\"store\", \"{}\"] }}\n[sinks",
+             replay = [\"store\", {{ url = \"{}\", concurrency = 1 }}] }}\n[sinks",
             archive.url()
         );
         let home = Home::new(&["tally"], &tally::CONFIG.replacen("[sinks", &gap, 1))?;
@@ -294,6 +294,8 @@ fn a_hostile_server_only_fails() -> Result<()> {
     let peak = service.peak_memory()?;
     let key = shown(&home, "k0")?;
     ensure!(key["status"] == "parked" && key["next"] == 2, "{key}");
+    let why = key["trouble"]["error"].as_str().unwrap_or_default();
+    ensure!(why.contains(&format!("http://{address} failed ")), "{why}");
     let gap = &key["gaps"][0];
     ensure!(gap["end"] == "parked" && gap["rounds"] == 8, "{gap}");
     let answers = &gap["answers"][1];

@@ -3,7 +3,6 @@
 //! connections, its questions to the store and the time of each are bounded.
 
 mod health;
-mod held;
 mod look;
 mod metrics;
 mod parked;

@@ -2,4 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod guard;
+pub(crate) mod parts;
 pub(crate) mod problem;

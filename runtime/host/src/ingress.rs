@@ -3,7 +3,6 @@
 //! A request is judged whole before anything of it is written. What a caller can hold is bounded: a
 //! place, bytes of a request, bytes of all requests together, and time.
 
-mod answer;
 mod body;
 mod intake;
 
@@ -16,7 +15,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -32,12 +31,12 @@ use crate::cloudevents::form_of;
 use crate::config::{Ingress as Settings, Loaded, Source};
 use crate::http::connection::{self, Limits};
 use crate::http::guard::{self, Guard};
+use crate::http::parts::Parts;
 use crate::http::problem::Problem;
 use crate::publish::NotAssigned;
 use crate::run::{Figures, RunError};
 use crate::source::Feeds;
 use crate::store::{Assigned, Store};
-use answer::Parts;
 #[cfg(any(test, fuzzing))]
 pub(crate) use body::events;
 use intake::Intake;
@@ -155,7 +154,7 @@ fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
 /// Counts requests by the status of their answers.
 async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next) -> Response {
     let answer = next.run(request).await;
-    figures.answered(answer.status().as_u16());
+    figures.count_request(answer.status().as_u16());
     answer
 }
 
@@ -175,13 +174,17 @@ async fn take(
         )));
     };
     let Some(form) = form_of(&headers) else {
+        if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
+            return Err(Problem::bad("there is no header `ce-specversion`: \"1.0\" is right"));
+        }
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "no CloudEvents: application/cloudevents+json, application/cloudevents-batch+json, \
              application/x-ndjson, or headers ce-… around the data are right",
         ));
     };
-    if headers.get(CONTENT_ENCODING).is_some_and(|it| it != "identity") {
+    let is_as_it_is = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(is_as_it_is) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "the body is compressed (`content-encoding`): send it as it is",

@@ -186,12 +186,10 @@ impl Publisher {
     /// What is wrong with an event, before it has a number: one that could not be published afterwards
     /// would leave a hole.
     fn wrong(&self, event: &Event) -> Option<String> {
-        let key = event.key();
-        if self.producer.as_ref().is_some_and(|it| it.is_too_long(key)) {
-            let (size, limit) = (key.len(), RoutingKey::LIMIT);
-            return Some(format!(
-                "the key has {size} bytes, and is to be a routing key: AMQP allows {limit}"
-            ));
+        if self.producer.as_ref().is_some_and(Producer::is_routed)
+            && let Some(words) = RoutingKey::wrong(event.key())
+        {
+            return Some(words);
         }
         let numbers = self.numbers()?;
         let Some(sequence) = event.sequence() else {
@@ -202,11 +200,7 @@ impl Publisher {
                 )
             });
         };
-        let right = numbers.first..Passage::SEQUENCE_LIMIT;
-        (!right.contains(&sequence)).then(|| {
-            let last = Passage::SEQUENCE_LIMIT - 1;
-            format!("sequence {sequence}: {} to {last} are right (`first`)", numbers.first)
-        })
+        Passage::wrong(numbers.first, sequence)
     }
 
     /// Whether its events have numbers before they get there.

@@ -227,7 +227,10 @@ pub fn to_json(shown: &impl Serialize) -> String {
 
 /// That a key is not there.
 pub fn no_key(stream: &str, key: &str) -> String {
-    format!("key {key:?} of stream {stream} has never been committed or held, or is forgotten")
+    format!(
+        "key {key:?} of stream {stream} has never been committed or held, or is forgotten: what has just come \
+         stands here once it is executed, or after `spill_after`"
+    )
 }
 
 /// That something is no id of a dead letter.

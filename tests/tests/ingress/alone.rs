@@ -112,6 +112,12 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     let headers = [&*format!("content-type: {ONE}"), "content-encoding: gzip"];
     let packed = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
     ensure!(packed.status == 415 && packed.problem()?.contains("compressed"), "{packed:?}");
+    let headers = ["content-type: application/json", "ce-id: 1", "ce-type: t"];
+    let unversioned = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
+    ensure!(
+        unversioned.status == 400 && unversioned.problem()?.contains("ce-specversion"),
+        "{unversioned:?}"
+    );
     // In a chunk, which says nothing of what follows.
     let chunked = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\

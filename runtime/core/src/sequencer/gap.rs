@@ -9,7 +9,7 @@ use super::lane::Known;
 use super::retry::missing;
 use crate::effect::Effect;
 use crate::event::Event;
-use crate::gaps::GapEnd;
+use crate::gaps::{GapEnd, Gaps};
 use crate::job::Loaded;
 use crate::settings::{Exhausted, Ordering};
 use crate::turn::Token;
@@ -82,6 +82,24 @@ impl Gap {
     pub(super) fn for_ever(&self) -> bool {
         self.stage == Stage::Waiting
     }
+}
+
+/// What is given up, and who could not be asked for it: perhaps they would have had it.
+fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
+    let events =
+        if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
+    let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
+    let mut words = format!("{events} never came: asked for in {rounds}");
+    let gap = gaps.iter().rfind(|gap| (gap.first..=gap.last).contains(&first));
+    for answers in gap.into_iter().flat_map(|gap| &gap.answers) {
+        if let Some(error) = &answers.error {
+            words += &format!(
+                "; {} failed {} of {} times: {error}",
+                answers.source, answers.failed, answers.asked
+            );
+        }
+    }
+    words
 }
 
 impl Sequencer {
@@ -410,12 +428,7 @@ impl Sequencer {
             u64::MAX
         };
         let next = next.min(asked.saturating_add(1));
-        let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
-        let error = if next - first == 1 {
-            format!("event {first} never came: asked for in {rounds}")
-        } else {
-            format!("events {first} to {} never came: asked for in {rounds}", next - 1)
-        };
+        let error = never_came(&lane.job.gaps, first, next - 1, rounds);
         match self.settings.gap.on_exhausted {
             Exhausted::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);

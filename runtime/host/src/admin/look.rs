@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::App;
-use super::held::Held;
+use crate::http::parts::Parts;
 use crate::http::problem::Problem;
 use crate::run::known_streams;
 use crate::store::{KeyFilter, Page, Store};
@@ -81,7 +81,7 @@ impl App {
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
-            Ok::<_, Problem>(Held::new(shown.map_err(bug)?, place))
+            Ok::<_, Problem>(Parts::new(shown.map_err(bug)?.into(), Some(place)))
         });
         Ok(body(Body::new(asking.await.map_err(bug)??)))
     }

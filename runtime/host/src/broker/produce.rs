@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::connect::{Broker, BrokerError};
 use super::encode::{self, Outgoing};
-use crate::config::{KeyFrom, RoutingKey};
+use crate::config::KeyFrom;
 use crate::told::Told;
 
 /// For the next confirmation.
@@ -49,9 +49,9 @@ impl Producer {
         Self { broker, exchange, key, in_order, patience, link: None }
     }
 
-    /// Whether a key is too long for a routing key, where it is to be one.
-    pub fn is_too_long(&self, key: &str) -> bool {
-        self.key == KeyFrom::RoutingKey && key.len() > RoutingKey::LIMIT
+    /// Whether the key of an event is to be its routing key.
+    pub fn is_routed(&self) -> bool {
+        self.key == KeyFrom::RoutingKey
     }
 
     /// Publishes events with their numbers, until the broker has confirmed them all. What it does not

@@ -56,6 +56,7 @@ impl ReplayUrl {
 
 impl Scalar for ReplayUrl {
     const FORM: &'static str = "a URL such as \"http://host/{stream}/{key}/{sequence}\"";
+    const VEILED: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
@@ -65,7 +66,7 @@ impl Scalar for ReplayUrl {
             .find(['/', '?', '#'])
             .filter(|at| *at > 0 && rest[*at..].starts_with('/') && !rest[..*at].contains('{'));
         let Some(path) = path.filter(|_| text.bytes().all(|b| b.is_ascii_graphic())) else {
-            return Err("a host, then a path".to_owned());
+            return Err("a host without placeholders, then a path".to_owned());
         };
         if rest[..path].contains('@') {
             return Err("without a user: `authorization` is for that".to_owned());
@@ -79,7 +80,9 @@ impl Scalar for ReplayUrl {
         // RFC 3986 has none of these.
         let strange = text.find(['#', '<', '>', '"', '`', '\\', '^', '|']);
         if strange.is_some() || text.replace(['{', '}'], "").parse::<url::Url>().is_err() {
-            return Err("a host, then a path of what a URL may have".to_owned());
+            return Err(
+                "a host, then a path of what a URL may have, without a fragment (`#`)".to_owned()
+            );
         }
         Ok(Self(text.to_owned()))
     }

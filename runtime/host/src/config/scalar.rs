@@ -16,6 +16,8 @@ pub(super) trait Scalar: Sized {
     const BARE: bool = !Self::QUOTED;
     /// No error repeats its text.
     const SECRET: bool = false;
+    /// No error repeats what variables have put into it.
+    const VEILED: bool = false;
 
     /// Reads the text. The error, if not empty, is a hint to add to the form.
     fn parse(text: &str) -> Result<Self, String>;
@@ -43,7 +45,7 @@ impl<T: Scalar> Setting for T {
                     return None;
                 }
                 let shown = match describe(node.value) {
-                    shown if variables => format!("{shown}, which is {expanded:?}"),
+                    shown if variables && !T::VEILED => format!("{shown}, which is {expanded:?}"),
                     shown => shown,
                 };
                 (expanded.into_owned(), shown)

@@ -20,6 +20,14 @@ impl RoutingKey {
     /// Bytes of a routing key, at most: a short string of AMQP 0-9-1.
     pub const LIMIT: usize = 255;
 
+    /// What is wrong with a key that is to be one.
+    pub fn wrong(key: &str) -> Option<String> {
+        let (size, limit) = (key.len(), Self::LIMIT);
+        (size > limit).then(|| {
+            format!("the key has {size} bytes, and is to be a routing key: AMQP allows {limit}")
+        })
+    }
+
     /// Whether the routing key of a message would be too long; how long it would be.
     pub fn too_long(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
         // Most are known to be short without being put together.

@@ -17,10 +17,8 @@ use crate::store::{Assigned, Item, Partition, Store, StoreError};
 /// How long room is looked for before anything is written, after there was none.
 const CROWDED: Duration = Duration::from_mins(1);
 
-/// Events of a shard that are looked at to see whose they are.
-const LOOKED_AT: u64 = 128;
-/// As many of them as are read at one time, and their bytes.
-const PAGE: usize = LOOKED_AT as usize;
+/// Events that are read at one time to see whose they are, and their bytes.
+const PAGE: usize = 1_024;
 const PAGE_BYTES: usize = 4 << 20;
 
 /// Takes the events of a stream.
@@ -38,8 +36,32 @@ pub(super) struct Intake {
     /// A key's partition is known by its job alone.
     is_spread_by_broker: bool,
     feeds: Arc<Feeds>,
+    /// What waits for its partition, by shard.
+    waiting: tokio::sync::Mutex<BTreeMap<u32, Waiting>>,
     /// When there was last no room for something.
     full_at: Mutex<Option<Instant>>,
+}
+
+/// Whose events wait in a shard, as far as was looked: each is read once, however many requests come.
+#[derive(Default)]
+struct Waiting {
+    /// The newest of each key.
+    keys: BTreeMap<String, u64>,
+    /// From where on nobody has looked.
+    behind: u64,
+}
+
+impl Waiting {
+    /// Forgets what waits no more; all of it, where the store went back.
+    fn forget(&mut self, waiting: &Range<u64>) {
+        if self.behind > waiting.end {
+            *self = Self::default();
+        }
+        if self.keys.values().any(|number| *number < waiting.start) {
+            self.keys.retain(|_, number| *number >= waiting.start);
+        }
+        self.behind = self.behind.max(waiting.start);
+    }
 }
 
 impl Intake {
@@ -82,29 +104,23 @@ impl Intake {
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue),
             feeds: Arc::clone(feeds),
+            waiting: tokio::sync::Mutex::default(),
             full_at: Mutex::default(),
         }))
     }
 
     /// What is wrong with an event, beyond what its reader sees: what would become a dead letter.
     pub(super) fn wrong(&self, event: &Event) -> Option<String> {
-        let size = event.key().len();
-        if self.is_routed && size > RoutingKey::LIMIT {
-            return Some(format!(
-                "the key has {size} bytes, and is to be a routing key: AMQP allows {}",
-                RoutingKey::LIMIT
-            ));
+        if self.is_routed
+            && let Some(words) = RoutingKey::wrong(event.key())
+        {
+            return Some(words);
         }
         if self.decoder.ordering == Ordering::Fifo {
             return None;
         }
-        let right = self.first..Passage::SEQUENCE_LIMIT;
         match event.sequence() {
-            Some(sequence) if right.contains(&sequence) => None,
-            Some(sequence) => {
-                let (first, last) = (right.start, right.end - 1);
-                Some(format!("sequence {sequence}: {first} to {last} are right (`first`)"))
-            }
+            Some(sequence) => Passage::wrong(self.first, sequence),
             None => Some(format!(
                 "there is no `sequence`, and stream {} is `sequenced`: its producer must number its events",
                 self.stream
@@ -158,10 +174,9 @@ impl Intake {
             })
             .collect();
         // In a `fifo` stream nothing goes past what of its key waits there.
-        let waiting = if self.decoder.ordering == Ordering::Fifo {
-            self.waiting_keys(&unknown, of_key.keys()).await?
-        } else {
-            BTreeSet::new()
+        let waiting = match self.decoder.ordering {
+            Ordering::Fifo => self.waiting_keys(&unknown, of_key.keys()).await?,
+            Ordering::Sequenced => BTreeSet::new(),
         };
         for item in items {
             let key = item.event.key();
@@ -171,36 +186,40 @@ impl Intake {
         Ok(())
     }
 
-    /// Keys of which something waits, at least of these. Mostly nothing does.
-    async fn waiting_keys(
+    /// Of these keys, those of which something waits. Mostly nothing does.
+    async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
-        of: impl Iterator<Item = &String>,
-    ) -> Result<BTreeSet<String>, StoreError> {
+        of: impl Iterator<Item = &'a String>,
+    ) -> Result<BTreeSet<&'a str>, StoreError> {
         let store = &self.queue.store;
-        let (mut by_shard, mut keys) = (BTreeMap::<u32, Vec<&String>>::new(), BTreeSet::new());
+        let mut by_shard = BTreeMap::<u32, Vec<&str>>::new();
         for key in of {
             by_shard.entry(shard_of(key, store.shards())).or_default().push(key);
         }
+        let mut keys = BTreeSet::new();
         if by_shard.is_empty() {
             return Ok(keys);
         }
+        let mut known = self.waiting.lock().await;
         for (shard, waiting) in (0..).zip(store.waiting_in(partition).await?) {
             let Some(of) = by_shard.get(&shard) else { continue };
-            // To look through many for each request is dearer than to wait with them.
-            if waiting.end.saturating_sub(waiting.start) > LOOKED_AT {
-                keys.extend(of.iter().map(|key| (*key).clone()));
-                continue;
-            }
-            let mut after = waiting.start.saturating_sub(1);
-            while after + 1 < waiting.end {
+            let known = known.entry(shard).or_default();
+            known.forget(&waiting);
+            while known.behind < waiting.end {
+                let after = known.behind.saturating_sub(1);
                 let page = store.queued(partition, shard, after, PAGE, PAGE_BYTES).await?;
-                let Some((last, _)) = page.last() else { break };
-                after = *last;
-                keys.extend(
-                    page.iter().filter_map(|it| Some(it.1.as_ref().ok()?.key().to_owned())),
-                );
+                if page.is_empty() {
+                    break;
+                }
+                for (number, item) in page {
+                    known.behind = number + 1;
+                    if let Ok(event) = item {
+                        known.keys.insert(event.key().to_owned(), number);
+                    }
+                }
             }
+            keys.extend(of.iter().filter(|key| known.keys.contains_key(**key)));
         }
         Ok(keys)
     }

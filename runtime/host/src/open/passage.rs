@@ -21,6 +21,14 @@ impl Passage {
     /// room.
     pub const SEQUENCE_LIMIT: u64 = 1 << 51;
 
+    /// What is wrong with a sequence that a producer gives.
+    pub fn wrong(first: u64, sequence: u64) -> Option<String> {
+        let right = first..Self::SEQUENCE_LIMIT;
+        (!right.contains(&sequence)).then(|| {
+            format!("sequence {sequence}: {first} to {} are right (`first`)", right.end - 1)
+        })
+    }
+
     /// Of a sink, if its messages pass through the store.
     pub fn of_sink(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Self> {
         match sink {

@@ -130,7 +130,7 @@ impl Server {
         let mut answers = stream::iter(requests).buffered(TOGETHER);
         loop {
             // Its permits last until it is dealt with.
-            let (sequence, (answer, _permits)) = match timeout_at(deadline, answers.next()).await {
+            let (sequence, (answer, permits)) = match timeout_at(deadline, answers.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
                 Err(_) => {
@@ -154,6 +154,8 @@ impl Server {
             }
             if failures >= FAILURES && sequence < last(missing) {
                 if !self.has_answered_since(since) {
+                    // What is held here is not to be waited for.
+                    drop((permits, answers));
                     // Perhaps it fails for these alone.
                     let other = self.request(key.clone(), last(missing));
                     let _ = timeout_at(deadline, other).await;

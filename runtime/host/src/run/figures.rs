@@ -36,7 +36,7 @@ struct Seen {
     partitions: Vec<Arc<Progress>>,
     has: usize,
     share: usize,
-    /// Requests with events, by the status of their answers.
+    /// Requests to the ingress, by the status of their answers.
     requests: BTreeMap<u16, u64>,
 }
 
@@ -71,13 +71,13 @@ impl Figures {
         seen.partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
     }
 
-    /// Requests with events that were answered so far, by status.
+    /// Requests to the ingress that were answered so far, by status.
     pub fn requests(&self) -> BTreeMap<u16, u64> {
         self.seen().requests.clone()
     }
 
     /// One was answered.
-    pub(crate) fn answered(&self, status: u16) {
+    pub(crate) fn count_request(&self, status: u16) {
         *self.seen().requests.entry(status).or_default() += 1;
     }
 

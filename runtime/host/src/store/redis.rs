@@ -66,7 +66,7 @@ use crate::told::Told;
 pub const BATCH_LIMIT: usize = 768;
 
 /// The version of all that is written. One that reads another refuses the store.
-const SCHEMA: &str = "5";
+const SCHEMA: &str = "6";
 
 /// How long a start waits for servers that do not answer, or are still reading their data.
 const START: Duration = Duration::from_secs(30);

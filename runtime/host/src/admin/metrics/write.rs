@@ -56,7 +56,7 @@ impl All<'_, '_> {
         let requests = self.snapshot.requests.iter();
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
-        self.counters("ingress_requests", "Requests with events, by their answer", requests)?;
+        self.counters("ingress_requests", "Requests to the ingress, by their answer", requests)?;
         let kinds = FailureKind::ALL.map(|it| {
             (vec![("kind", it.cause().name().into())], all.failures_by_kind[it as usize])
         });

@@ -105,10 +105,11 @@ end
 -- Spilled events that are there already stay, and are told with whether they are the same.
 local present = {}
 local function find_present(i, key, extra, old)
-  local new, last = {}, last_and_first(old)
+  local new, last = {}, spilled_and_first(old)
   for _, event in ipairs(extra.spill) do
     -- Mostly it is behind all that is there.
-    local there = unpack8('>I8', event[1]) <= last and redis.call('HGET', data, 'e' .. key .. event[1])
+    local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
+    local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
     if there then
       local same = sub(there, 1, 8) == sub(event[2], 1, 8)
       present[#present + 1] =

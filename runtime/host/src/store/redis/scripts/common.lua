@@ -194,7 +194,7 @@ local function varint(bytes, from)
 end
 
 -- The sequence behind which a record says that nothing is spilled, and its first id.
-local function last_and_first(record)
+local function spilled_and_first(record)
   local at, numbers = NUMBERS, {}
   for i = 1, 7 do
     local number, width = varint(record, at)
@@ -205,7 +205,7 @@ end
 
 -- The ids that a record says its key has taken: the first sequence, and the one behind the last.
 local function ids_range(record)
-  local last_spilled, first = last_and_first(record)
+  local last_spilled, first = spilled_and_first(record)
   local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)
   -- A record that is damaged must not keep the server busy.
   if not (first <= EXACT) then

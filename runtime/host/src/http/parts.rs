@@ -12,16 +12,16 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Bytes of a part.
 const PART: usize = 32 << 10;
 
-/// What is left to be handed over, and its room.
-pub(super) struct Parts {
+/// What is left to be handed over, and what it has until then.
+pub(crate) struct Parts {
     rest: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Parts {
     /// All of an answer.
-    pub(super) fn new(rest: Bytes, room: Option<OwnedSemaphorePermit>) -> Self {
-        Self { rest, _room: room }
+    pub(crate) fn new(rest: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
+        Self { rest, _place: place }
     }
 }
 
