@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -184,10 +184,13 @@ async fn take(
         ));
     };
     let is_as_it_is = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"identity");
-    if !headers.get_all(CONTENT_ENCODING).iter().all(is_as_it_is) {
+    let is_chunked = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(is_as_it_is)
+        || !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
+    {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body is compressed (`content-encoding`): send it as it is",
+            "the body is compressed: send it as it is",
         ));
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());

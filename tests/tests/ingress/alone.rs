@@ -112,6 +112,11 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     let headers = [&*format!("content-type: {ONE}"), "content-encoding: gzip"];
     let packed = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
     ensure!(packed.status == 415 && packed.problem()?.contains("compressed"), "{packed:?}");
+    let packed = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {ONE}\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    );
+    ensure!(http::send(address, packed.as_bytes())?.status == 415, "gzip, chunked");
     let headers = ["content-type: application/json", "ce-id: 1", "ce-type: t"];
     let unversioned = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
     ensure!(

@@ -38,6 +38,25 @@ async fn far_ahead_behind_large_letters() {
     assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
 }
 
+/// Entries that nobody who writes here has put in do no harm, however many stand before an event.
+#[tokio::test]
+async fn an_index_with_foreign_entries() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let mut write = step("a", 1);
+    write.spill = vec![(40, event("a", 40, "spilled"))];
+    write.job.spilled.add(40);
+    owner.write(store, write).await;
+    let name = own.name(owner.shard("a"), "spilled:s");
+    // As many as are looked at in one call, the last of which is as long as a right one.
+    let put = "for i = 1, 1263 do \
+               redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8I4', 16, i)) end \
+               redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8', 17))";
+    own.lua(put, &name, b"");
+    assert_eq!(owner.spilled(store, "a", 0).await, [40]);
+}
+
 /// Entries of indexes whose values are gone are looked at in parts, and what is behind them is found.
 #[tokio::test]
 async fn indexes_of_what_is_gone() {

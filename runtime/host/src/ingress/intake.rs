@@ -47,6 +47,8 @@ pub(super) struct Intake {
 struct Waiting {
     /// The newest of each key.
     keys: BTreeMap<String, u64>,
+    /// What is before this waits no more.
+    start: u64,
     /// From where on nobody has looked.
     behind: u64,
 }
@@ -57,7 +59,8 @@ impl Waiting {
         if self.behind > waiting.end {
             *self = Self::default();
         }
-        if self.keys.values().any(|number| *number < waiting.start) {
+        if self.start < waiting.start {
+            self.start = waiting.start;
             self.keys.retain(|_, number| *number >= waiting.start);
         }
         self.behind = self.behind.max(waiting.start);
@@ -201,9 +204,9 @@ impl Intake {
         if by_shard.is_empty() {
             return Ok(keys);
         }
-        let mut known = self.waiting.lock().await;
         for (shard, waiting) in (0..).zip(store.waiting_in(partition).await?) {
-            let Some(of) = by_shard.get(&shard) else { continue };
+            let Some(of) = by_shard.get(&shard).filter(|_| !waiting.is_empty()) else { continue };
+            let mut known = self.waiting.lock().await;
             let known = known.entry(shard).or_default();
             known.forget(&waiting);
             while known.behind < waiting.end {

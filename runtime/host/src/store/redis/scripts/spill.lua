@@ -5,8 +5,9 @@ local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
 local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[6]
-local block = #first == 8 and spill_block(first) or first
-local from, to = '[' .. by_key .. block, '[' .. by_key .. spill_block(last)
+-- Behind the last of a block, or any other entry, the next one is the first that has not been looked at.
+local from = is_behind and '(' .. by_key .. first or '[' .. by_key .. spill_block(first)
+local to = '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
 -- Where the record cannot be read, its events can still.
 if not record or (is_sound(record)
@@ -15,8 +16,7 @@ if not record or (is_sound(record)
 end
 
 local function is_asked(sequence)
-  local is_before = is_after(first, sequence) or is_behind and sequence == first
-  return not is_before and not is_after(sequence, last)
+  return not is_after(first, sequence) and not is_after(sequence, last)
 end
 
 local found, read, looked = {}, 0, 0
