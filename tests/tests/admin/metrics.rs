@@ -17,6 +17,7 @@ use crate::support::{EVENTS, GOOD, at_rest, home};
 const ALL: [(&str, &str); 19] = [
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
+    ("ingress_requests_total", "counter"),
     ("inbox_events", "gauge"),
     ("lanes", "gauge"),
     ("gap_rounds_total", "counter"),

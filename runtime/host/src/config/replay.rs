@@ -152,6 +152,7 @@ struct Short(ReplayUrl);
 impl Scalar for Short {
     const FORM: &'static str = "\"store\", a URL such as \"http://host/{stream}/{key}/{sequence}\", or a table \
                                 with `url`";
+    const VEILED: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         ReplayUrl::parse(text).map(Self)

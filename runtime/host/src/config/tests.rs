@@ -256,6 +256,12 @@ fn fields_are_of_their_form() {
         ("gap.replay = [\"http://me@h/{key}/{sequence}\"]", "`authorization` is for that"),
         ("gap.replay = [{ url = \"h/{key}/{sequence}\" }]", "expected a URL"),
         ("gap.replay = [{ timeout = \"1s\" }]", "`url` is missing"),
+        // What is in the variable may be a secret.
+        ("gap.replay = [\"http://h/{key}?t=${WRONG}\"]", "?t=${WRONG}\"; without {sequence}"),
+        (
+            "gap.replay = [{ url = \"http://h/{key}?t=${WRONG}\" }]",
+            "?t=${WRONG}\"; without {sequence}",
+        ),
         ("retry.on_exhausted = \"wait\"", "expected \"park\" or \"skip\""),
         ("retry.on_new_version = 1", "expected `true` or `false`"),
         ("canary = \"5\"", "expected a share such as \"5%\""),
