@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 19] = [
+const ALL: [(&str, &str); 20] = [
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("ingress_requests_total", "counter"),
