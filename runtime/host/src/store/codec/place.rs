@@ -47,6 +47,8 @@ pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
             return None;
         }
     }
+    // No letter is kept under a longer one.
+    let key = Some(key).filter(|key| key.len() <= KEY_SIZE_LIMIT)?;
     let key = String::from_utf8(key).ok()?.into();
     let (sequence, tag) = (u64::from_be_bytes(*sequence), u64::from_be_bytes(*tag));
     Some(LetterId { key, sequence, tag })
