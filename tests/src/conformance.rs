@@ -69,8 +69,9 @@ macro_rules! conformance_suite {
                 another_claim_of_the_epoch_is_rewound, numbers_have_no_holes,
                 a_lost_answer_is_given_again, a_lost_answer_survives_reopening,
                 shards_have_fences_of_their_own;
-            spill: events_are_put_if_absent, ranges_are_read_within_limits,
-                settled_events_are_removed, missing_events_are_found;
+            spill: events_are_put_if_absent, large_sequences_are_told_apart, what_is_left_is_read,
+                ranges_are_read_within_limits, settled_events_are_removed,
+                missing_events_are_found;
             due: entries_come_when_due, entries_move_and_go, a_load_tells_the_time_left;
             letters: letters_are_listed_in_order, a_letter_replaces_its_like,
                 consumed_letters_are_gone, far_ahead_letters_are_found, letters_grow_old;

@@ -1,6 +1,10 @@
 //! The spill area.
 
+use std::collections::BTreeSet;
+
 use ordain_core::{Expect, JobWrite, Present, Spilled};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, fresh, job};
 
@@ -34,6 +38,60 @@ pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let kept: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
     assert_eq!(kept, [b"3", b"4", b"5"]);
     assert_eq!(*events[0].1, *event("a", 3, "3"), "the whole event");
+}
+
+/// Also where numbers are too large for whoever counts in floating point.
+pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let all = [1 << 53, 132_659_401_269_254_697, 261_640_940_153_910_484, (1 << 63) - 2];
+    for (at, sequence) in all.iter().enumerate() {
+        let expect = if at == 0 { Expect::Absent } else { Expect::Next(1) };
+        owner.write(store, spilling(expect, &[*sequence], &all[..=at])).await;
+        let mut again = spilling(Expect::Next(1), &[*sequence], &all[..=at]);
+        again.spill[0].1 = event("a", *sequence, "another");
+        let applied = owner.write(store, again).await;
+        assert_eq!(applied.present, [Present { write: 0, sequence: *sequence, same: false }]);
+    }
+    assert_eq!(owner.spilled(store, "a", 0).await, all);
+}
+
+/// Whatever is put, settled and asked for: what is read is what is left, in order, without end or repeat.
+pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    for (seed, base) in (0..).zip([1, 15, 16, 240, 255, 1 << 32, (1 << 53) - 8, 1 << 62]) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut owner = Owner::claim(store, &format!("s{seed}"), 0).await;
+        let (mut left, mut next, key) = (BTreeSet::new(), 1, "a".into());
+        for round in 0..20 {
+            let put: BTreeSet<u64> =
+                (0..rng.random_range(1..20)).map(|_| base + rng.random_range(1..80)).collect();
+            let put: Vec<u64> = put.into_iter().filter(|it| *it >= next).collect();
+            let settled =
+                if rng.random_ratio(1, 3) { base + rng.random_range(0..40) } else { next };
+            let before = next;
+            next = next.max(settled);
+            left.extend(&put);
+            left.retain(|sequence| *sequence >= next);
+            let all = Vec::from_iter(left.iter().copied());
+            let expect = if round == 0 { Expect::Absent } else { Expect::Next(before) };
+            let mut write = spilling(expect, &put, &all);
+            write.job.next = next;
+            owner.write(store, write).await;
+            let (mut from, mut read) = (0, Vec::new());
+            loop {
+                let limit = rng.random_range(1..20);
+                let page = store.read_spill(&owner.partition, &key, from, limit, 1 << 20);
+                let (events, end) = page.await.expect("an answer").expect("events");
+                read.extend(events.iter().map(|(sequence, _)| *sequence));
+                if end {
+                    break;
+                }
+                from = read.last().expect("at least one") + 1;
+            }
+            assert_eq!(read, all, "seed {seed}, round {round}");
+        }
+    }
 }
 
 /// Reading goes on from any sequence, within limits of number and memory.

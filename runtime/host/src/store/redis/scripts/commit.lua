@@ -287,7 +287,8 @@ local function put_spilled(key, record, old, extra)
   if has_new and not has_old then
     -- What there may be of this key has outlived a crash.
     drop_spilled(key)
-  elseif has_old then
+  end
+  if has_new or has_old then
     spilled_done[#spilled_done + 1] =
       {key, has_new and string.reverse(sub(record, NEXT, NEXT + 7)) or nil}
   end
