@@ -1,5 +1,6 @@
 //! What a person sees of a run on a terminal: a line that lives, and the log above it.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -28,8 +29,8 @@ fn the_line_shows_what_is_done() -> Result<()> {
         let seen = home.read("seen");
         Ok(seen.split('\r').any(|line| wanted.iter().all(|words| line.contains(words))))
     });
-    // Its end is the end of the terminal, which ends what runs in it.
-    terminal.kill()?;
-    terminal.wait()?;
+    // Ctrl-C. The end of the terminal would not end what was told to ignore that, as by `nohup`.
+    terminal.stdin.take().context("an input")?.write_all(b"\x03")?;
+    wait_until("its end", || Ok(terminal.try_wait()?.is_some()))?;
     shown.with_context(|| home.read("seen"))
 }
