@@ -73,7 +73,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
             next = next.max(settled);
             left.extend(&put);
             left.retain(|sequence| *sequence >= next);
-            let all = Vec::from_iter(left.iter().copied());
+            let all: Vec<u64> = left.iter().copied().collect();
             let expect = if round == 0 { Expect::Absent } else { Expect::Next(before) };
             let mut write = spilling(expect, &put, &all);
             write.job.next = next;

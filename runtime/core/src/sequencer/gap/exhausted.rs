@@ -1,0 +1,93 @@
+//! What becomes of what never came, after the last round.
+
+use super::super::Sequencer;
+use super::super::retry::missing;
+use super::{Gap, Stage};
+use crate::gaps::{GapEnd, Gaps};
+use crate::settings::Exhausted;
+
+/// Between two looks, in ms, whether a source that brings nothing is back.
+const AWAY_LOOK: u64 = 1_000;
+
+/// What is given up, and who could not be asked for it: perhaps they would have had it.
+fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
+    let events =
+        if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
+    let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
+    let mut words = format!("{events} never came: asked for in {rounds}");
+    let gap = gaps.iter().rfind(|gap| (gap.first..=gap.last).contains(&first));
+    for answers in gap.into_iter().flat_map(|gap| &gap.answers) {
+        if let Some(error) = &answers.error {
+            words += &format!(
+                "; {} failed {} of {} times: {error}",
+                answers.source, answers.failed, answers.asked
+            );
+        }
+    }
+    words
+}
+
+impl Sequencer {
+    /// All rounds are over, and everything before the gap has run.
+    pub(super) fn act_on_exhausted(&mut self, index: u32) {
+        let lose = fault!(self, LoseAGapEnd);
+        let lane = &mut self.lanes[index];
+        let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
+        let Some(gap) = lane.rare.gap else { return };
+        if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
+            return;
+        }
+        if self.now < self.away_until {
+            let look = self.now.saturating_add(AWAY_LOOK).min(self.away_until);
+            lane.rare.make().gap = Some(Gap { stage: Stage::Clock(look), ..gap });
+            return;
+        }
+        let (first, rounds) = (gap.at, gap.round);
+        let held = lane.held.head().map(|held| held.sequence);
+        let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
+        // Only what all rounds asked for; what is behind it gets rounds of its own. Where another owner
+        // made them, the first is all that is known.
+        let asked = if self.settings.gap.attempts > 0 {
+            let asked = lane.rare.asked.iter().find(|range| range.contains(&first));
+            asked.map_or(first, |range| *range.end())
+        } else {
+            u64::MAX
+        };
+        let next = next.min(asked.saturating_add(1));
+        let error = never_came(&lane.job.gaps, first, next - 1, rounds);
+        match self.settings.gap.on_exhausted {
+            Exhausted::Wait => {
+                lane.give_up_gap(GapEnd::Waiting, next - 1);
+                lane.rare.make().gap = Some(Gap { stage: Stage::Waiting, ..gap });
+                // Nothing is due any more.
+                lane.header = true;
+            }
+            Exhausted::Park => {
+                lane.give_up_gap(GapEnd::Parked, next - 1);
+                self.park(index, missing(error));
+            }
+            Exhausted::Skip => {
+                // A wide gap is skipped in commits like others: the rest when this one is on its
+                // way.
+                let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
+                let room = self.settings.batch_events.saturating_sub(waiting) as u64;
+                if room == 0 {
+                    return;
+                }
+                let last = (next - 1).min(first + room - 1);
+                let at = last + 1;
+                if !lose {
+                    lane.note_skip(first, last);
+                }
+                lane.rare.make().gap = Some(Gap { at, ..gap });
+                self.skip_unseen(index, last, &format!("{error}; skipped"));
+                let lane = &mut self.lanes[index];
+                lane.advance_front();
+                if last == asked && lane.front == at {
+                    lane.rare.make().forget_gap();
+                }
+                self.update_gap(index);
+            }
+        }
+    }
+}
