@@ -99,7 +99,9 @@ fn in_order(all: &str) -> Result<String> {
 fn any_process_takes_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
-    let new: Vec<String> = in_turn(60, 20).into_iter().filter(|it| !known.contains(it)).collect();
+    // Some hundred in each shard.
+    let new: Vec<String> =
+        in_turn(1_000, 10).into_iter().filter(|it| !known.contains(it)).collect();
     let (first, rest) = known.split_at(100);
     let (second, rest) = rest.split_at(200);
     let (third, fourth) = rest.split_at(200);

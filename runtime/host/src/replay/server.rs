@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use futures_util::stream::{self, StreamExt};
 use ordain_core::{Event, Key, Ordering};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 
@@ -176,10 +176,12 @@ impl Server {
         self.host.answered().is_some_and(|at| at >= since)
     }
 
-    /// Asks for one; `None`: it is not there. An error says why to ask again.
+    /// Asks for one. With the answer come the permits for the memory that it takes.
     async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> (Answer, Option<Permits>) {
+        const OPEN: &str = "nobody closes it";
         let (host, all) = (Arc::clone(&self.host.permits), Arc::clone(&self.all));
-        let permits = (host.acquire_owned().await, all.acquire_owned().await);
+        let host = host.acquire_owned().await.expect(OPEN);
+        let permits = [host, all.acquire_owned().await.expect(OPEN)];
         let server = Arc::clone(self);
         // They go with the request, also where nobody waits for it any more.
         let asked =
@@ -235,12 +237,11 @@ impl Server {
     }
 }
 
-/// What a request brought; `None`: it is not there.
+/// What a request brought; `None`: it is not there. An error says why to ask again.
 type Answer = Result<Option<Event>, Failed>;
 
 /// Of its host, and of all.
-type Permits =
-    (Result<OwnedSemaphorePermit, AcquireError>, Result<OwnedSemaphorePermit, AcquireError>);
+type Permits = [OwnedSemaphorePermit; 2];
 
 /// Why a request brought no event, and may another time.
 enum Failed {
