@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::stats::SOURCES_LIMIT;
+use crate::settings::SOURCES_LIMIT;
 
 /// The last gaps of a key whose clock ran out, the newest last. A clone shares them until one of the two
 /// changes: every commit carries a copy of its jobs.

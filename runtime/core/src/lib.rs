@@ -37,7 +37,9 @@ pub use job::{
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use packed::{Headers, Malformed};
 pub use sequencer::Sequencer;
-pub use settings::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
-pub use stats::{LaneState, Recovery, Replays, SOURCES_LIMIT, Stats};
+pub use settings::{
+    Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, SOURCES_LIMIT, Settings,
+};
+pub use stats::{LaneState, Recovery, Replays, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
 pub use version::{Build, Decided, Digest, NoDigest, Version};

@@ -111,6 +111,9 @@ pub struct Backoff {
     pub max: u64,
 }
 
+/// Replay sources of a stream, at most: the store and eight others.
+pub const SOURCES_LIMIT: usize = 9;
+
 /// How a gap is treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
@@ -121,7 +124,7 @@ pub struct GapSettings {
     /// Between rounds.
     pub backoff: Backoff,
     /// The names of the replay sources, which are asked in this order; the store itself is the first. No
-    /// more than [`SOURCES_LIMIT`](crate::SOURCES_LIMIT).
+    /// more than [`SOURCES_LIMIT`].
     pub sources: Vec<Arc<str>>,
     /// How far beyond the first missing number an event may be.
     pub max_width: u64,

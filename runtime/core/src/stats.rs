@@ -1,6 +1,7 @@
 //! What a sequencer counts, for status lines, metrics and tests.
 
 use crate::letter::Cause;
+use crate::settings::SOURCES_LIMIT;
 use crate::turn::FailureKind;
 
 /// Counters since the start, and gauges of this moment.
@@ -145,9 +146,6 @@ impl Stats {
         self.dead.iter().sum()
     }
 }
-
-/// Replay sources of a stream, at most: the store and eight others.
-pub const SOURCES_LIMIT: usize = 9;
 
 /// Questions to a replay source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
