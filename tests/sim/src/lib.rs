@@ -4,6 +4,7 @@
 //! A run is decided by its seed: the profile (what goes wrong, and how often), the producers'
 //! script, the settings, and every delay and choice. [`run`] plays it and says what broke.
 
+mod boundary;
 mod checker;
 mod handler;
 mod plan;
@@ -17,6 +18,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use boundary::BoundaryFault;
 pub use checker::Violation;
 pub use profile::Profile;
 
@@ -29,9 +31,11 @@ pub struct Options {
     pub trace: bool,
     /// Break a simulated part on purpose.
     pub breakage: Option<Breakage>,
+    /// Break what passes between the sequencer and its world on purpose.
+    pub boundary_fault: Option<BoundaryFault>,
     /// Break the sequencer on purpose.
     #[cfg(feature = "faults")]
-    pub fault: Option<ordain_core::Fault>,
+    pub core_fault: Option<ordain_core::Fault>,
 }
 
 /// A simulated part that is broken on purpose, to prove that the checker bites.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use ordain_core::{Batch, Build, Decided, Digest, Effect, Event, Input, Key, Ordering};
 
 use crate::Options;
+use crate::boundary::BoundaryFault;
 use crate::checker::{Checker, Past, Violation};
 use crate::plan::Plan;
 use crate::producer::{Item, Script, script};
@@ -89,8 +90,9 @@ enum Reply {
 /// A run under way.
 pub(crate) struct World {
     plan: Plan,
+    boundary_fault: Option<BoundaryFault>,
     #[cfg(feature = "faults")]
-    fault: Option<ordain_core::Fault>,
+    core_fault: Option<ordain_core::Fault>,
     rng: Rng,
     now: u64,
     agenda: BTreeMap<(u64, u64), What>,
@@ -162,8 +164,9 @@ impl World {
             tries: BTreeMap::new(),
             checker,
             trace: Trace::new(options.trace),
+            boundary_fault: options.boundary_fault,
             #[cfg(feature = "faults")]
-            fault: options.fault,
+            core_fault: options.core_fault,
             plan,
         };
         world.schedule_disturbances();

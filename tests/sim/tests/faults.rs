@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ordain_core::Fault;
-use ordain_sim::{Breakage, Options, run};
+use ordain_sim::{BoundaryFault, Breakage, Options, run};
 
 /// Seeds within which every fault has to be found.
 const SEEDS: u64 = 1_000;
@@ -43,8 +43,20 @@ fn every_fault_of_the_sequencer_is_found() {
     let missed: Vec<String> = Fault::ALL
         .iter()
         .filter_map(|fault| {
-            let options = Options { fault: Some(*fault), ..Options::default() };
-            hunt(fault.name(), &options).err()
+            let options = Options { core_fault: Some(*fault), ..Options::default() };
+            hunt(&format!("{fault:?}"), &options).err()
+        })
+        .collect();
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn every_fault_of_the_boundary_is_found() {
+    let missed: Vec<String> = BoundaryFault::ALL
+        .iter()
+        .filter_map(|fault| {
+            let options = Options { boundary_fault: Some(*fault), ..Options::default() };
+            hunt(&format!("{fault:?}"), &options).err()
         })
         .collect();
     assert!(missed.is_empty(), "{missed:#?}");

@@ -25,9 +25,6 @@ impl Sequencer {
             None => self.new_lane(&event),
         };
         self.window.open(delivery, index, self.now);
-        if fault!(self, AckPastHeld) {
-            self.window.finish(delivery);
-        }
         self.take(index, delivery, event);
         self.settle(index);
     }
@@ -193,7 +190,7 @@ impl Sequencer {
         if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id)) {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
-            } else if content == Digests::short(event.content()) || fault!(self, IgnoreConflicts) {
+            } else if content == Digests::short(event.content()) {
                 self.duplicate(delivery);
             } else {
                 self.conflict(index, sequence, delivery, &event);

@@ -181,17 +181,9 @@ impl Sequencer {
         };
         match reply {
             CommitReply::Applied(applied) => self.sent(shard, applied),
-            CommitReply::Unknown if fault!(self, TakeUnknownForApplied) => {
-                self.sent(shard, Applied { time: 1, ..Applied::default() });
-            }
             CommitReply::Unknown => {
                 state.resend_at = Some(self.now + self.jitter.delay(RESEND, state.tries));
                 state.tries = state.tries.saturating_add(1);
-                if fault!(self, NewNumberAfterUnknown) {
-                    let batch = Batch { number: number + 1, ..(*state.sending[0]).clone() };
-                    state.sending[0] = Arc::new(batch);
-                    state.number = number + 1;
-                }
             }
             CommitReply::Fenced => self.stop(Stop::Fenced),
             CommitReply::Rewound { found, last } => self.rewound(shard, &found, last),
@@ -232,9 +224,6 @@ impl Sequencer {
 
     /// Messages that are committed and not published: commit, how many, bytes.
     pub(super) fn left_over(&mut self, shard: u32, left: (u64, usize, usize)) {
-        if fault!(self, ForgetLeftOvers) {
-            return;
-        }
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;
         self.memory += left.2;

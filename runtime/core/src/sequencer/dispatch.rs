@@ -9,6 +9,7 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::job::{Change, Emitted};
 use crate::letter::Cause;
+use crate::stats::LaneState;
 use crate::turn::{Token, Turn, TurnDone, Verdict};
 use crate::version::Decided;
 
@@ -22,8 +23,7 @@ impl Sequencer {
                 continue;
             }
             self.lanes[index].ready = false;
-            let again = fault!(self, TwoTurnsOfOneKey) && self.lanes[index].turn.is_some();
-            if again || self.lanes[index].runnable(&self.settings) {
+            if self.lanes[index].runnable(&self.settings) {
                 self.start_turn(index);
             }
             if self.lanes[index].rare.is_some() {
@@ -39,15 +39,11 @@ impl Sequencer {
         if self.draining || self.ready.is_empty() {
             return false;
         }
-        if fault!(self, BlockOthers)
-            && self.stats.lanes_by_state[crate::stats::LaneState::Parked as usize] > 0
-        {
+        if fault!(self, BlockOthers) && self.stats.lanes_in(LaneState::Parked) > 0 {
             return false;
         }
-        let turns = fault!(self, IgnoreMaxTurns) || self.turns < self.settings.max_turns;
-        let ahead = fault!(self, IgnoreRunAhead) || self.ahead < self.settings.run_ahead;
-        turns
-            && ahead
+        self.turns < self.settings.max_turns
+            && self.ahead < self.settings.run_ahead
             && self.outbox < self.settings.max_outbox
             && (self.fits() || (self.written() && !self.extra_runs()))
     }
@@ -55,10 +51,7 @@ impl Sequencer {
     fn start_turn(&mut self, index: u32) {
         let fits = self.fits();
         let serial = self.next_serial();
-        let mut limit = self.settings.quantum;
-        if !fault!(self, IgnoreRunAhead) {
-            limit = limit.min(self.settings.run_ahead - self.ahead);
-        }
+        let mut limit = self.settings.quantum.min(self.settings.run_ahead - self.ahead);
         let lane = &mut self.lanes[index];
         let fresh = lane.has_trapped();
         if fresh {
@@ -134,14 +127,11 @@ impl Sequencer {
         state: Change,
     ) {
         let ignore_end = fault!(self, ForgetTheEnd);
-        let lose_letter = fault!(self, LoseALetter);
-        let ack_now = fault!(self, AckBeforeCommit);
         let lane = &mut self.lanes[index];
         let key = Arc::clone(&lane.key);
         let mut done = lane.done;
         let mut bytes = state.memory();
         let mut ended = false;
-        let mut finished = Vec::new();
         // Taken out, so that the lane's events can be looked at while it is filled.
         lane.chunk(Some(Arc::clone(version)), &self.settings);
         let mut chunk = lane.pending.pop().expect("there is one now");
@@ -163,17 +153,12 @@ impl Sequencer {
                     let letter =
                         settling(&key, held.sequence, event, Cause::Rejected, reason, version);
                     bytes += letter.memory();
-                    if !lose_letter {
-                        chunk.letters.push(letter);
-                    }
+                    chunk.letters.push(letter);
                 }
             }
             if held.replayed {
                 let id = far_ahead_id(&key, held.sequence, &held.event);
                 chunk.consumed.push(id);
-            }
-            if ack_now {
-                finished.push(held.delivery);
             }
             chunk.events += 1;
             self.ahead += 1;
@@ -207,8 +192,5 @@ impl Sequencer {
         lane.job.attempts = 0;
         lane.job.rounds = 0;
         lane.job.trouble = None;
-        for delivery in finished {
-            self.window.finish(delivery);
-        }
     }
 }

@@ -20,7 +20,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.get(position).expect("it was found there");
         let sequence = held.sequence;
-        if held.event.content() != event.content() && !fault!(self, IgnoreConflicts) {
+        if held.event.content() != event.content() {
             self.conflict(index, sequence, delivery, event);
         } else if held.copy == SpillCopy::Stored {
             self.duplicate(delivery);
@@ -44,12 +44,12 @@ impl Sequencer {
             self.wait(index, delivery, event);
             return;
         }
-        if lane.skipped(sequence) && !fault!(self, TakeLateForDuplicate) {
+        if lane.skipped(sequence) {
             self.late(index, sequence, delivery, event);
             return;
         }
         let differs = lane.job.digests.differs(lane.job.next, sequence, event.content());
-        if differs == Some(true) && !fault!(self, IgnoreConflicts) {
+        if differs == Some(true) {
             self.conflict(index, sequence, delivery, &event);
         } else {
             self.duplicate(delivery);

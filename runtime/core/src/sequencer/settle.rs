@@ -24,8 +24,7 @@ impl Sequencer {
                 self.watch_full(index);
             }
             let lane = &mut self.lanes[index];
-            let second = fault!(self, TwoTurnsOfOneKey) && lane.turn.is_some();
-            if !lane.ready && (second || lane.runnable(&self.settings)) {
+            if !lane.ready && lane.runnable(&self.settings) {
                 lane.ready = true;
                 self.ready.push_back(index);
             }

@@ -316,10 +316,6 @@ impl Sequencer {
             bytes += letter.memory();
             letters.push(letter);
         }
-        if fault!(self, LoseAGapLetter) {
-            letters.pop();
-        }
-        let lane = &mut self.lanes[index];
         let chunk = lane.chunk(None, &self.settings);
         chunk.next = last + 1;
         chunk.skipped.push((first, last));

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Decided, Input, Sequencer};
+use ordain_core::{Decided, Input};
 
 use super::{What, World};
+use crate::boundary::FaultySequencer;
 use crate::source::Connection;
 use crate::store::Claim;
 
@@ -13,7 +14,7 @@ use crate::store::Claim;
 pub(super) struct Owner {
     pub(super) partition: u32,
     pub(super) claim: Claim,
-    pub(super) sequencer: Sequencer,
+    pub(super) sequencer: FaultySequencer,
     pub(super) connection: Connection,
     /// What its clock shows at virtual time 0.
     pub(super) clock: u64,
@@ -65,10 +66,10 @@ impl World {
         settings.version.clone_from(&version);
         settings.seed = self.rng.next();
         let clock = self.rng.below(1_000_000);
-        #[allow(unused_mut, reason = "a fault is injected where there are faults")]
-        let mut sequencer = Sequencer::new(settings, &commits, clock + self.now);
+        let now = clock + self.now;
+        let mut sequencer = FaultySequencer::new(settings, &commits, now, self.boundary_fault);
         #[cfg(feature = "faults")]
-        if let Some(fault) = self.fault {
+        if let Some(fault) = self.core_fault {
             sequencer.inject(fault);
         }
         let published_at = self.leave_over(id, partition, clock, &mut sequencer);
@@ -110,7 +111,7 @@ impl World {
         id: u64,
         partition: u32,
         clock: u64,
-        sequencer: &mut Sequencer,
+        sequencer: &mut FaultySequencer,
     ) -> BTreeMap<u32, u64> {
         let mut published_at = BTreeMap::new();
         for shard in 0..self.plan.settings.shards {

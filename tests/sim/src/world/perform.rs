@@ -64,13 +64,12 @@ impl World {
         }
     }
 
+    /// Publishes messages and letters of a batch. A deliberate fault may have removed all of them:
+    /// then the owner gets the answer alone.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &Applied) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
         let posts: Vec<Post> = messages.chain(letters).collect();
-        if posts.is_empty() {
-            return;
-        }
         let (shard, number) = (batch.shard, batch.number);
         let earliest = self.now + self.latency() + self.sink_latency();
         let last = owner.published_at.entry(shard).or_default();

@@ -185,11 +185,7 @@ impl Sequencer {
         let missing = state.kept.commits.iter().filter(|it| it.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
         if let Some(flight) = &state.in_flight {
-            if fault!(self, SendWhatRestsOnOldReads) {
-                state.sending.push_back(Arc::clone(&flight.batch));
-            } else {
-                state.sending.push_back(Arc::new(void(&flight.batch)));
-            }
+            state.sending.push_back(Arc::new(void(&flight.batch)));
         }
         (state.tries, state.gone_back) = (0, true);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));

@@ -10,7 +10,7 @@ use crate::job::{Applied, JobWrite, Refusal};
 const ID_SLACK: usize = 256;
 
 impl Sequencer {
-    pub(super) fn applied(&mut self, flight: InFlight, mut applied: Applied) {
+    pub(super) fn applied(&mut self, flight: InFlight, applied: Applied) {
         self.settled_times.clear();
         let InFlight { batch, lanes, letters, bytes, .. } = flight;
         self.keep(&batch, &applied);
@@ -19,9 +19,6 @@ impl Sequencer {
         for (letter, delivery) in batch.letters.iter().zip(letters) {
             self.stats.dead[letter.cause as usize] += 1;
             self.window.finish(delivery);
-        }
-        if fault!(self, KeepRefusedResults) {
-            applied.refused.clear();
         }
         let mut refused = applied.refused.iter().peekable();
         let mut messages = (0, 0);
@@ -51,9 +48,6 @@ impl Sequencer {
             self.memory += messages.1;
             let entry = (batch.number, messages.0, messages.1);
             self.shards[batch.shard as usize].outbox.push_back(entry);
-            if fault!(self, PublishRefused) {
-                applied.refused.clear();
-            }
             self.effects.push_back(Effect::Publish { batch, applied });
         }
     }
@@ -88,9 +82,7 @@ impl Sequencer {
                 .iter()
                 .find(|present| present.write == position && present.sequence == check.sequence);
             match present {
-                Some(present) if present.same || fault!(self, IgnoreConflicts) => {
-                    self.duplicate(check.delivery);
-                }
+                Some(present) if present.same => self.duplicate(check.delivery),
                 Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
                 None => {
                     self.lanes[index].rare.make().rest.add(check.sequence);

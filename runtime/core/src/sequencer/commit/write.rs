@@ -25,7 +25,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
         let mut ids = SmallVec::new();
-        let mut chunk = if lane.pending.is_empty() {
+        let chunk = if lane.pending.is_empty() {
             Box::new(Chunk::new(lane.job.next, None))
         } else {
             let chunk = lane.pending.remove(0);
@@ -54,7 +54,7 @@ impl Sequencer {
         let expire_in = ttl.filter(|_| quiet);
         lane.forgotten_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
         lane.job.gaps.count_wait(self.now);
-        let mut job = job_to_write(lane, more);
+        let job = job_to_write(lane, more);
         lane.absent = false;
         let known = Known::of(&job);
         if lane.rare.known != known {
@@ -70,24 +70,6 @@ impl Sequencer {
             bytes: chunk.bytes + spilled_bytes,
             kept: chunk.bytes,
         };
-        if fault!(self, LoseTheRetryCount) {
-            job.attempts = 0;
-        }
-        if fault!(self, ForgetTheVersion) {
-            job.version = None;
-        }
-        if fault!(self, ForgetTheId) {
-            ids.pop();
-        }
-        if fault!(self, SwapMessages) {
-            chunk.messages.reverse();
-        }
-        if fault!(self, LoseAMessage) && chunk.messages.len() > 1 {
-            chunk.messages.pop();
-        }
-        if fault!(self, DropASpilledEvent) && !spill.is_empty() {
-            spill.remove(0);
-        }
         let write = JobWrite {
             key: lane.key.clone(),
             expect,
@@ -98,16 +80,11 @@ impl Sequencer {
             consumed: chunk.consumed,
             spill,
             ids,
-            due_in: due_in.filter(|_| !fault!(self, ForgetTheDueTime)),
+            due_in,
             expire_in,
         };
         let (events, effects, joined) = (chunk.events, chunk.effects, chunk.joined);
         let in_write = InWrite { lane: index, events, effects, joined, checks };
-        if fault!(self, AckBeforeSpill) {
-            let deliveries: Vec<_> = self.lanes[index].held.iter().map(|h| h.delivery).collect();
-            let spilled = !write.spill.is_empty();
-            deliveries.into_iter().filter(|_| spilled).for_each(|d| self.window.finish(d));
-        }
         (write, in_write, cost)
     }
 }

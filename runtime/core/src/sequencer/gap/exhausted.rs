@@ -30,7 +30,6 @@ fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
 impl Sequencer {
     /// All rounds are over, and everything before the gap has run.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
-        let lose = fault!(self, LoseAGapEnd);
         let lane = &mut self.lanes[index];
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
         let Some(gap) = lane.rare.gap else { return };
@@ -76,9 +75,7 @@ impl Sequencer {
                 }
                 let last = (next - 1).min(first + room - 1);
                 let at = last + 1;
-                if !lose {
-                    lane.note_skip(first, last);
-                }
+                lane.note_skip(first, last);
                 lane.rare.make().gap = Some(Gap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 let lane = &mut self.lanes[index];

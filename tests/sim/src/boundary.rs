@@ -1,0 +1,100 @@
+//! Deliberate faults between a sequencer and its world, to prove that the checker finds them: each
+//! changes settings, inputs or effects on their way. Faults of the sequencer's decisions, which no
+//! such change can imitate, are `ordain_core::Fault`.
+//!
+//! The checker sees inputs before a fault changes them, and effects after.
+
+mod early;
+mod effects;
+mod fault;
+mod inputs;
+mod writes;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ordain_core::{Batch, Effect, Input, Sequencer, Settings};
+
+pub use fault::BoundaryFault;
+
+use early::EarlyAcks;
+
+/// A sequencer whose settings, inputs and effects pass through a deliberate fault, if there is one.
+#[derive(Debug)]
+pub(crate) struct FaultySequencer {
+    sequencer: Sequencer,
+    fault: Option<BoundaryFault>,
+    /// Changed and added effects that the world has not taken yet.
+    effects: VecDeque<Effect>,
+    early_acks: EarlyAcks,
+    /// By shard: how far the numbers of its batches are ahead of the sequencer's.
+    shifts: BTreeMap<u32, u64>,
+    /// By shard: the batch without an answer, as the sequencer asked for it first.
+    unanswered: BTreeMap<u32, Arc<Batch>>,
+}
+
+impl FaultySequencer {
+    pub(crate) fn new(
+        mut settings: Settings,
+        commits: &[u64],
+        now: u64,
+        fault: Option<BoundaryFault>,
+    ) -> Self {
+        change_settings(fault, &mut settings);
+        Self {
+            sequencer: Sequencer::new(settings, commits, now),
+            fault,
+            effects: VecDeque::new(),
+            early_acks: EarlyAcks::default(),
+            shifts: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+        }
+    }
+
+    /// Switches a fault of the sequencer's decisions on.
+    #[cfg(feature = "faults")]
+    pub(crate) fn inject(&mut self, fault: ordain_core::Fault) {
+        self.sequencer.inject(fault);
+    }
+
+    pub(crate) fn handle(&mut self, now: u64, input: Input) {
+        let input = match self.fault {
+            Some(fault) => self.change_input(fault, input),
+            None => Some(input),
+        };
+        if let Some(input) = input {
+            self.sequencer.handle(now, input);
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: u64) {
+        self.sequencer.handle_timeout(now);
+    }
+
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
+        let Some(fault) = self.fault else { return self.sequencer.poll_effect() };
+        while self.effects.is_empty() {
+            let effect = self.sequencer.poll_effect()?;
+            self.change_effect(fault, effect);
+        }
+        self.effects.pop_front()
+    }
+}
+
+/// Getters are the sequencer's own.
+impl Deref for FaultySequencer {
+    type Target = Sequencer;
+
+    fn deref(&self) -> &Sequencer {
+        &self.sequencer
+    }
+}
+
+fn change_settings(fault: Option<BoundaryFault>, settings: &mut Settings) {
+    match fault {
+        Some(BoundaryFault::IgnoreRunAhead) => settings.run_ahead = usize::MAX,
+        Some(BoundaryFault::IgnoreMaxTurns) => settings.max_turns = usize::MAX,
+        _ => {}
+    }
+}

@@ -1,0 +1,89 @@
+//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so
+//! that nothing but their time is wrong.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ordain_core::{Delivery, Effect, Event, Input, Token};
+
+use super::BoundaryFault;
+
+/// Deliveries that are not acknowledged, and which of them count as finished.
+#[derive(Debug, Default)]
+pub(super) struct EarlyAcks {
+    /// The last delivery that is acknowledged.
+    acknowledged: Delivery,
+    /// The deliveries after that one.
+    open: VecDeque<OpenDelivery>,
+    /// Events that the workers execute.
+    turns: BTreeMap<Token, Vec<(u64, Arc<Event>)>>,
+}
+
+#[derive(Debug)]
+struct OpenDelivery {
+    /// `None`: the delivery was no event.
+    event: Option<Arc<Event>>,
+    is_finished: bool,
+}
+
+impl EarlyAcks {
+    /// Notes an input. Returns the acknowledgement that it leads to.
+    pub(super) fn take_input(&mut self, fault: BoundaryFault, input: &Input) -> Option<Effect> {
+        match input {
+            Input::Arrived { event, .. } => {
+                let is_finished = fault == BoundaryFault::AckPastHeld;
+                self.open.push_back(OpenDelivery { event: Some(Arc::clone(event)), is_finished });
+            }
+            Input::Unreadable { .. } => {
+                self.open.push_back(OpenDelivery { event: None, is_finished: false });
+            }
+            Input::SourceReset => {
+                self.acknowledged += self.open.len() as u64;
+                self.open.clear();
+            }
+            Input::TurnDone(done) => {
+                let events = self.turns.remove(&done.token).unwrap_or_default();
+                self.finish(events.iter().take(done.verdicts.len()));
+            }
+            _ => {}
+        }
+        self.acknowledge()
+    }
+
+    /// Notes an effect. Returns the effects that take its place.
+    pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
+        match &effect {
+            Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),
+            Effect::Ack { through } => {
+                self.open.drain(..(*through - self.acknowledged) as usize);
+                self.acknowledged = *through;
+            }
+            Effect::Run(turn) if fault == BoundaryFault::AckBeforeCommit => {
+                self.turns.insert(turn.token, turn.events.clone());
+            }
+            Effect::Commit(batch) if fault == BoundaryFault::AckBeforeSpill => {
+                self.finish(batch.writes.iter().flat_map(|write| &write.spill));
+            }
+            _ => {}
+        }
+        [effect].into_iter().chain(self.acknowledge()).collect()
+    }
+
+    fn finish<'a>(&mut self, events: impl Iterator<Item = &'a (u64, Arc<Event>)>) {
+        for (_, event) in events {
+            let deliveries = self.open.iter_mut();
+            for delivery in deliveries.filter(|delivery| delivery.event.as_ref() == Some(event)) {
+                delivery.is_finished = true;
+            }
+        }
+    }
+
+    fn acknowledge(&mut self) -> Option<Effect> {
+        let before = self.acknowledged;
+        while self.open.pop_front_if(|delivery| delivery.is_finished).is_some() {
+            self.acknowledged += 1;
+        }
+        let through = self.acknowledged;
+        (through > before).then_some(Effect::Ack { through })
+    }
+}

@@ -1,0 +1,55 @@
+//! Faults that change, add or drop an effect.
+
+use std::sync::Arc;
+
+use ordain_core::{Batch, Effect, Token, Turn};
+
+use super::{BoundaryFault, FaultySequencer, writes};
+
+/// Added to a token's serial, for a turn that the sequencer did not ask for.
+const SECOND: u64 = 1 << 63;
+
+impl FaultySequencer {
+    /// Passes an effect on, as the fault leaves it.
+    pub(super) fn change_effect(&mut self, fault: BoundaryFault, effect: Effect) {
+        use BoundaryFault as Fault;
+        match (fault, effect) {
+            (Fault::AckBeforeCommit | Fault::AckPastHeld | Fault::AckBeforeSpill, effect) => {
+                self.effects.extend(self.early_acks.take_effect(fault, effect));
+            }
+            (Fault::TwoTurnsOfOneKey, Effect::Run(turn)) => {
+                let token = Token { serial: turn.token.serial | SECOND, ..turn.token };
+                let second = Turn { token, ..turn.clone() };
+                self.effects.extend([Effect::Run(turn), Effect::Run(second)]);
+            }
+            (Fault::NewNumberAfterUnknown, Effect::Commit(batch)) => {
+                let shift = self.shifts.get(&batch.shard).copied().unwrap_or(0);
+                let batch = Batch { number: batch.number + shift, ..(*batch).clone() };
+                self.effects.push_back(Effect::Commit(Arc::new(batch)));
+            }
+            (Fault::SendWhatRestsOnOldReads, Effect::Commit(batch)) => {
+                let batch = self.as_first_sent(batch);
+                self.effects.push_back(Effect::Commit(batch));
+            }
+            (Fault::PublishRefused, Effect::Publish { batch, mut applied }) => {
+                applied.refused.clear();
+                self.effects.push_back(Effect::Publish { batch, applied });
+            }
+            (fault, Effect::Commit(batch)) => {
+                self.effects.push_back(Effect::Commit(writes::change_batch(fault, &batch)));
+            }
+            (fault, Effect::Publish { batch, applied }) => {
+                let batch = writes::change_batch(fault, &batch);
+                self.effects.push_back(Effect::Publish { batch, applied });
+            }
+            (_, effect) => self.effects.push_back(effect),
+        }
+    }
+
+    /// Returns the batch that the sequencer asked for first under this number, as long as it has no
+    /// answer.
+    fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
+        let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
+        if first.number == batch.number { Arc::clone(first) } else { batch }
+    }
+}

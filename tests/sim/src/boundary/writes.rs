@@ -1,0 +1,67 @@
+//! Faults that change what a batch writes. They change the same batch in the same way each time,
+//! whether it is committed, committed again or published.
+
+use std::sync::Arc;
+
+use ordain_core::{Batch, Cause, GapEnd, JobWrite};
+
+use super::BoundaryFault;
+
+pub(super) fn change_batch(fault: BoundaryFault, batch: &Batch) -> Arc<Batch> {
+    let mut batch = batch.clone();
+    if fault == BoundaryFault::IgnoreConflicts {
+        batch.letters.retain(|letter| letter.cause != Cause::Conflict);
+    }
+    for write in &mut batch.writes {
+        change_write(fault, write);
+    }
+    Arc::new(batch)
+}
+
+fn change_write(fault: BoundaryFault, write: &mut JobWrite) {
+    match fault {
+        BoundaryFault::DropASpilledEvent => drop_a_spilled_event(write),
+        BoundaryFault::LoseTheRetryCount => write.job.attempts = 0,
+        BoundaryFault::ForgetTheVersion => write.job.version = None,
+        BoundaryFault::ForgetTheId => write.ids.truncate(write.ids.len().saturating_sub(1)),
+        BoundaryFault::SwapMessages => write.messages.reverse(),
+        BoundaryFault::LoseAMessage => lose_a_message(write),
+        BoundaryFault::ForgetTheDueTime => write.due_in = None,
+        BoundaryFault::LoseALetter => {
+            write.letters.retain(|letter| letter.cause != Cause::Rejected);
+        }
+        BoundaryFault::LoseAGapLetter => lose_a_gap_letter(write),
+        BoundaryFault::LoseAGapEnd => lose_a_gap_end(write),
+        BoundaryFault::TakeLateForDuplicate => take_late_for_duplicate(write),
+        _ => {}
+    }
+}
+
+fn drop_a_spilled_event(write: &mut JobWrite) {
+    if !write.spill.is_empty() {
+        write.spill.remove(0);
+    }
+}
+
+fn lose_a_message(write: &mut JobWrite) {
+    if write.messages.len() > 1 {
+        write.messages.pop();
+    }
+}
+
+fn lose_a_gap_letter(write: &mut JobWrite) {
+    if let Some(at) = write.letters.iter().rposition(|letter| letter.cause == Cause::Gap) {
+        write.letters.remove(at);
+    }
+}
+
+fn lose_a_gap_end(write: &mut JobWrite) {
+    let gaps = write.job.gaps.iter();
+    write.job.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
+}
+
+/// Leaves the empty letter of the skipped sequence where it is.
+fn take_late_for_duplicate(write: &mut JobWrite) {
+    write.letters.retain(|letter| letter.cause != Cause::Late);
+    write.consumed.retain(|id| id.tag != 0);
+}
