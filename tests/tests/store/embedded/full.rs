@@ -74,7 +74,7 @@ fn run(folder: &Path) -> u64 {
     let output = Command::new("sh")
         .args(["-c", &limited])
         .arg(binary)
-        .args(["--exact", "store_embedded::full::child", "--nocapture"])
+        .args(["--exact", "store::embedded::full::child", "--nocapture"])
         .env(FOLDER, folder)
         .output()
         .expect("a child");

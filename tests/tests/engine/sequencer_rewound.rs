@@ -1,6 +1,5 @@
 //! A store that goes back in time under an owner who still has in memory what it lost.
 
-#[path = "sequencer_rewound/rig.rs"]
 mod rig;
 
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@ use ordain_tests::http::ready;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-use crate::support::{ODD, at_rest, home};
+use super::support::{ODD, at_rest, home};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 

@@ -11,7 +11,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-use crate::support::{EVENTS, GOOD, at_rest, home};
+use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
 const ALL: [(&str, &str); 20] = [

@@ -6,7 +6,7 @@ use ordain_tests::http::{Answer, get, ready};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use crate::support::{GOOD, ODD, at_rest, home};
+use super::support::{GOOD, ODD, at_rest, home};
 
 /// All rows of a listing, a few on each page.
 fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {

@@ -1,0 +1,7 @@
+//! Streams that feed each other: the ledger of `plugins/ledger` through three stages.
+
+mod damaged;
+mod one_process;
+mod support;
+mod two_processes;
+mod two_sinks;

@@ -1,0 +1,6 @@
+//! Events over HTTP.
+
+mod alone;
+mod inbox;
+mod pair;
+mod support;

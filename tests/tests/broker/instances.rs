@@ -1,0 +1,5 @@
+//! Several processes that share the streams of one store.
+
+mod hand_over;
+mod stale;
+mod support;

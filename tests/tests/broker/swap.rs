@@ -1,0 +1,6 @@
+//! New versions of handlers while the host runs.
+
+mod files;
+mod several;
+mod support;
+mod under_load;

@@ -1,9 +1,0 @@
-//! Streams that feed each other: the ledger of `plugins/ledger` through three stages.
-
-mod chain {
-    mod damaged;
-    mod one_process;
-    mod support;
-    mod two_processes;
-    mod two_sinks;
-}

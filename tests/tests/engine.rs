@@ -1,0 +1,37 @@
+//! The host without a broker, from its command line to its files: what runs, what is refused, and
+//! what a kill leaves behind.
+
+mod engine {
+    mod admin;
+    mod check;
+    mod checkpoint_redis;
+    mod dead_letter;
+    mod full_disk;
+    mod keys_why;
+    mod main_job;
+    mod main_job_redis;
+    mod readme;
+    mod run_alarms;
+    mod run_changed;
+    mod run_damaged;
+    mod run_exit_codes;
+    mod run_fifo;
+    mod run_followed;
+    mod run_full;
+    mod run_handlers;
+    mod run_lines;
+    mod run_many_keys;
+    mod run_memory;
+    mod run_redis;
+    mod run_restart;
+    mod run_rewritten;
+    mod run_signals;
+    mod run_sinks;
+    mod run_stderr;
+    mod run_stdio;
+    mod run_terminal;
+    mod scaled_object;
+    mod sequencer;
+    mod sequencer_rewound;
+    mod shown;
+}

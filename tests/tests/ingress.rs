@@ -1,8 +1,0 @@
-//! Events over HTTP.
-
-mod ingress {
-    mod alone;
-    mod inbox;
-    mod pair;
-    mod support;
-}
