@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::fuzz::{FuzzArgs, fuzz};
+use crate::links::links;
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
@@ -29,6 +30,7 @@ pub(crate) fn ci() -> Result<()> {
     run(cargo("doc")
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
+    links()?;
     say("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
     test(&TestArgs::all())?;

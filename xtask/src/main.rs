@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod demo;
 mod fuzz;
+mod links;
 mod setup;
 mod tests;
 
@@ -30,7 +31,9 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
-    /// Everything that a change must pass: format, lints, docs, dependencies, tests.
+    /// Check the links between Markdown pages: files, images and headings.
+    Links,
+    /// Everything that a change must pass: format, lints, docs, links, dependencies, tests.
     Ci,
     /// Ask the database of security advisories about the dependencies.
     Advisories,
@@ -58,6 +61,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             setup::say(&format!("the handlers are in {}", folder.display()));
             Ok(())
         }
+        Command::Links => links::links(),
         Command::Ci => ci::ci(),
         Command::Advisories => ci::advisories(),
     }
