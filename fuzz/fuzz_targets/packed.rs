@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ordain::fuzzing::packed(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ordain_fuzz_targets::packed(bytes));

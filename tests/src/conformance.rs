@@ -23,7 +23,7 @@ pub mod versions;
 
 pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of};
 
-use ordain::store::Store;
+use ordain_store::Store;
 
 /// How long the fixture's store keeps dead letters, in ms. All times of the suite are long beside
 /// what a slow machine takes for a case: a fixture may add to a clock that goes on by itself.

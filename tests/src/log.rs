@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use ordain::generate::{Load, Probability, Shape, generate_to};
+use ordain_generate::{Load, Probability, Shape, generate_to};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ordain::plugin::{
-    Active, Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
-};
 use ordain_core::{
     Event, EventParts, Failure, FailureKind, Key, Message, Token, Turn, TurnDone, Verdict,
+};
+use ordain_wasm::{
+    Active, Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
 };
 
 use crate::guests::guest;

@@ -1,5 +1,5 @@
 //! Handlers that mean harm: each is contained and named, and costs other keys nothing. What each met is a
-//! table in docs/sandbox.md, which this makes and compares.
+//! table in docs/guide/handlers.md, which this makes and compares.
 
 use std::fs;
 
@@ -184,8 +184,8 @@ fn what_hostile_handlers_meet() -> Result<()> {
         table += &format!("| {what} | {} |\n", met.trim_end().replace('|', "\\|"));
     }
     println!("{table}");
-    let page = fs::read_to_string(root().join("docs/sandbox.md"))?;
-    ensure!(page.contains(&table), "docs/sandbox.md has another table than this:\n{table}");
+    let page = fs::read_to_string(root().join("docs/guide/handlers.md"))?;
+    ensure!(page.contains(&table), "docs/guide/handlers.md has another table than this:\n{table}");
     Ok(())
 }
 

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ordain::store::Store;
-use ordain::store::embedded::{Embedded, Options};
 use ordain_core::{Change, Emitted, Expect, JobWrite, Message, MessageParts};
+use ordain_store::Store;
+use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 
 /// Tells the child what to do: the folder.

@@ -48,7 +48,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     }
     let plugins = plugins()?;
     let ordain = host()?;
-    run(cargo("build").args(["--release", "--package", "ordain-bench"]))?;
+    run(cargo("build").args(["--release", "--workspace", "--bin", "ordain-bench"]))?;
     say(&format!("measuring {name}; leave the machine alone meanwhile"));
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));
     bench.arg(name).arg("--plugins").arg(plugins).arg("--ordain").arg(ordain);

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::fuzz::{FuzzArgs, fuzz};
+use crate::graph::graph;
 use crate::links::links;
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
@@ -22,15 +23,13 @@ pub(crate) fn ci() -> Result<()> {
     run(cargo("clippy")
         .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
         .args(["--", "--deny", "warnings"]))?;
-    // By itself, so that the host's library is as producers have it.
-    run(cargo("clippy")
-        .args(["--release", "--package", "ordain-publisher"])
-        .args(["--", "--deny", "warnings"]))?;
     say("documentation");
     run(cargo("doc")
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
     links()?;
+    say("crates: no dependency leads upwards");
+    graph()?;
     say("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
     test(&TestArgs::all())?;

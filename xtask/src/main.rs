@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod demo;
 mod fuzz;
+mod graph;
 mod links;
 mod setup;
 mod tests;
@@ -31,9 +32,11 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
+    /// Print the crates of the runtime by floor, and fail on a dependency that leads upwards.
+    Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,
-    /// Everything that a change must pass: format, lints, docs, links, dependencies, tests.
+    /// Everything that a change must pass: format, lints, docs, links, crate graph, dependencies, tests.
     Ci,
     /// Ask the database of security advisories about the dependencies.
     Advisories,
@@ -61,6 +64,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             setup::say(&format!("the handlers are in {}", folder.display()));
             Ok(())
         }
+        Command::Graph => graph::graph(),
         Command::Links => links::links(),
         Command::Ci => ci::ci(),
         Command::Advisories => ci::advisories(),

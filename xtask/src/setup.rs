@@ -105,6 +105,6 @@ pub(crate) fn plugins() -> Result<PathBuf> {
 /// Builds the host.
 pub(crate) fn host() -> Result<PathBuf> {
     say("building the host (the first time takes some minutes: it contains a compiler)");
-    run(cargo("build").args(["--release", "--package", "ordain"]))?;
+    run(cargo("build").args(["--release", "--workspace", "--bin", "ordain"]))?;
     Ok(target_dir().join("release").join("ordain"))
 }

@@ -16,16 +16,22 @@ pub(crate) struct TestArgs {
     /// With `chaos`: rounds for so long, instead of one.
     #[arg(long, requires = "filter")]
     minutes: Option<u64>,
+    /// Only what needs no server: unit tests, simulator, model, and conformance on the embedded store.
+    #[arg(long, conflicts_with = "minutes")]
+    quick: bool,
 }
 
 impl TestArgs {
     /// No filter.
     pub(crate) fn all() -> Self {
-        Self { filter: None, minutes: None }
+        Self { filter: None, minutes: None, quick: false }
     }
 }
 
 pub(crate) fn test(args: &TestArgs) -> Result<()> {
+    if args.quick {
+        return quick(args);
+    }
     servers()?;
     plugins()?;
     host()?;
@@ -35,25 +41,42 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     ensure!(args.minutes.is_none(), "--minutes is for `cargo xtask test chaos`");
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
 
+    let mut passed = simulation(&filter)?;
+
+    say("everything else");
+    // The whole workspace, so that all commands build the same graph. All failures are reported.
+    let mut others = cargo("test");
+    others.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
+    others.env("RUST_TEST_THREADS", threads().to_string());
+    passed += counted(others.args(&filter))?;
+    finish(args, passed)
+}
+
+/// The simulator, whose sequencer has deliberate faults that no other build has.
+fn simulation(filter: &[&str]) -> Result<u64> {
     say("the sequencer under simulation, with and without deliberate faults");
     let mut simulation = cargo("test");
     simulation.args(["--release", "--package", "ordain-sim", "--features", "faults"]);
-    let mut passed = counted(simulation.args(&filter))?;
+    counted(simulation.args(filter))
+}
 
-    say("the protocol between owners and a store, all runs of small worlds");
-    let mut model = cargo("test");
-    model.args(["--release", "--package", "ordain-model"]);
-    passed += counted(model.args(&filter))?;
+/// The tests that need neither a server nor a built host.
+fn quick(args: &TestArgs) -> Result<()> {
+    let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
+    let mut passed = simulation(&filter)?;
+    say("unit tests, and the protocol between owners and a store");
+    let mut units = cargo("test");
+    units.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
+    units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing"]);
+    passed += counted(units.args(&filter))?;
+    say("conformance on the embedded store");
+    let mut store = cargo("test");
+    store.args(["--release", "--workspace", "--test", "store", "--"]);
+    passed += counted(store.arg(args.filter.as_deref().unwrap_or("embedded")))?;
+    finish(args, passed)
+}
 
-    say("everything else");
-    let mut others = cargo("test");
-    // By itself, the model asks nothing of what the host is built of.
-    let apart = ["--exclude", "ordain-sim", "--exclude", "ordain-model"];
-    // All that fails is told.
-    others.args(["--release", "--no-fail-fast", "--workspace"]).args(apart);
-    others.env("RUST_TEST_THREADS", threads().to_string());
-    passed += counted(others.args(&filter))?;
-
+fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     if let Some(filter) = &args.filter {
         ensure!(passed > 0, "no test's name contains {filter:?}");
     }
@@ -71,7 +94,7 @@ fn threads() -> usize {
 fn chaos(minutes: u64) -> Result<()> {
     say("chaos: what was injected stands behind each round; its seed plays it again");
     let mut chaos = cargo("test");
-    chaos.args(["--release", "--package", "ordain-tests", "--test", "chaos", "--", "--nocapture"]);
+    chaos.args(["--release", "--workspace", "--test", "chaos", "--", "--nocapture"]);
     chaos.env("ORDAIN_CHAOS_SECONDS", (60 * minutes).to_string());
     let passed = counted(&mut chaos)?;
     say(&format!("all {passed} tests passed"));

@@ -108,6 +108,28 @@ pub enum Status {
     Completed,
 }
 
+impl Status {
+    /// All statuses, in the order in which a key may have them.
+    pub const ALL: [Self; 5] =
+        [Self::Active, Self::Waiting, Self::Retrying, Self::Parked, Self::Completed];
+
+    /// Its name, as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Waiting => "waiting",
+            Self::Retrying => "retrying",
+            Self::Parked => "parked",
+            Self::Completed => "completed",
+        }
+    }
+
+    /// The inverse of [`name`](Self::name).
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+}
+
 /// Why a key waits, retries or is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {

@@ -116,6 +116,23 @@ pub struct LetterId {
     pub tag: u64,
 }
 
+impl LetterId {
+    /// Its form beside the key, as people give it back: `SEQUENCE-TAG`, the tag in hexadecimal digits.
+    pub fn text(&self) -> String {
+        format!("{}-{:x}", self.sequence, self.tag)
+    }
+
+    /// The inverse of [`text`](Self::text).
+    pub fn parse(key: &str, text: &str) -> Option<Self> {
+        let (sequence, tag) = text.split_once('-')?;
+        Some(Self {
+            key: key.into(),
+            sequence: sequence.parse().ok()?,
+            tag: u64::from_str_radix(tag, 16).ok()?,
+        })
+    }
+}
+
 /// One dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {

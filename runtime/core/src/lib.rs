@@ -15,6 +15,7 @@ mod job;
 mod letter;
 pub mod ownership;
 mod packed;
+pub mod rollout;
 mod sequencer;
 mod settings;
 mod stats;
@@ -42,4 +43,4 @@ pub use settings::{
 };
 pub use stats::{LaneState, Recovery, Replays, Stats};
 pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
-pub use version::{Build, Decided, Digest, NoDigest, Version};
+pub use version::{Build, Decided, Digest, NoDigest, Version, split_version};

@@ -16,6 +16,15 @@ pub struct Build {
     pub digest: Digest,
 }
 
+/// Splits the name of a version into the handler's name and the semver of its file. A file without one
+/// counts as the lowest version.
+pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
+    match version.split_once('@') {
+        Some((name, semver)) => (name, semver::Version::parse(semver).ok()),
+        None => (version.split_once('+').map_or(version, |(name, _)| name), None),
+    }
+}
+
 /// What is to execute the events of a stream, as the store has decided.
 ///
 /// Decisions of a stream are numbered: each has a higher generation than the one before. A job

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use ordain::plugin::{Caller, Engine, Folder, InstancePolicy, Settings, StreamContext};
 use ordain_core::{Change, Event, EventParts, Token, Turn, Verdict};
+use ordain_wasm::{Caller, Engine, Folder, InstancePolicy, Settings, StreamContext};
 
 use crate::Common;
 use crate::report::Row;

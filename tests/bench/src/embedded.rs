@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use ordain::cloudevents::{Decoder, encode};
-use ordain::config::{Loaded, Share};
-use ordain::plugin::{Caller, Engine, Folder, Settings, StreamContext};
-use ordain::store::OutboxMessage;
+use ordain_cloudevents::{Decoder, encode};
+use ordain_config::{Loaded, Share};
 use ordain_core::{Change, Decided, Digest, Emitted, Key, Ordering, Token, Turn, Verdict};
+use ordain_store::OutboxMessage;
+use ordain_wasm::{Caller, Engine, Folder, Settings, StreamContext};
 use serde_json::Value;
 
 use crate::process::{Usage, measure};

@@ -13,6 +13,7 @@ mod events;
 mod ingress;
 mod instances;
 mod isolation;
+mod open;
 mod process;
 mod recovery;
 mod report;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use ordain::store::embedded::{self, Embedded};
-use ordain::store::redis::{Address, Options, Redis};
-use ordain::store::{Claimed, Partition, Store};
 use ordain_core::{
     Batch, Change, CommitReply, Decided, Digest, Emitted, Expect, Job, JobWrite, Key, Message,
     MessageParts, shard_of,
 };
+use ordain_store::{Claimed, Partition, Store};
+use ordain_store::{RedisAddress as Address, RedisOptions as Options};
+use ordain_store_embedded::{self, Embedded};
+use ordain_store_redis::Redis;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
@@ -68,7 +69,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
 async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
     if side == "embedded" {
         let folder = TempDir::new()?;
-        let store = Arc::new(Embedded::open(embedded::Options::new(folder.path()))?);
+        let store = Arc::new(Embedded::open(ordain_store_embedded::Options::new(folder.path()))?);
         return Sides::new(store, keys).await?.rows(&own_cpu_seconds).await;
     }
     let server = ordain_servers::Redis::start(&[])?;

@@ -45,7 +45,7 @@ pub(crate) struct SwapArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second: four fifths of what the machine of docs/performance.md can do.
+    /// Events a second: four fifths of what the machine of docs/internals/performance.md can do.
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
     /// Swaps in a run.

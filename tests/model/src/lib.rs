@@ -1,5 +1,5 @@
 //! The protocol between owners of partitions and a store that they share, as a model of a few
-//! owners, keys and events, all of whose runs are walked through. `docs/protocol.md` has the rules,
+//! owners, keys and events, all of whose runs are walked through. `docs/internals/protocol.md` has the rules,
 //! and says what is covered and what not.
 //!
 //! A process that is killed is an owner that does nothing any more. Any owner may do nothing for

@@ -1,4 +1,4 @@
-//! Walks through all runs of small scopes. `docs/protocol.md` says what they are.
+//! Walks through all runs of small scopes. `docs/internals/protocol.md` says what they are.
 //! `ORDAIN_MODEL=large` adds larger ones.
 
 use ordain_model::{Fault, Scope, breaks, walk};

@@ -1,4 +1,4 @@
-//! Walks through all runs of small fleets. `docs/protocol.md` says what they are.
+//! Walks through all runs of small fleets. `docs/internals/protocol.md` says what they are.
 
 use ordain_model::{Fleet, SharingFault, breaks, walk};
 

@@ -5,11 +5,11 @@ mod giver;
 
 use std::sync::Arc;
 
-use ordain::store::{
+use ordain_core::Event;
+use ordain_store::{
     AssignReply, Assigned, Claim, Destination, LotReply, Numbers, Part, Partition, Place, Queued,
     Rules, Store,
 };
-use ordain_core::Event;
 
 use super::{Fixture, Owner};
 use giver::{

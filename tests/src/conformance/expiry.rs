@@ -1,7 +1,7 @@
 //! Tombstones and other jobs that end with time.
 
-use ordain::store::{KeyFilter, Store};
 use ordain_core::{Change, Expect, Job, JobWrite, Refusal, Status, TakenId};
+use ordain_store::{KeyFilter, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ordain::store::{Claim, Store};
 use ordain_core::{Batch, Change, CommitReply, Expect, Refusal};
+use ordain_store::{Claim, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next, number_of};
 
@@ -52,7 +52,7 @@ pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 
     let unclaimed = Owner {
-        partition: ordain::store::Partition { stream: "never".into(), number: 0 },
+        partition: ordain_store::Partition { stream: "never".into(), number: 0 },
         claim: real,
         numbers: owner.numbers.clone(),
     };

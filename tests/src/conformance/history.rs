@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ordain::store::Store;
 use ordain_core::{Change, Expect, Job, JobWrite, Key, Refusal};
+use ordain_store::Store;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

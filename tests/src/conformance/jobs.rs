@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain::store::KEY_SIZE_LIMIT;
 use ordain_core::{
     Answers, Build, Cause, Change, CommitReply, Decided, Digest, Expect, GapEnd, GapEntry, Gaps,
     Holes, Job, Refusal, SOURCES_LIMIT, Spilled, Status, Trouble,
 };
+use ordain_store::KEY_SIZE_LIMIT;
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
 

@@ -1,9 +1,9 @@
 //! Streams and partitions side by side.
 
-use ordain::store::Store;
 use ordain_core::{
     Cause, Change, DeadLetter, Emitted, LetterContent, LetterId, Message, MessageParts,
 };
+use ordain_store::Store;
 
 use super::{Fixture, Owner, absent, claim, event, number_of};
 
@@ -66,7 +66,7 @@ pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
     for (owner, key) in &owners {
         find_everything(fixture.store(), owner, key).await;
     }
-    let too_long = ordain::store::Partition { stream: "s".repeat(256).into(), number: 0 };
+    let too_long = ordain_store::Partition { stream: "s".repeat(256).into(), number: 0 };
     assert!(claim(fixture.store(), &too_long).await.is_err());
 }
 

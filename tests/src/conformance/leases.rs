@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ordain::store::{Beat, InstanceId, Leased, Partition, Store, Table};
+use ordain_store::{Beat, InstanceId, Leased, Partition, Store, Table};
 
 use super::Fixture;
 
@@ -64,7 +64,7 @@ pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     assert!(newer > late);
     store.claim(&partition, newer).await.expect("a claim");
     let refused = store.claim(&partition, late).await;
-    assert!(matches!(refused, Err(ordain::store::StoreError::InUse(_))), "{refused:?}");
+    assert!(matches!(refused, Err(ordain_store::StoreError::InUse(_))), "{refused:?}");
     store.forget(other).await.expect("forgotten");
     fixture.reopen().await;
     beat(fixture.store(), one, "one", 0).await;

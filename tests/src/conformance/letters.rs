@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain::store::{Store, StoredLetter};
 use ordain_core::{Cause, CommitReply, DeadLetter, Event, Expect, LetterContent, LetterId};
+use ordain_store::{Store, StoredLetter};
 
 use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
 

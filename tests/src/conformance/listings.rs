@@ -1,7 +1,7 @@
 //! What people list.
 
-use ordain::store::{KeyFilter, KeyRow, Store, StoreError};
 use ordain_core::{Cause, Change, DeadLetter, Expect, Job, LetterContent, LetterId, Status};
+use ordain_store::{KeyFilter, KeyRow, Store, StoreError};
 
 use super::{Fixture, Owner, absent, fresh, job};
 

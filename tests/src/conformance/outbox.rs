@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain::store::{Claim, Mark, OutboxEntry, Store};
 use ordain_core::{
     Batch, Cause, CommitReply, DeadLetter, Emitted, Expect, JobWrite, LetterContent, LetterId,
     Message, MessageParts, Refusal,
 };
+use ordain_store::{Claim, Mark, OutboxEntry, Store};
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain::store::{Beat, Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
 use ordain_core::{
     Applied, Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Loaded,
     shard_of,
 };
+use ordain_store::{Beat, Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
 
 /// Owns a partition of a stream.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Several owners at once.
 
-use ordain::store::Store;
 use ordain_core::{Expect, Job};
+use ordain_store::Store;
 
 use super::{Fixture, Owner, fresh};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ordain::store::{Beat, InstanceId, Store};
 use ordain_core::{Build, Decided, Digest, Expect, Job, Refusal};
+use ordain_store::{Beat, InstanceId, Store};
 
 use super::{Fixture, Owner, fresh};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain::config::{Loaded, Share};
+use ordain_config::{Loaded, Share};
 use ordain_core::{
     Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd,
     Input, Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain::plugin::{Engine, HandlerFile, Settings};
 use ordain_tests::guests::{self, guest};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{load, settings};
+use ordain_wasm::{Engine, HandlerFile, Settings};
 
 /// What loading a file of these bytes says.
 fn refusal(bytes: &[u8], settings: Settings) -> Result<String> {

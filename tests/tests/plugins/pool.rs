@@ -5,10 +5,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain::plugin::{Active, InstancePolicy, Results, Settings, StreamContext};
 use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
+use ordain_wasm::{Active, InstancePolicy, Results, Settings, StreamContext};
 
 const LOOP: &str = r#"{"do":"loop"}"#;
 const OK: &str = r#"{"do":"ok"}"#;

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain::store::codec::{
-    Counter, FenceRecord, GivenPart, JobView, OUTBOX_TIME, OriginRecord, Undecodable, decode_fence,
-    decode_given, decode_letter, decode_outbox, decode_queued, decode_retained, decode_taken_id,
-    encode_fence, encode_given, encode_job, encode_letter, encode_outbox_letters,
-    encode_outbox_write, encode_retained, encode_taken_id, letter_time, take_over,
-};
-use ordain::store::{Claim, Place, StoredLetter};
 use ordain_core::{
     Answers, Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts,
     GapEnd, GapEntry, Holes, Job, LetterContent, LetterId, Message, MessageParts, Present, Refusal,
     SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
+use ordain_store::codec::{
+    Counter, FenceRecord, GivenPart, JobView, OUTBOX_TIME, OriginRecord, Undecodable, decode_fence,
+    decode_given, decode_letter, decode_outbox, decode_queued, decode_retained, decode_taken_id,
+    encode_fence, encode_given, encode_job, encode_letter, encode_outbox_letters,
+    encode_outbox_write, encode_retained, encode_taken_id, letter_time, take_over,
+};
+use ordain_store::{Claim, Place, StoredLetter};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ordain::store::{
+use ordain_core::{Event, EventParts};
+use ordain_store::{
     Assign, AssignReply, Chains as _, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
     Partition, Place, Rules, StoreError,
 };
-use ordain_core::{Event, EventParts};
 
 use super::damaged::garbage;
 use super::own::Own;

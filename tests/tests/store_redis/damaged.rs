@@ -1,8 +1,8 @@
 //! Records and fences that nobody has written so: everything that reads them says so in words, and
 //! goes on with the rest.
 
-use ordain::store::{KeyFilter, Store, StoreError};
 use ordain_core::{Batch, CommitReply, Refusal};
+use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_tests::conformance::{Owner, claim};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

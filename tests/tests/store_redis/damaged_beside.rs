@@ -1,8 +1,8 @@
 //! What lies beside a job, and is none of what it should be: spilled events, ids, entries of the
 //! outbox, dead letters.
 
-use ordain::store::{Store, StoreError};
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, TakenId};
+use ordain_store::{Store, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
 use super::damaged::garbage;

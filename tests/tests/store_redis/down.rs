@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain::store::redis::Redis;
 use ordain_servers::{Cluster, Mode, Options};
+use ordain_store_redis::Redis;
 
 use super::support::options;
 use super::work::Work;

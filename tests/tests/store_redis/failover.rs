@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain::store::redis::{Options, Redis};
 use ordain_core::CommitReply;
 use ordain_servers::{Sentinel, wait_until};
+use ordain_store::RedisOptions as Options;
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::Owner;
 
 use super::own::{next_of, step, until_answered};

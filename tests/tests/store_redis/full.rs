@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ordain::store::redis::Redis;
-use ordain::store::{KeyFilter, Mark, Store, StoreError};
 use ordain_core::{Change, CommitReply};
+use ordain_store::{KeyFilter, Mark, Store, StoreError};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event, lease};
 
 use super::own::{Own, next_of, numbers, step, until_applied};

@@ -1,8 +1,8 @@
 //! A server that lost what it had answered: a backup put back, a disk that lied.
 
-use ordain::store::redis::Redis;
-use ordain::store::{Mark, Store};
 use ordain_core::CommitReply;
+use ordain_store::{Mark, Store};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, number_of};
 
 use super::own::{Own, next_of, step, until_answered, until_applied};

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ordain::store::redis::Redis;
-use ordain::store::{KeyFilter, Store};
 use ordain_core::{Batch, Change, DeadLetter, JobWrite, Key, TakenId};
 use ordain_servers::Snapshot;
+use ordain_store::{KeyFilter, Store};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, outbox, step, until_applied};

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ordain::store::{Beat, InstanceId, Leased, Leases, Partition, Store, StoreError};
 use ordain_core::{Change, CommitReply, JobWrite};
+use ordain_store::{Beat, InstanceId, Leased, Leases, Partition, Store, StoreError};
 use ordain_tests::conformance::{Owner, claim, event};
 use tokio::time::timeout;
 

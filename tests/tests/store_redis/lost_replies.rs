@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain::store::redis::{Address, Redis};
-use ordain::store::{Beat, InstanceId, Leased, Leases, Mark, Store};
 use ordain_core::CommitReply;
 use ordain_servers::Proxy;
+use ordain_store::RedisAddress as Address;
+use ordain_store::{Beat, InstanceId, Leased, Leases, Mark, Store};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, number_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

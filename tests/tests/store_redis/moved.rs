@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain::store::Store;
-use ordain::store::redis::Redis;
 use ordain_core::{Change, CommitReply, TakenId};
 use ordain_servers::{Cluster, Options, wait_until};
+use ordain_store::Store;
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{next_of, numbers, step, until_applied};
@@ -24,7 +24,7 @@ async fn commits_go_on_while_their_slot_moves() {
     let cluster =
         Cluster::with(3, &Options::new().user("shop", "right", &rules)).expect("a Cluster");
     let url = format!("redis://shop:right@127.0.0.1:{}", cluster.nodes()[0].port());
-    let options = ordain::store::redis::Options { prefix: "ordain".to_owned(), ..options(&url) };
+    let options = ordain_store::RedisOptions { prefix: "ordain".to_owned(), ..options(&url) };
     let store = Arc::new(Redis::open(options).await.expect("the store"));
     let work = Work::start(&store).await;
     for shard in [0, 1, 0] {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordain::store::redis::{Options, Redis};
-use ordain::store::{OutboxEntry, Store};
 use ordain_core::{
     Applied, Batch, Cause, CommitReply, DeadLetter, Emitted, JobWrite, LetterContent, LetterId,
     Message, MessageParts,
 };
 use ordain_servers::Reply;
+use ordain_store::RedisOptions as Options;
+use ordain_store::{OutboxEntry, Store};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, absent, next};
 
 use super::support::options;

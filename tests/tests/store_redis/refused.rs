@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use ordain::store::redis::{Address, Options, Redis};
-use ordain::store::{Store, StoreError};
+use ordain_store::{RedisAddress as Address, RedisOptions as Options};
+use ordain_store::{Store, StoreError};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Own, Server, step};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use ordain::store::Store;
-use ordain::store::redis::{Options, Redis};
 use ordain_core::CommitReply;
+use ordain_store::RedisOptions as Options;
+use ordain_store::Store;
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Own, Server, next_of, numbers, step, until_applied};

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ordain::store::redis::{Options, Redis};
-use ordain::store::{
-    Beat, InstanceId, KeyFilter, Leased, Leases, Mark, Partition, Store, StoreError,
-};
 use ordain_core::{Cause, Change, CommitReply, DeadLetter, LetterContent, LetterId, TakenId};
 use ordain_servers::Reply;
+use ordain_store::RedisOptions as Options;
+use ordain_store::{
+    Beat, InstanceId, KeyFilter, Leased, Leases, Mark, Partition, Store, StoreError,
+};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event, number_of};
 
 use super::own::{Server, next_of, numbers, step, until_applied};

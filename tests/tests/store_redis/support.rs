@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use ordain::store::Store;
-use ordain::store::redis::{Address, Options, Redis};
 use ordain_servers::Cluster;
+use ordain_store::Store;
+use ordain_store::{RedisAddress as Address, RedisOptions as Options};
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// One server for all cases: they share nothing but its time.

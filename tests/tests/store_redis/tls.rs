@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use ordain::store::StoreError;
-use ordain::store::redis::Redis;
+use ordain_store::StoreError;
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Server, next_of, step};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordain::store::Store;
-use ordain::store::redis::Redis;
 use ordain_core::{Change, Key};
 use ordain_servers::wait_until;
+use ordain_store::Store;
+use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,8 +1,7 @@
 //! Why something was not published.
 
-use ordain::broker::BrokerError;
-use ordain::open::OpenError;
-use ordain::store::StoreError;
+use ordain_amqp::BrokerError;
+use ordain_store::StoreError;
 
 /// Why something was not published.
 #[derive(Debug, thiserror::Error)]
@@ -35,16 +34,25 @@ impl Error {
     }
 }
 
-impl From<OpenError> for Error {
-    fn from(error: OpenError) -> Self {
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
         let words = error.to_string();
         match error {
-            OpenError::Config(_)
-            | OpenError::Store(StoreError::Unusable(_))
-            | OpenError::Broker(BrokerError::Refused(_)) => Self::Configuration(words),
-            OpenError::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
-            | OpenError::Broker(BrokerError::Away(_)) => Self::Away(words),
-            OpenError::Store(_) => Self::Failed(words),
+            StoreError::Unusable(_) => Self::Configuration(words),
+            StoreError::Unavailable(_) | StoreError::InUse(_) => Self::Away(words),
+            StoreError::Failed(_) | StoreError::Corrupt(_) | StoreError::Cursor(_) => {
+                Self::Failed(words)
+            }
+        }
+    }
+}
+
+impl From<BrokerError> for Error {
+    fn from(error: BrokerError) -> Self {
+        let words = error.to_string();
+        match error {
+            BrokerError::Refused(_) => Self::Configuration(words),
+            BrokerError::Away(_) => Self::Away(words),
         }
     }
 }

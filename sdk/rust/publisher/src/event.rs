@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ordain::cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
-use ordain::store::KEY_SIZE_LIMIT;
+use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_core::EventParts;
+use ordain_store::KEY_SIZE_LIMIT;
 use serde::Serialize;
 
 use crate::Error;
@@ -51,7 +51,7 @@ impl Event {
         Self {
             key: key.into(),
             kind: kind.into(),
-            id: ordain::publish::new_id(),
+            id: ordain_publish::new_id(),
             source: "/ordain/publisher".to_owned(),
             sequence: None,
             content_type: content_type.into(),

@@ -23,8 +23,8 @@
 //! ```
 //!
 //! Many events are published best many at a time: they go out together, and are confirmed together. The store
-//! must be one that host and producer can have at once: Redis. With an embedded store a producer and the host
-//! take turns.
+//! must be in Redis, which host and producers can have at once. An embedded store belongs to one process: there
+//! `ordain publish` publishes while the host is stopped, and `[ingress]` while it runs.
 //!
 //! It runs within tokio.
 
@@ -34,9 +34,10 @@ mod event;
 use std::path::Path;
 use std::sync::Arc;
 
-use ordain::config::Loaded;
-use ordain::publish::{self, PublishError};
-use ordain::store::Assigned;
+use ordain_config::{Loaded, StoreConfig};
+use ordain_publish::{self as publish, PublishError};
+use ordain_store::{Assigned, Store, StoreError};
+use ordain_store_redis::Redis;
 
 pub use error::Error;
 pub use event::Event;
@@ -67,7 +68,7 @@ impl Publisher {
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = Loaded::load(config.as_ref()).map_err(Error::configuration)?;
         let event_size = loaded.config.runtime.event_size.bytes();
-        let inner = publish::Publisher::open(&loaded, stream).await?;
+        let inner = publish::Publisher::open(&loaded, stream, store(&loaded)).await?;
         Ok(Self { inner, event_size })
     }
 
@@ -107,6 +108,20 @@ impl Publisher {
     }
 }
 
+/// Opens the store of a configuration.
+async fn store(loaded: &Loaded) -> Result<Arc<dyn Store>, StoreError> {
+    match &loaded.config.store {
+        StoreConfig::Redis(redis) => {
+            Ok(Arc::new(Redis::open(redis.options(Some(publish::PATIENCE))).await?))
+        }
+        StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
+            "{} has an embedded store, which belongs to one process: set [store] kind = \"redis\" to publish \
+             from a program, or use `ordain publish` while the host is stopped, or POST the events to its [ingress]",
+            loaded.file.display()
+        ))),
+    }
+}
+
 fn receipt(is_numbered: bool) -> impl Fn(Assigned) -> Receipt {
     move |assigned| Receipt {
         sequence: is_numbered.then_some(assigned.sequence()),
@@ -120,7 +135,9 @@ impl From<PublishError> for Error {
             PublishError::Event { at, words } => Self::Event { at, words },
             PublishError::Full(words) => Self::Away(words),
             PublishError::Stream(words) => Self::Configuration(words),
-            PublishError::Open(error) => error.into(),
+            PublishError::Config(error) => Self::configuration(error),
+            PublishError::Store(error) => error.into(),
+            PublishError::Broker(error) => error.into(),
         }
     }
 }

@@ -16,8 +16,8 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ExchangeKind};
-use ordain::broker::{Broker, Topology};
-use ordain::config::{Loaded, Source};
+use ordain_amqp::{Broker, Topology};
+use ordain_config::{Loaded, Source};
 use ordain_servers::{Rabbit, Redis};
 use tempfile::TempDir;
 

@@ -13,8 +13,8 @@ use clap::ValueEnum;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer as Deliveries};
-use ordain::broker::Broker;
-use ordain::config::{Loaded, Source};
+use ordain_amqp::Broker;
+use ordain_config::{Loaded, Source};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::open::open_store;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum as _;
-use ordain::open::open_store;
-use ordain::store::KeyFilter;
+use ordain_store::KeyFilter;
 use serde_json::Value;
 
 use super::case::{Case, STREAM};

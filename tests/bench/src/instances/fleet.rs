@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::open::open_store;
 use anyhow::{Context, Result, ensure};
-use ordain::open::open_store;
 use ordain_servers::Rabbit;
 use tokio::task::spawn_blocking;
 

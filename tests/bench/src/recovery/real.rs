@@ -6,10 +6,10 @@ use std::net::TcpListener as Reserved;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::open::open_store;
 use anyhow::{Context as _, Result, ensure};
-use ordain::config::Loaded;
-use ordain::open::open_store;
-use ordain::store::KeyFilter;
+use ordain_config::Loaded;
+use ordain_store::KeyFilter;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};

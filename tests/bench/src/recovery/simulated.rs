@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ordain::config::{Loaded, Share, Stream};
+use ordain_config::{Loaded, Share, Stream};
 use ordain_core::{
     Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd, Input, Job,
     Loaded as LoadedJob, Sequencer, Token, TurnDone, Verdict,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use ordain::store::{Assigned, Destination, Numbers, Part, Rules};
 use ordain_core::{Event, Key};
+use ordain_store::{Assigned, Destination, Numbers, Part, Rules};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 

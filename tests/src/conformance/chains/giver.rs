@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ordain::store::{
+use ordain_core::{Event, EventParts, Key, shard_of};
+use ordain_store::{
     Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
     Partition, Place, Rules, Store,
 };
-use ordain_core::{Event, EventParts, Key, shard_of};
 
 /// Times long beside what a case takes.
 pub(super) const RETAIN: u64 = 100_000;

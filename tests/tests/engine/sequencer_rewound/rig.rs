@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use ordain::config::{self, Share};
+use ordain_config::Share;
 use ordain_core::{
     Applied, Batch, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Expect, Input,
     Job, JobWrite, Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
@@ -46,8 +46,8 @@ pub(crate) type Spilled = BTreeMap<u64, Arc<Event>>;
 pub(crate) fn settings(keep_bytes: usize) -> Settings {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://unused\"\nshards = 1\n\
                 [streams.s]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n";
-    let loaded =
-        config::Loaded::parse(Path::new("ordain.toml"), text, &|_| None).expect("a configuration");
+    let loaded = ordain_config::Loaded::parse(Path::new("ordain.toml"), text, &|_| None)
+        .expect("a configuration");
     let stream = loaded.config.streams.values().next().expect("a stream");
     let share = Share {
         partition: 0,

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ordain::store::embedded::{Embedded, Options};
-use ordain::store::{KeyFilter, Store, StoreError};
 use ordain_core::{Change, Key};
+use ordain_store::{KeyFilter, Store, StoreError};
+use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Fixture, Owner, absent};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use ordain::store::embedded::{Embedded, Options};
-use ordain::store::{Mark, Store, StoreError};
 use ordain_core::{Change, CommitReply};
+use ordain_store::{Mark, Store, StoreError};
+use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use ordain::store::StoreError;
-use ordain::store::embedded::{Embedded, Options};
+use ordain_store::StoreError;
+use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Fixture, Owner, absent, next};
 
 use super::support::Rig;

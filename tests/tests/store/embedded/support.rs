@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordain::store::Store;
-use ordain::store::embedded::{Clock, Embedded, Options};
+use ordain_store::Store;
+use ordain_store_embedded::{Clock, Embedded, Options};
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// The time at which a test begins.

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, PublisherConfirm};
-use ordain::broker::Broker;
+use ordain_amqp::Broker;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -7,22 +7,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::open::open_store;
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use ordain::broker::{self, Broker, ConsumerOptions, Decoder, LastWindow};
-use ordain::config::{Loaded, Source as SourceConfig, Stream};
-use ordain::driver;
-use ordain::instance::Tenure;
-use ordain::open::open_store;
-use ordain::plugin::{Active, Pool, Results, StreamContext, Turns};
-use ordain::run::{engine, folder};
-use ordain::source::{Acknowledged, Deliveries, Source};
-use ordain::store::{Claimed, Partition, Store};
+use ordain_amqp::{self, Broker, ConsumerOptions, Decoder, LastWindow};
+use ordain_cloudevents::{Acknowledged, Deliveries, Source};
+use ordain_config::{Loaded, Source as SourceConfig, Stream};
 use ordain_core::{
     Batch, Change, CommitReply, Decided, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn,
     TurnDone, Verdict, shard_of,
 };
+use ordain_store::Tenure;
+use ordain_store::{Claimed, Partition, Store};
+use ordain_wasm::{Active, Pool, Results, StreamContext, Turns};
+use ordain_wasm::{engine, folder};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -30,7 +29,7 @@ use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
 /// Bunches of results that wait, as in the host.
-const INBOX: usize = ordain::driver::INBOX;
+const INBOX: usize = ordain_engine::completion::INBOX;
 
 /// Runs all partitions until the end.
 pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Signal) -> Result<()> {
@@ -57,7 +56,7 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
             consumer(stream, partition.clone(), Arc::clone(&broker), topology.clone(), event_size);
         let line = Line {
             shards: Shards::new(&store, &partition, &claimed, loaded, stream, version),
-            source: broker::start(options),
+            source: ordain_amqp::start(options),
             turns,
             results,
             room: stream.source.prefetch(),
@@ -81,7 +80,7 @@ fn consumer(
     stream: &Stream,
     partition: Partition,
     broker: Arc<Broker>,
-    topology: broker::Topology,
+    topology: ordain_amqp::Topology,
     event_size: usize,
 ) -> ConsumerOptions {
     let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
@@ -97,7 +96,7 @@ fn consumer(
         memory: usize::MAX,
         last_window: LastWindow::default(),
         decoder,
-        progress: Arc::new(driver::Progress::new(partition)),
+        lag: Arc::default(),
     }
 }
 

@@ -1,0 +1,100 @@
+//! What the log is told of messages that are not published: each kind once in a while.
+
+use std::time::Duration;
+
+use super::encode::Outgoing;
+use super::flight::Fate;
+use super::held::Held;
+use super::link::Exchange;
+use ordain_util::text::clean;
+use ordain_util::told::Told;
+
+/// Between two warnings of one kind.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// What is told of an exchange.
+#[derive(Debug)]
+pub(super) struct Complaints {
+    exchange: Exchange,
+    away: Told,
+    not_taken: Told,
+    refused_again: Told,
+    silence: Told,
+}
+
+impl Complaints {
+    pub(super) fn new(exchange: Exchange) -> Self {
+        let told = || Told::every(TELL_EVERY);
+        Self { exchange, away: told(), not_taken: told(), refused_again: told(), silence: told() }
+    }
+
+    /// Nothing is published now.
+    pub(super) fn away(&mut self, messages: usize, reason: &str) {
+        if self.away.is_due() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                messages,
+                "messages are not published; they are kept and tried again: {reason}"
+            );
+        }
+    }
+
+    /// One came back, or the broker said no, with others held before.
+    pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: &Held) {
+        if !self.not_taken.is_due() {
+            return;
+        }
+        let (exchange, key) = (&self.exchange.name, outgoing.routing_key.as_str());
+        let reason = match fate {
+            Fate::Returned => format!(
+                "no queue takes messages of the exchange {exchange:?} with the routing key \
+                 {key:?}: bind one"
+            ),
+            _ => format!(
+                "the broker has refused messages of the exchange {exchange:?} with the routing key \
+                 {key:?} for now: is a queue full, or without a leader?"
+            ),
+        };
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held.len() + 1,
+            "messages are not published; they are kept and tried again, and those of other keys go \
+             on: {reason}"
+        );
+    }
+
+    /// The broker has closed the channel because of one that was tried again.
+    pub(super) fn refused_again(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
+        if self.refused_again.is_due() {
+            self.refused(outgoing, reason, held);
+        }
+    }
+
+    /// The same of a new one, which is always told: each costs a channel, so that there are few.
+    pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
+        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held.len() + 1,
+            id = &*clean(&id),
+            bytes = outgoing.body.bytes().len(),
+            "the broker refuses a message; it is kept and tried again, and those of other keys go \
+             on: {reason}"
+        );
+    }
+
+    /// The broker says nothing of one, though it confirms later ones.
+    pub(super) fn silence(&mut self, outgoing: &Outgoing, held: &Held) {
+        if self.silence.is_due() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                held = held.len() + 1,
+                "the broker neither takes nor refuses messages of the exchange {:?} with the routing \
+                 key {:?}; they are kept and tried again, and those of other keys go on: is a queue \
+                 there without a leader?",
+                self.exchange.name,
+                outgoing.routing_key.as_str()
+            );
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! From a delivery to an event: AMQP's own properties and headers, or CloudEvents in binary mode
+//! (a header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
+//!
+//! What comes in is judged here, before anything else sees it. What is refused keeps the whole
+//! message, and names what would be right.
+
+use std::borrow::Cow;
+
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use ordain_core::{Cause, Event, EventParts, Ordering, SEQUENCE_END};
+
+use super::header::{CE_END, CE_SEQUENCE, END, KEY, PREFIXES, SEQUENCE, TIME_MS};
+use super::value::{as_bool, as_integer, as_text, json, not_utf8};
+use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
+use ordain_config::KeyFrom;
+use ordain_store::KEY_SIZE_LIMIT;
+
+/// Headers that a queue adds to what it delivers again: what they say is not the event's, which is
+/// the same one each time.
+pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
+/// Decodes the events of a stream.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    /// Whose numbers count: those of a `fifo` stream's events are headers like others.
+    pub ordering: Ordering,
+    /// The largest event, body and headers, in bytes.
+    pub event_size: usize,
+    /// Where the key is found.
+    pub key: KeyFrom,
+}
+
+/// A refusal before it is known whose it is.
+struct Refusal(Cause, String);
+
+type Read<T> = Result<T, Refusal>;
+
+fn refuse<T>(cause: Cause, message: impl Into<String>) -> Read<T> {
+    Err(Refusal(cause, message.into()))
+}
+
+/// What the headers say, each under its name here.
+#[derive(Default)]
+struct Headers<'a> {
+    sequence: Option<&'a AMQPValue>,
+    end: Option<&'a AMQPValue>,
+    time_ms: Option<&'a AMQPValue>,
+    id: Option<&'a AMQPValue>,
+    kind: Option<&'a AMQPValue>,
+    source: Option<&'a AMQPValue>,
+    time: Option<&'a AMQPValue>,
+    key: Option<&'a AMQPValue>,
+    ce_sequence: Option<&'a AMQPValue>,
+    ce_end: Option<&'a AMQPValue>,
+    content_type: Option<&'a AMQPValue>,
+    others: Vec<(&'a str, &'a AMQPValue)>,
+}
+
+impl<'a> Headers<'a> {
+    fn of(delivery: &'a Delivery, decoder: &Decoder) -> Self {
+        let mut headers = Self::default();
+        let sequenced = decoder.ordering == Ordering::Sequenced;
+        let table = delivery.properties.headers().as_ref();
+        for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
+            let name = name.as_str();
+            if OF_THE_QUEUE.contains(&name) {
+                continue;
+            }
+            if matches!(&decoder.key, KeyFrom::Header(key) if key == name) {
+                headers.key = Some(value);
+                continue;
+            }
+            let attribute = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+            let place = match attribute.unwrap_or(name) {
+                SEQUENCE if attribute.is_none() && sequenced => &mut headers.sequence,
+                END if attribute.is_none() => &mut headers.end,
+                TIME_MS if attribute.is_none() => &mut headers.time_ms,
+                "id" if attribute.is_some() => &mut headers.id,
+                "type" if attribute.is_some() => &mut headers.kind,
+                "source" if attribute.is_some() => &mut headers.source,
+                "time" if attribute.is_some() => &mut headers.time,
+                "datacontenttype" if attribute.is_some() => &mut headers.content_type,
+                "sequence" if attribute.is_some() && sequenced => &mut headers.ce_sequence,
+                "endofsequence" if attribute.is_some() => &mut headers.ce_end,
+                // It says nothing about the event.
+                "specversion" if attribute.is_some() => continue,
+                name => {
+                    headers.others.push((name, value));
+                    continue;
+                }
+            };
+            *place = Some(value);
+        }
+        headers
+    }
+}
+
+impl Decoder {
+    /// Reads one delivery. The sequence of a `sequenced` stream's event may be missing: the
+    /// sequencer decides what becomes of it.
+    pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
+        let headers = Headers::of(delivery, self);
+        self.event(delivery, &headers).map_err(|Refusal(cause, message)| DecodeError {
+            cause,
+            message,
+            key: self.key(delivery, &headers).ok().map(Cow::into_owned),
+            sequence: Self::sequence(&headers).ok().flatten(),
+        })
+    }
+
+    fn event(&self, delivery: &Delivery, headers: &Headers<'_>) -> Read<Event> {
+        let properties = &delivery.properties;
+        let key = self.key(delivery, headers)?;
+        let others = self.others(delivery, headers, &key)?;
+        let others: Vec<(&str, &str)> =
+            others.iter().map(|(name, value)| (*name, &**value)).collect();
+        let sequence = Self::sequence(headers)?;
+        let id = attribute("id", headers.id, properties.message_id().as_ref())?;
+        let id = match (id, sequence, self.ordering) {
+            (Some(id), ..) => id,
+            (None, Some(sequence), _) => Cow::Owned(format!("{key}/{sequence}")),
+            (None, None, Ordering::Sequenced) => Cow::Borrowed(""),
+            (None, None, Ordering::Fifo) => {
+                let message = "there is no id, by which a fifo stream tells repeats: the property \
+                               message_id is right";
+                return refuse(Cause::NoId, message);
+            }
+        };
+        let kind = attribute("type", headers.kind, properties.kind().as_ref())?;
+        let content_type =
+            attribute("datacontenttype", headers.content_type, properties.content_type().as_ref())?;
+        let end = match named(END, headers.end, CE_END, headers.ce_end) {
+            None => false,
+            Some((name, value)) => as_bool(value).map_or_else(
+                || {
+                    let message = format!("{name} must be true or false, found {}", shown(value));
+                    refuse(Cause::Unreadable, message)
+                },
+                Ok,
+            )?,
+        };
+        Ok(Event::new(&EventParts {
+            key: &key,
+            sequence,
+            id: &id,
+            kind: kind.as_deref().unwrap_or_default(),
+            source: attribute("source", headers.source, None)?.as_deref().unwrap_or_default(),
+            time_ms: time(headers, properties.timestamp().as_ref().copied())?,
+            content_type: content_type.as_deref().unwrap_or_default(),
+            headers: &others,
+            data: &delivery.data,
+            end,
+        }))
+    }
+
+    fn key<'a>(&self, delivery: &'a Delivery, headers: &Headers<'a>) -> Read<Cow<'a, str>> {
+        let (key, place) = match &self.key {
+            KeyFrom::RoutingKey => {
+                (Some(Cow::Borrowed(delivery.routing_key.as_str())), "the routing key".to_owned())
+            }
+            KeyFrom::Header(name) => {
+                (headers.key.and_then(as_text), format!("the header {name:?}"))
+            }
+        };
+        match key {
+            Some(key) if key.len() > KEY_SIZE_LIMIT => {
+                let size = key.len();
+                refuse(
+                    Cause::Unreadable,
+                    format!("the key has {size} bytes; {KEY_SIZE_LIMIT} are allowed"),
+                )
+            }
+            Some(key) if !key.is_empty() => utf8(&place, key),
+            _ => refuse(Cause::NoKey, format!("there is no key: {place} must name it")),
+        }
+    }
+
+    /// The producer's number.
+    fn sequence(headers: &Headers<'_>) -> Read<Option<u64>> {
+        let found = named(SEQUENCE, headers.sequence, CE_SEQUENCE, headers.ce_sequence);
+        let Some((name, value)) = found else { return Ok(None) };
+        match as_integer(value) {
+            Some(number) if number < SEQUENCE_END => Ok(Some(number)),
+            _ => {
+                let found = shown(value);
+                let message =
+                    format!("{name} must be a whole number below {SEQUENCE_END}, found {found}");
+                refuse(Cause::NoSequence, message)
+            }
+        }
+    }
+
+    /// Everything else that came with the event. What is no text is told as JSON.
+    fn others<'a>(
+        &self,
+        delivery: &Delivery,
+        headers: &Headers<'a>,
+        key: &str,
+    ) -> Read<Vec<(&'a str, Cow<'a, str>)>> {
+        let mut size = 0;
+        let mut others = Vec::with_capacity(headers.others.len());
+        for (name, value) in &headers.others {
+            let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
+            // What Ordain publishes says its key twice.
+            if *name == KEY && value == key {
+                continue;
+            }
+            if let Some(bytes) = not_utf8(name) {
+                let message =
+                    format!("the name of a header must be UTF-8, found the bytes {bytes}");
+                return refuse(Cause::Unreadable, message);
+            }
+            size += name.len() + value.len();
+            others.push((*name, value));
+        }
+        if others.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
+            let count = others.len();
+            return refuse(
+                Cause::Unreadable,
+                format!(
+                    "{count} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} \
+                     bytes are allowed"
+                ),
+            );
+        }
+        let (whole, limit) = (delivery.data.len() + size, self.event_size);
+        if whole > limit {
+            let message = format!("{whole} bytes; runtime.event_size allows {limit}");
+            return refuse(Cause::Unreadable, message);
+        }
+        Ok(others)
+    }
+}
+
+/// As much of a value as an error repeats.
+fn shown(value: &AMQPValue) -> String {
+    json(value, 60)
+}
+
+/// The first of two headers that is there, with its name.
+fn named<'a>(
+    own: &'static str,
+    value: Option<&'a AMQPValue>,
+    of_cloudevents: &'static str,
+    other: Option<&'a AMQPValue>,
+) -> Option<(&'static str, &'a AMQPValue)> {
+    value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
+}
+
+/// An attribute of CloudEvents, or else a property of AMQP; one without anything in it is none.
+fn attribute<'a>(
+    name: &str,
+    header: Option<&'a AMQPValue>,
+    property: Option<&'a ShortString>,
+) -> Read<Option<Cow<'a, str>>> {
+    let text = match (header, property) {
+        (Some(value), _) => {
+            let Some(text) = as_text(value) else {
+                let found = shown(value);
+                let message = format!("cloudEvents:{name} must be a text, found {found}");
+                return refuse(Cause::Unreadable, message);
+            };
+            text
+        }
+        (None, Some(property)) => Cow::Borrowed(property.as_str()),
+        (None, None) => return Ok(None),
+    };
+    if text.len() > ATTRIBUTE_LIMIT {
+        let size = text.len();
+        return refuse(
+            Cause::Unreadable,
+            format!("the {name} has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"),
+        );
+    }
+    Ok((!text.is_empty()).then_some(utf8(name, text)?))
+}
+
+/// Only texts that are UTF-8 are told apart by what they show.
+fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
+    match not_utf8(&text) {
+        None => Ok(text),
+        Some(bytes) => {
+            refuse(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
+        }
+    }
+}
+
+/// When it happened, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.
+fn time(headers: &Headers<'_>, timestamp: Option<u64>) -> Read<Option<u64>> {
+    if let Some(value) = headers.time {
+        let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());
+        let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
+        return ms.map(Some).map_or_else(
+            || {
+                let found = shown(value);
+                refuse(
+                    Cause::Unreadable,
+                    format!(
+                        "cloudEvents:time must be as in RFC 3339, from 1970 on, such as \
+                         \"2026-01-31T12:00:00Z\", found {found}"
+                    ),
+                )
+            },
+            Ok,
+        );
+    }
+    if let Some(value) = headers.time_ms {
+        // RabbitMQ's own plugin writes it, and others may write anything under this name.
+        return Ok(as_integer(value));
+    }
+    Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))
+}

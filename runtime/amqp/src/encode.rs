@@ -1,0 +1,262 @@
+//! From a message or a dead letter to what AMQP publishes. The same one always gives the same:
+//! nothing here asks the clock.
+//!
+//! The body is the data. Properties are short texts in AMQP, up to 255 bytes: what is longer is a
+//! header, as CloudEvents name it, which the decoder understands as well.
+//!
+//! A header of others whose name would mean something to RabbitMQ or to the decoder goes out under
+//! another name: nobody but Ordain says what the id or the sequence of a message is, and no header
+//! makes the broker refuse it. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use ordain_core::{DeadLetter, Event, LetterContent, Message};
+
+use super::header::{END, KEY, PREFIXES, SEQUENCE, TIME_MS};
+use ordain_cloudevents::{REASONS, letter_attributes, message_id, source_of};
+use ordain_config::{KeyFrom, RoutingKey};
+use ordain_store::OutboxMessage;
+use ordain_util::text::cut;
+
+/// The stream that a message is of.
+const SOURCE: &str = "cloudEvents:source";
+/// The id of a message that is too long for the property.
+const LONG_ID: &str = "cloudEvents:id";
+/// Headers that RabbitMQ reads: more routing keys, in an array. It closes the channel where they are
+/// anything else.
+const ROUTING: [&str; 2] = ["CC", "BCC"];
+/// What goes before a name that is taken.
+const ORIGINAL: &str = "x-original-";
+/// Bytes of a name, at most: a short string of AMQP.
+const NAME_LIMIT: usize = 255;
+/// Bytes of a dead letter's reason, at most: a header is not split into several frames.
+const REASON_LIMIT: usize = 16 << 10;
+/// Written to disk by queues that can.
+const PERSISTENT: u8 = 2;
+
+/// What is published.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) routing_key: ShortString,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Body,
+}
+
+impl Outgoing {
+    /// Whether this is what the broker gave back: by its id. The rest may have been changed there, as
+    /// RabbitMQ's plugin for timestamps does.
+    pub(super) fn is(&self, returned: &Delivery) -> bool {
+        self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &[u8] {
+        id(&self.properties)
+    }
+
+    /// The stream and key, in which there is an order.
+    pub(super) fn of(&self) -> (Vec<u8>, Vec<u8>) {
+        let header = |name| header(&self.properties, name).to_vec();
+        (header(SOURCE), header(KEY))
+    }
+}
+
+fn id(properties: &BasicProperties) -> &[u8] {
+    match properties.message_id() {
+        Some(id) => id.as_str().as_bytes(),
+        None => header(properties, LONG_ID),
+    }
+}
+
+/// A header that is a text; empty where there is none.
+fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
+    match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
+        Some(AMQPValue::LongString(text)) => text.as_bytes(),
+        _ => &[],
+    }
+}
+
+/// The data of what is published, shared with where it came from.
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    Message(Message),
+    Event(Arc<Event>),
+    Raw(Bytes),
+    Nothing,
+}
+
+impl Body {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Message(message) => message.data(),
+            Self::Event(event) => event.data(),
+            Self::Raw(bytes) => bytes,
+            Self::Nothing => &[],
+        }
+    }
+}
+
+/// A message of `stream`, with its number if it has one.
+pub(super) fn message(
+    stream: &str,
+    message: &OutboxMessage,
+    sequence: Option<u64>,
+    template: &RoutingKey,
+) -> Outgoing {
+    let inner = &message.emitted.message;
+    let key = inner.key().unwrap_or(&message.key);
+    let mut envelope = Envelope::new(&source_of(stream), key, inner.headers(), &[]);
+    envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
+    envelope.attribute("type", inner.kind(), BasicProperties::with_type);
+    envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
+    if let Some(sequence) = sequence {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
+    if inner.end() {
+        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+    }
+    Outgoing {
+        routing_key: routing_key(template, stream, key, inner.kind()),
+        properties: envelope.properties(),
+        body: Body::Message(inner.clone()),
+    }
+}
+
+/// A dead letter of `stream`: the event as it came, with the reason in headers. Its number is the one
+/// that it got as a message, if it did, else the event's.
+pub(super) fn letter(
+    stream: &str,
+    letter: &DeadLetter,
+    sequence: Option<u64>,
+    template: &RoutingKey,
+) -> Outgoing {
+    let event: Option<&Event> = match &letter.content {
+        LetterContent::Event(event) => Some(event),
+        LetterContent::Nothing | LetterContent::Raw(_) => None,
+    };
+    let attributes = letter_attributes(stream, letter);
+    let headers = event.into_iter().flat_map(Event::headers);
+    let mut envelope = Envelope::new(&source_of(stream), &letter.id.key, headers, &REASONS);
+    envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
+    envelope.attribute("type", attributes.kind, BasicProperties::with_type);
+    envelope.attribute(
+        "datacontenttype",
+        attributes.content_type,
+        BasicProperties::with_content_type,
+    );
+    for (name, value) in &attributes.reason {
+        envelope.headers.insert((*name).into(), text(&cut(value.to_string(), REASON_LIMIT)));
+    }
+    if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
+    Outgoing {
+        routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
+        properties: envelope.properties(),
+        body: match &letter.content {
+            LetterContent::Nothing => Body::Nothing,
+            LetterContent::Raw(bytes) => Body::Raw(bytes.clone()),
+            LetterContent::Event(event) => Body::Event(Arc::clone(event)),
+        },
+    }
+}
+
+/// A producer's event, with its number if it has one, in the form that the stream reads.
+pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) -> Outgoing {
+    let mut envelope = Envelope::new(event.source(), event.key(), event.headers(), &[]);
+    envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+    envelope.attribute("type", event.kind(), BasicProperties::with_type);
+    envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
+    if let Some(sequence) = sequence {
+        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+    }
+    if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
+        envelope.headers.insert(TIME_MS.into(), AMQPValue::LongLongInt(time));
+    }
+    if event.end() {
+        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+    }
+    if let KeyFrom::Header(name) = key {
+        envelope.headers.insert(name.as_str().into(), text(event.key()));
+    }
+    let mut routing_key = event.key().to_owned();
+    routing_key.truncate(routing_key.floor_char_boundary(RoutingKey::LIMIT));
+    let properties = envelope.properties();
+    Outgoing { routing_key: routing_key.into(), properties, body: Body::Event(Arc::clone(event)) }
+}
+
+/// A handler's message has none that is too long. That of a dead letter, or one from before the
+/// template was changed, is cut: the key is in a header as well.
+fn routing_key(template: &RoutingKey, stream: &str, key: &str, kind: &str) -> ShortString {
+    let mut filled = template.fill(stream, key, kind);
+    filled.truncate(filled.floor_char_boundary(RoutingKey::LIMIT));
+    filled.into()
+}
+
+/// Properties and headers that are being put together.
+struct Envelope {
+    properties: BasicProperties,
+    headers: FieldTable,
+}
+
+impl Envelope {
+    /// With the headers of others, of which those that are `taken` get other names.
+    fn new<'a>(
+        source: &str,
+        key: &str,
+        headers: impl Iterator<Item = (&'a str, &'a str)>,
+        taken: &[&str],
+    ) -> Self {
+        let mut envelope = Self {
+            properties: BasicProperties::default().with_delivery_mode(PERSISTENT),
+            headers: FieldTable::default(),
+        };
+        for (name, value) in headers {
+            let is_taken = is_read(name) || taken.contains(&name);
+            let mut name = if is_taken { format!("{ORIGINAL}{name}") } else { name.to_owned() };
+            name.truncate(name.floor_char_boundary(NAME_LIMIT));
+            envelope.headers.insert(name.into(), text(value));
+        }
+        envelope.headers.insert(KEY.into(), text(key));
+        if !source.is_empty() {
+            envelope.headers.insert(SOURCE.into(), text(source));
+        }
+        envelope
+    }
+
+    fn attribute(
+        &mut self,
+        name: &str,
+        value: &str,
+        set: impl Fn(BasicProperties, ShortString) -> BasicProperties,
+    ) {
+        if value.is_empty() {
+            return;
+        }
+        if let Ok(value) = ShortString::try_new(value) {
+            self.properties = set(std::mem::take(&mut self.properties), value);
+        } else {
+            let name = ShortString::from(format!("cloudEvents:{name}"));
+            self.headers.insert(name, text(value));
+        }
+    }
+
+    fn properties(self) -> BasicProperties {
+        self.properties.with_headers(self.headers)
+    }
+}
+
+/// Whether RabbitMQ or the decoder reads a header of this name.
+fn is_read(name: &str) -> bool {
+    [KEY, SEQUENCE, END, TIME_MS].contains(&name)
+        || ROUTING.contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}

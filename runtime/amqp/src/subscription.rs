@@ -1,0 +1,154 @@
+//! One subscription to a queue: hands over what comes and acknowledges what is done, cumulatively.
+
+use std::collections::VecDeque;
+
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::BasicAckOptions;
+use lapin::{Channel, Consumer};
+use tokio::sync::mpsc;
+use tokio::sync::watch as latest;
+
+use super::connect::BrokerError;
+use super::consumer::ConsumerOptions;
+use super::unreadable::event;
+use super::watch::Flow;
+use super::weight::weight;
+use super::window::Window;
+use ordain_cloudevents::{
+    Acknowledged, BATCH_BYTES, BATCH_EVENTS, Delivered, Deliveries, Position,
+};
+
+/// Why a subscription ended.
+pub(super) enum Ended {
+    /// Nobody takes its deliveries any more.
+    Done,
+    /// The window has changed. A consumer keeps the one that it began with, and if another took its
+    /// place on the same channel, what is on its way would come behind what is newer: so all that is
+    /// not acknowledged comes again, in order.
+    Resized,
+    /// Another process may have the queue by now.
+    Suspended,
+}
+
+/// A channel on which a queue is consumed.
+pub(super) struct Subscription<'a> {
+    options: &'a ConsumerOptions,
+    queue: &'a str,
+    generation: u64,
+    channel: &'a Channel,
+    flow: &'a Flow,
+    window: &'a mut Window,
+    /// How many have come.
+    taken: u64,
+    /// How many of them are acknowledged.
+    done: u64,
+    /// What nobody has taken yet, and the bytes of each.
+    held: VecDeque<(Delivered, usize)>,
+    bytes: usize,
+    /// The window, until it is told.
+    untold: Option<usize>,
+}
+
+impl<'a> Subscription<'a> {
+    /// A subscription that has just begun.
+    pub(super) fn new(
+        options: &'a ConsumerOptions,
+        queue: &'a str,
+        generation: u64,
+        channel: &'a Channel,
+        flow: &'a Flow,
+        window: &'a mut Window,
+    ) -> Self {
+        window.begin();
+        let untold = Some(window.now().into());
+        let (taken, done, held, bytes) = (0, 0, VecDeque::new(), 0);
+        Self { options, queue, generation, channel, flow, window, taken, done, held, bytes, untold }
+    }
+
+    /// Goes on until nobody takes its deliveries any more, the window changes or the channel is
+    /// lost. It takes what the broker has sent even while nobody takes it from here, to know how
+    /// much memory it has.
+    pub(super) async fn run(
+        mut self,
+        consumer: Consumer,
+        deliver: &mpsc::Sender<Deliveries>,
+        acknowledged: &mut latest::Receiver<Acknowledged>,
+    ) -> Result<Ended, BrokerError> {
+        let failed = |error| self.options.broker.error(&error);
+        let mut batches = consumer.ready_chunks(BATCH_EVENTS);
+        loop {
+            let may_come = self.taken - self.done < self.window.now().into();
+            self.flow.set(self.taken, self.held.is_empty() && may_come);
+            tokio::select! {
+                biased;
+                changed = acknowledged.changed() => {
+                    let through = through(&acknowledged.borrow_and_update(), self.generation);
+                    if through > self.done {
+                        self.done = through;
+                        acknowledge(self.channel, through).await.map_err(failed)?;
+                    }
+                    if changed.is_err() {
+                        return Ok(Ended::Done);
+                    }
+                }
+                room = deliver.reserve(), if !self.held.is_empty() => match room {
+                    Ok(room) => room.send(self.batch()),
+                    Err(_) => return Ok(Ended::Done),
+                },
+                batch = batches.next() => {
+                    let Some(batch) = batch else {
+                        return Err(BrokerError::Away(
+                            "the broker has ended the subscription: was the queue removed?"
+                                .to_owned(),
+                        ));
+                    };
+                    for delivery in batch {
+                        self.hold(&delivery.map_err(failed)?)?;
+                    }
+                    // Each subscription brings something on its way, however sizes alternate.
+                    let changes = self.done > 0 && self.window.change();
+                    if changes || self.window.overflows(self.bytes) {
+                        return Ok(Ended::Resized);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {
+        self.taken += 1;
+        if delivery.delivery_tag != self.taken {
+            let (number, tag) = (self.taken, delivery.delivery_tag);
+            let words = format!("the broker has numbered delivery {number} as {tag}");
+            return Err(BrokerError::Away(words));
+        }
+        let headers = delivery.properties.headers().as_ref().map_or(0, weight);
+        let bytes = delivery.data.len() + headers;
+        self.window.note(bytes, delivery.redelivered);
+        self.held.push_back((event(&self.options.decoder, self.queue, delivery), bytes));
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// As many as are taken at once.
+    fn batch(&mut self) -> Deliveries {
+        let (mut items, mut size) = (Vec::with_capacity(self.held.len().min(BATCH_EVENTS)), 0);
+        while items.len() < BATCH_EVENTS && size < BATCH_BYTES {
+            let Some((item, bytes)) = self.held.pop_front() else { break };
+            items.push((item, Position::default()));
+            size += bytes;
+        }
+        self.bytes -= size;
+        let (generation, window) = (self.generation, self.untold.take());
+        Deliveries { generation, items, window, ..Deliveries::default() }
+    }
+}
+
+fn through(acknowledged: &Acknowledged, generation: u64) -> u64 {
+    if acknowledged.generation == generation { acknowledged.through } else { 0 }
+}
+
+async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {
+    channel.basic_ack(through, BasicAckOptions { multiple: true }).await.map(drop)
+}

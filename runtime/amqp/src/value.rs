@@ -1,0 +1,99 @@
+//! Values of AMQP headers, as what Ordain needs of them.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use lapin::types::{AMQPValue, FieldTable};
+use serde_json::Value;
+
+use ordain_util::text::cut;
+
+/// What a short text that is not UTF-8 begins with, before its bytes in hexadecimal digits.
+const NOT_UTF8: char = '\u{fffd}';
+
+/// The bytes of a short text that was not UTF-8.
+pub(super) fn not_utf8(text: &str) -> Option<&str> {
+    text.strip_prefix(NOT_UTF8)
+}
+
+/// A text; a number that stands for one is its digits. `None` for anything else.
+pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
+    match value {
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
+        AMQPValue::ShortString(text) => Some(Cow::Borrowed(text.as_str())),
+        AMQPValue::ByteArray(bytes) => {
+            std::str::from_utf8(bytes.as_slice()).ok().map(Cow::Borrowed)
+        }
+        value => number(value).map(|number| Cow::Owned(number.to_string())),
+    }
+}
+
+/// A whole number that is not negative, as one or in decimal digits.
+pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
+    if let Some(number) = number(value) {
+        return u64::try_from(number).ok();
+    }
+    let text = as_text(value)?;
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// True or false, as that or as text.
+pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
+    match value {
+        AMQPValue::Boolean(value) => Some(*value),
+        value => match &*as_text(value)? {
+            "true" | "1" => Some(true),
+            "false" | "0" => Some(false),
+            _ => None,
+        },
+    }
+}
+
+fn number(value: &AMQPValue) -> Option<i128> {
+    Some(match value {
+        AMQPValue::ShortShortInt(number) => (*number).into(),
+        AMQPValue::ShortShortUInt(number) => (*number).into(),
+        AMQPValue::ShortInt(number) => (*number).into(),
+        AMQPValue::ShortUInt(number) => (*number).into(),
+        AMQPValue::LongInt(number) => (*number).into(),
+        AMQPValue::LongUInt(number) => (*number).into(),
+        AMQPValue::LongLongInt(number) => (*number).into(),
+        AMQPValue::Timestamp(number) => (*number).into(),
+        _ => return None,
+    })
+}
+
+/// As JSON, up to so many bytes.
+pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
+    let text = to_json(value).to_string();
+    if text.len() <= limit { text } else { cut(text, limit) + "…" }
+}
+
+/// A table as a JSON object.
+pub(super) fn table(table: &FieldTable) -> Value {
+    table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
+}
+
+/// What is no text becomes one in base64.
+fn to_json(value: &AMQPValue) -> Value {
+    if let Some(number) = number(value) {
+        return i64::try_from(number).map_or_else(|_| number.to_string().into(), Value::from);
+    }
+    match value {
+        AMQPValue::Boolean(value) => (*value).into(),
+        AMQPValue::Float(number) => f64::from(*number).into(),
+        AMQPValue::Double(number) => (*number).into(),
+        AMQPValue::DecimalValue(number) => format!("{}e-{}", number.value, number.scale).into(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(to_json).collect(),
+        AMQPValue::FieldTable(values) => table(values),
+        AMQPValue::LongString(bytes) => bytes_to_json(bytes.as_bytes()),
+        AMQPValue::ByteArray(bytes) => bytes_to_json(bytes.as_slice()),
+        AMQPValue::ShortString(text) => text.as_str().into(),
+        _ => Value::Null,
+    }
+}
+
+fn bytes_to_json(bytes: &[u8]) -> Value {
+    std::str::from_utf8(bytes).map_or_else(|_| STANDARD.encode(bytes).into(), Value::from)
+}

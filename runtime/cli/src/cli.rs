@@ -1,0 +1,257 @@
+//! The command line: what can be asked for, and how its end is told to a shell.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{check, dead, instances, keys, logs, plugins, publish, run};
+
+use crate::store::open_store;
+use ordain_config::known_streams;
+use ordain_config::{ConfigError, DEFAULT_FILE, Loaded};
+use ordain_engine::run::RunError;
+use ordain_generate::{GenerateArgs, generate};
+use ordain_http::ListenError;
+use ordain_store::{Store, StoreError};
+use ordain_util::text::say;
+use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
+
+/// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
+/// keys, each event taking effect exactly once.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Form of the log on standard error.
+    #[arg(long, global = true, default_value = "text")]
+    log_format: logs::Format,
+    /// What is logged, for example `debug` or `ordain=debug,info`.
+    #[arg(long, global = true, env = "ORDAIN_LOG", default_value = "info")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the streams of a configuration.
+    Run(run::RunArgs),
+    /// Check a configuration and its handlers, without running anything.
+    Check(check::CheckArgs),
+    /// Publish events into a stream: numbered by the store where they have no number, kept for replay,
+    /// and confirmed. Run again after a crash it neither repeats nor renumbers.
+    Publish(publish::PublishArgs),
+    /// Make events: a seeded load for trying out, testing and measuring.
+    Generate(GenerateArgs),
+    /// Look at keys: where they stand, and why.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Look at dead letters.
+    #[command(subcommand)]
+    Dead(dead::DeadCommand),
+    /// Look at handlers.
+    #[command(subcommand)]
+    Plugins(plugins::PluginsCommand),
+    /// Look at the processes that share the streams, and who has which partition.
+    Instances(instances::InstancesArgs),
+    /// Compile a handler that comes in on standard input, into a cache: `run` has that done by a process
+    /// of its own.
+    #[command(name = COMMAND, hide = true)]
+    Compile(CompileArgs),
+}
+
+#[derive(Debug, Args)]
+struct CompileArgs {
+    /// The folder of the cache.
+    cache: PathBuf,
+    /// Processor time that it may take.
+    #[arg(long)]
+    seconds: u64,
+    /// Memory that it may take, in bytes.
+    #[arg(long)]
+    memory: u64,
+    /// It leaves the processor to others.
+    #[arg(long)]
+    polite: bool,
+}
+
+/// The configuration that a command works with.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArg {
+    /// The configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    config: PathBuf,
+}
+
+impl ConfigArg {
+    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+        Ok(Loaded::load(&self.config)?)
+    }
+}
+
+/// The configuration that is run or checked: named, or as other commands have it.
+#[derive(Debug, Args)]
+pub(crate) struct FileArg {
+    /// The configuration.
+    #[arg(default_value = DEFAULT_FILE, conflicts_with = "option")]
+    config: PathBuf,
+    /// The same, as other commands have it.
+    #[arg(long = "config", value_name = "FILE")]
+    option: Option<PathBuf>,
+}
+
+impl FileArg {
+    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+        Ok(Loaded::load(self.option.as_ref().unwrap_or(&self.config))?)
+    }
+}
+
+/// How long a command asks a store that is out of reach: somebody waits before a screen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The store, for a look.
+pub(crate) async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
+    loaded.unsupported()?;
+    open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
+        StoreError::InUse(words) => Failure::Unavailable(anyhow::anyhow!(
+            "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
+        )),
+        error => error.into(),
+    })
+}
+
+/// The store, for a look at a stream that is configured or that the store still has.
+pub(crate) async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+    let store = open_any(loaded).await?;
+    let known = known_streams(loaded, &*store).await?;
+    if known.iter().any(|known| known == stream) {
+        return Ok(store);
+    }
+    Err(Failure::Failed(anyhow::anyhow!(
+        "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
+        loaded.file.display(),
+        known.iter().map(|known| ordain_util::text::clean(known)).collect::<Vec<_>>().join(", ")
+    )))
+}
+
+/// How a command failed, by what a shell or a service manager should do about it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It failed while running.
+    Failed(anyhow::Error),
+    /// The configuration or a handler is bad: starting again does not help (`EX_CONFIG`).
+    Config(anyhow::Error),
+    /// A service that it needs was not reached: starting again may help (`EX_TEMPFAIL`).
+    Unavailable(anyhow::Error),
+}
+
+/// Exit codes: `EX_CONFIG` and `EX_TEMPFAIL` are those of sysexits.h.
+pub(crate) const EXIT_FAILED: u8 = 1;
+pub(crate) const EXIT_CONFIG: u8 = 78;
+pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
+
+impl Cli {
+    /// Does what is asked.
+    pub(crate) fn run(self) -> ExitCode {
+        if let Err(error) = logs::start(self.log_format, &self.log) {
+            say(&format!("error: {error}"));
+            return ExitCode::from(2);
+        }
+        let result = match self.command {
+            Command::Run(args) => args.run(self.log_format),
+            Command::Check(args) => args.run(),
+            Command::Publish(args) => args.run(),
+            Command::Generate(args) => {
+                generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
+            }
+            Command::Keys(command) => command.run(),
+            Command::Dead(command) => command.run(),
+            Command::Plugins(command) => command.run(),
+            Command::Instances(args) => args.run(),
+            Command::Compile(CompileArgs { cache, seconds, memory, polite }) => {
+                let timeout = Duration::from_secs(seconds);
+                Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
+            }
+        };
+        let (error, code) = match result {
+            Ok(code) => return code,
+            Err(Failure::Failed(error)) => (error, EXIT_FAILED),
+            Err(Failure::Config(error)) => (error, EXIT_CONFIG),
+            Err(Failure::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
+        };
+        if is_broken_pipe(&error) {
+            // Whoever read the output has had enough, as `head` does.
+            return ExitCode::SUCCESS;
+        }
+        logs::last_words(self.log_format, &format!("{error:#}"));
+        ExitCode::from(code)
+    }
+}
+
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.into())
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        if error.is_configuration() {
+            Self::Config(error.into())
+        } else if error.may_pass() {
+            Self::Unavailable(error.into())
+        } else {
+            Self::Failed(error.into())
+        }
+    }
+}
+
+impl From<LoadingError> for Failure {
+    fn from(error: LoadingError) -> Self {
+        match error {
+            LoadingError::Config(_) | LoadingError::Handler(LoadError { may_pass: false, .. }) => {
+                Self::Config(error.into())
+            }
+            LoadingError::Handler(LoadError { may_pass: true, .. }) => {
+                Self::Unavailable(error.into())
+            }
+            LoadingError::Engine(_) => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<ListenError> for Failure {
+    fn from(error: ListenError) -> Self {
+        match error {
+            ListenError::Config(_) => Self::Config(error.into()),
+            ListenError::AddressInUse(_) => Self::Unavailable(error.into()),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        RunError::from(error).into()
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,245 @@
+//! `ordain publish`.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use ordain_core::Ordering;
+use serde_json::{Value, json};
+
+use crate::cli::{ConfigArg, Failure};
+use crate::show;
+use crate::store::open_store;
+use ordain_cloudevents::Decoder;
+use ordain_config::Loaded;
+use ordain_engine::publish_file::{Counts, FileError, publish_file};
+use ordain_engine::run::RunError;
+use ordain_publish::{PATIENCE, PublishError, Publisher, new_id};
+use ordain_store::Assigned;
+use ordain_util::text::say;
+
+/// What `--help` says below the options.
+const MORE: &str = "\
+A line that is wrong stops it, with what comes before published: mend the line, and run it again.
+With an embedded store this and `ordain run` take turns; with [store] kind = \"redis\" events are published
+while the stream runs.
+
+Examples:
+  ordain publish orders events.ndjson
+  producer | ordain publish orders -
+  ordain publish orders --key order-17 --type order.paid --data '{\"cents\": 1200}' --id payment-4711";
+
+#[derive(Debug, Args)]
+#[command(after_help = MORE)]
+pub(crate) struct PublishArgs {
+    /// The stream.
+    stream: String,
+    /// CloudEvents in JSON, one a line; - is standard input. What is published already is known by its
+    /// id, and goes on where it was.
+    #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
+    file: Option<PathBuf>,
+    /// One event instead of a file: its key.
+    #[arg(long, requires = "kind")]
+    key: Option<String>,
+    /// Its type.
+    #[arg(long = "type", value_name = "TYPE", requires = "key")]
+    kind: Option<String>,
+    /// Its data, as JSON.
+    #[arg(long, value_name = "JSON", requires = "key")]
+    data: Option<String>,
+    /// Its id, by which it is known if it is published again; by default a new one.
+    #[arg(long, requires = "key")]
+    id: Option<String>,
+    /// Its number within its key, where the producer counts; else the store does.
+    #[arg(long, requires = "key")]
+    sequence: Option<u64>,
+    /// It is the last one of its key.
+    #[arg(long, requires = "key")]
+    end: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Print what was published as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl PublishArgs {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let loaded = self.config.load()?;
+        // Before a store is made, and exchanges and queues are.
+        let data = self.data()?;
+        if let Some(path) = self.file.as_deref().filter(|it| *it != Path::new("-")) {
+            let words = || {
+                format!(
+                    "{} cannot be read: name a file of events, one a line, or -",
+                    path.display()
+                )
+            };
+            std::fs::metadata(path).with_context(words)?;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut publisher =
+                Publisher::open(&loaded, &self.stream, open_store(&loaded, Some(PATIENCE))).await?;
+            match (&self.key, &self.file) {
+                (Some(key), _) => self.one(&mut publisher, &loaded, key, data).await?,
+                (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,
+                (None, None) => unreachable!("clap asks for one of the two"),
+            }
+            publisher.close().await?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn data(&self) -> Result<Option<Value>, Failure> {
+        let Some(data) = &self.data else { return Ok(None) };
+        let data = serde_json::from_str(data).with_context(|| {
+            format!("--data {data:?} is no JSON; a text has quotes: '\"text\"'")
+        })?;
+        Ok(Some(data))
+    }
+
+    fn ordering(&self, loaded: &Loaded) -> Ordering {
+        let streams = &loaded.config.streams;
+        let stream = streams.iter().find(|(name, _)| ***name == *self.stream);
+        stream.map_or(Ordering::Sequenced, |(_, stream)| stream.ordering)
+    }
+
+    /// Publishes the event that the options say, which is read as a line of a file would be.
+    async fn one(
+        &self,
+        publisher: &mut Publisher,
+        loaded: &Loaded,
+        key: &str,
+        data: Option<Value>,
+    ) -> Result<(), Failure> {
+        let id = self.id.clone().unwrap_or_else(new_id);
+        let mut event = json!({
+            "specversion": "1.0", "id": id, "source": "/ordain/publish",
+            "type": self.kind, "subject": key,
+        });
+        if let Some(data) = data {
+            event["data"] = data;
+        }
+        if let Some(sequence) = self.sequence {
+            event["sequence"] = sequence.to_string().into();
+        }
+        if self.end {
+            event["endofsequence"] = true.into();
+        }
+        let event_size = loaded.config.runtime.event_size.bytes();
+        let decoder = Decoder { ordering: self.ordering(loaded), event_size };
+        let event = decoder.decode(event.to_string().as_bytes());
+        let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
+        let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
+            // One that is wrong will not be published under any id.
+            if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
+                say(&format!("the event has the id {id}: to try it again, give it --id {id}"));
+            }
+            stopped.error
+        })?;
+        let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
+        let sequence = assigned.first().map(|it| it.sequence());
+        let sequence = sequence.filter(|_| publisher.is_numbered());
+        if self.json {
+            show::json(&json!({"key": key, "id": id, "sequence": sequence, "new": is_new}), true)?;
+        } else {
+            let again = if is_new { "" } else { "; it had been published before" };
+            let number = sequence.map_or_else(String::new, |it| format!(", sequence {it}"));
+            show::text(&format!("published: key {key}{number}, id {id}{again}\n"))?;
+        }
+        Ok(())
+    }
+
+    async fn file(
+        &self,
+        publisher: &mut Publisher,
+        loaded: &Loaded,
+        file: &Path,
+    ) -> Result<(), Failure> {
+        let path = (file != Path::new("-")).then_some(file);
+        let bar = bar(path);
+        let ordering = self.ordering(loaded);
+        let mut counts = Counts::default();
+        let done = publish_file(publisher, loaded, ordering, path, |so_far, offset| {
+            counts = so_far;
+            bar.set_message((counts.published + counts.known).to_string());
+            bar.set_position(offset);
+        });
+        let done = done.await;
+        bar.finish_and_clear();
+        // Where it stops, what is published is published.
+        if self.json || done.is_ok() || counts != Counts::default() {
+            self.tell(file, counts)?;
+        }
+        Ok(done?)
+    }
+
+    fn tell(&self, file: &Path, counts: Counts) -> Result<(), Failure> {
+        let name = file.display();
+        if counts.before > 0 && !self.json {
+            say(&format!("{name}: a run before has published the first {} lines", counts.before));
+        }
+        if self.json {
+            let row = json!({
+                "published": counts.published, "known": counts.known, "lines_before": counts.before,
+            });
+            show::json(&row, true)?;
+        } else {
+            let known = match counts.known {
+                0 => String::new(),
+                known => {
+                    format!("; {known} more had been published before, and keep their numbers")
+                }
+            };
+            show::text(&format!(
+                "published {} events into {}{known}\n",
+                counts.published, self.stream
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// How far a file is read, where somebody looks at it.
+fn bar(path: Option<&Path>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let size = path.and_then(|path| std::fs::metadata(path).ok()).map(|it| it.len());
+    let (bar, style) = match size {
+        Some(size) => (
+            ProgressBar::new(size),
+            "{bar:30} {bytes} of {total_bytes}, {msg} events published, {eta} left",
+        ),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {msg} events published"),
+    };
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    bar
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Config(error) => error.into(),
+            PublishError::Store(error) => error.into(),
+            PublishError::Broker(error) => RunError::from(error).into(),
+            PublishError::Stream(words) => Self::Config(anyhow!(words)),
+            error @ PublishError::Full(_) => Self::Unavailable(error.into()),
+            error @ PublishError::Event { .. } => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Publish(error) => error.into(),
+            error => Self::Failed(error.into()),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A running process, asked over HTTP by its admin listener.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ureq::http::{StatusCode, Uri};
+
+use super::row::Row;
+use crate::cli::Failure;
+use ordain_engine::https;
+use ordain_util::text::clean;
+
+/// The variable with the token of the process.
+const TOKEN: &str = "ORDAIN_TOKEN";
+
+/// For a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For an answer: longer than the listener itself takes.
+const ANSWER: Duration = Duration::from_secs(30);
+/// MiB of an answer. A page of dead letters has 8, of an event or a state alone there may be 64, and
+/// escapes of JSON and base64 add to that.
+const ANSWER_MIB: u64 = 128;
+
+/// A process that listens for operators.
+pub(crate) struct Remote {
+    agent: ureq::Agent,
+    url: String,
+    token: Option<String>,
+}
+
+/// Reads where a process listens.
+pub(crate) fn parse_url(text: &str) -> Result<String, String> {
+    let right = "a URL such as http://127.0.0.1:7070 is needed; the log of the process says which";
+    let url: Uri = text.parse().map_err(|_| right.to_owned())?;
+    let known = matches!(url.scheme_str(), Some("http" | "https"));
+    if !known || url.host().is_none_or(str::is_empty) || url.query().is_some() {
+        return Err(right.to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+impl Remote {
+    pub(crate) fn new(url: &str) -> Self {
+        let config = https::agent(url).timeout_connect(Some(CONNECT)).timeout_global(Some(ANSWER));
+        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        Self { agent: config.build().into(), url: url.to_owned(), token }
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What it answers for a path, whose segments are given, and a query.
+    pub(crate) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Row, Failure> {
+        let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let mut url = format!("{}/v1", self.url);
+        for segment in path {
+            url += &format!("/{}", encoded(segment));
+        }
+        for (at, (name, value)) in query.iter().enumerate() {
+            url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encoded(value));
+        }
+        let mut request = self.agent.get(&url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call().map_err(|error| self.failed(error))?;
+        let body = answer.body_mut().with_config().limit(ANSWER_MIB << 20).read_to_vec();
+        let body = body.map_err(|error| self.failed(error))?;
+        let row: Option<Row> = serde_json::from_slice(&body).ok();
+        match (answer.status(), row) {
+            (StatusCode::OK, Some(row)) => Ok(row),
+            (status, problem) => Err(self.refused(status, problem)),
+        }
+    }
+
+    /// That something else answers than what is meant to.
+    pub(crate) fn stranger(&self, found: &str) -> Failure {
+        Failure::Failed(anyhow!(
+            "what answers at {} is no admin listener of this version of Ordain ({found}): see what \
+             the log of the process says about where it listens, and use the same version",
+            self.url
+        ))
+    }
+
+    fn refused(&self, status: StatusCode, problem: Option<Row>) -> Failure {
+        let right = |problem: &Row| problem.member("status") == Some(status.as_u16());
+        let detail = problem.filter(right).and_then(|problem| problem.member::<String>("detail"));
+        match (status, detail.as_deref()) {
+            (_, None) => self.stranger(&format!("its status is {status}")),
+            (StatusCode::UNAUTHORIZED, Some(_)) => {
+                let what = if self.token.is_some() { "refuses the token in" } else { "wants" };
+                Failure::Failed(anyhow!(
+                    "the process at {} {what} {TOKEN}: set it to `token` of its [admin]",
+                    self.url
+                ))
+            }
+            (StatusCode::SERVICE_UNAVAILABLE, Some(detail)) => {
+                Failure::Unavailable(anyhow!("{}: {}", self.url, clean(detail)))
+            }
+            (_, Some(detail)) => Failure::Failed(anyhow!("{}: {}", self.url, clean(detail))),
+        }
+    }
+
+    fn failed(&self, error: ureq::Error) -> Failure {
+        match error {
+            ureq::Error::Io(_)
+            | ureq::Error::Timeout(_)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed => Failure::Unavailable(anyhow!(
+                "no process answers at {}: {error}. Does it run? Its log says where it listens",
+                self.url
+            )),
+            ureq::Error::Http(_) => Failure::Failed(anyhow!(
+                "{} cannot be asked: {error}; are there strange characters in {TOKEN}?",
+                self.url
+            )),
+            ureq::Error::BodyExceedsLimit(_) => {
+                self.stranger(&format!("its answer has more than {ANSWER_MIB} MiB"))
+            }
+            error => self.stranger(&error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_process_listens() {
+        for (text, right) in [
+            ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
+            ("http://localhost/", Some("http://localhost")),
+            ("https://[::1]:1/ordain/", Some("https://[::1]:1/ordain")),
+            ("127.0.0.1:7070", None),
+            ("localhost", None),
+            ("ftp://localhost", None),
+            ("http://", None),
+            ("http://a?b", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_url(text).ok().as_deref(), right, "{text}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `ordain run`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::logs::Format;
+use crate::cli::{EXIT_FAILED, Failure, FileArg};
+use crate::store::open_store;
+use crate::{status, totals};
+use ordain_config::Loaded;
+use ordain_engine::run::{Figures, Report, Run, RunError, check_ends};
+use ordain_http::admin::Admin;
+use ordain_http::ingress::Ingress;
+use ordain_store::Store;
+use ordain_util::shutdown::asked_to_stop;
+use ordain_util::text::say;
+use ordain_wasm::Handlers;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    config: FileArg,
+    /// End when every source has ended and every event is settled or held. Refused where one never
+    /// ends: a queue of a broker.
+    #[arg(long)]
+    once: bool,
+    /// With --once: exit with 1 if anything was dead-lettered or is held.
+    #[arg(long, requires = "once")]
+    strict: bool,
+    /// Print the report as JSON; on standard error if a sink writes to standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+impl RunArgs {
+    pub(crate) fn run(self, log: Format) -> Result<ExitCode, Failure> {
+        let loaded = self.config.load()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let report = runtime.block_on(self.until_the_end(&loaded));
+        let report = match report {
+            Ok(Some(report)) => {
+                runtime.shutdown_timeout(Duration::from_millis(100));
+                report
+            }
+            cut_short => {
+                // Whatever still runs would panic in a runtime that is being shut down. The end of
+                // the process ends it.
+                std::mem::forget(runtime);
+                return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
+            }
+        };
+        self.show(&report, &loaded, log)?;
+        let failed = self.strict && report.has_problems();
+        Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    }
+
+    /// Prints the report where it disturbs neither messages on standard output nor a log in JSON.
+    fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
+        if self.json && !loaded.config.writes_standard_output() {
+            super::show::json(&report.json(), true)?;
+        } else if self.json || (self.once && log == Format::Json) {
+            say(&report.json().to_string());
+        } else if self.once {
+            say(report.text(loaded).trim_end());
+        }
+        if !self.once {
+            totals::log("ended", &report.stats);
+        }
+        Ok(())
+    }
+
+    /// Runs until it ends by itself or by signals; `None` if the grace ran out.
+    async fn until_the_end(&self, loaded: &Loaded) -> Result<Option<Report>, Failure> {
+        let figures = Arc::<Figures>::default();
+        let (stop, shutdown) = watch::channel(false);
+        let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let shown = Arc::clone(&figures);
+        let status = tokio::spawn(async move { status::show(&shown).await });
+        let counted = Arc::clone(&figures);
+        let totals = tokio::spawn(async move { totals::tell(&counted).await });
+        let grace = loaded.config.runtime.shutdown_grace.duration();
+        let result = tokio::select! {
+            result = &mut run => result.map(Some),
+            _ = terminate.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
+            _ = interrupt.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
+        };
+        status.abort();
+        totals.abort();
+        result
+    }
+}
+
+/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is
+/// settled or held. Read it from top to bottom: listener, handlers, store, engine.
+async fn run(
+    loaded: &Loaded,
+    once: bool,
+    shutdown: watch::Receiver<bool>,
+    figures: &Arc<Figures>,
+) -> Result<Report, Failure> {
+    loaded.unsupported()?;
+    if once {
+        check_ends(loaded)?;
+    }
+    let admin = Admin::listen(loaded, once, figures, &shutdown).await?;
+    let report = start(loaded, once, shutdown, figures).await;
+    if let Some(admin) = admin {
+        admin.end().await;
+    }
+    report
+}
+
+/// Loads the handlers, opens the store, and drives.
+async fn start(
+    loaded: &Loaded,
+    once: bool,
+    mut shutdown: watch::Receiver<bool>,
+    figures: &Arc<Figures>,
+) -> Result<Report, Failure> {
+    // Compiling takes seconds; a request to end does not wait for it.
+    let to_load = loaded.clone();
+    let loading = tokio::task::spawn_blocking(move || ordain_wasm::handlers(&to_load));
+    let handlers = tokio::select! {
+        handlers = loading => Arc::new(handlers.map_err(RunError::Panic)??),
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    };
+    figures.loaded(&handlers);
+    let store = tokio::select! {
+        store = open_store(loaded, None) => store?,
+        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+    };
+    let durability = store.durability();
+    if durability.is_at_risk {
+        tracing::warn!("{}", durability.words);
+    } else {
+        tracing::info!("{}", durability.words);
+    }
+    figures.opened(&store);
+    let report = tokio::select! {
+        biased;
+        error = store.failed() => Err(error.into()),
+        report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
+    };
+    figures.closes();
+    report
+}
+
+/// Drives all partitions to their end, with the ingress beside them.
+async fn drive(
+    loaded: &Loaded,
+    once: bool,
+    handlers: &Arc<Handlers>,
+    store: &Arc<dyn Store>,
+    shutdown: watch::Receiver<bool>,
+    figures: &Arc<Figures>,
+) -> Result<Report, Failure> {
+    let run = Run::prepare(loaded, once, handlers, store, figures).await?;
+    // A run that ends by itself would never end what the ingress could accept. It listens before the
+    // broker is there: events are accepted while the broker is away.
+    let ingress = if once {
+        None
+    } else {
+        Ingress::listen(loaded, store, run.feeds(), figures, &shutdown).await?
+    };
+    Ok(run.drive(shutdown, ingress.map(Ingress::end)).await?)
+}
+
+/// Asks for the end and waits for it, but not longer than the grace, and not after another signal.
+async fn ending(
+    stop: &watch::Sender<bool>,
+    run: impl Future<Output = Result<Report, Failure>>,
+    grace: Duration,
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> Result<Option<Report>, Failure> {
+    tracing::info!(?grace, "ending: what runs is finished and committed; a second signal ends now");
+    stop.send_replace(true);
+    tokio::select! {
+        result = run => Ok(Some(result?)),
+        () = tokio::time::sleep(grace) => {
+            tracing::warn!(?grace, "not finished within shutdown_grace; the next start goes on");
+            Ok(None)
+        }
+        _ = terminate.recv() => Ok(None),
+        _ = interrupt.recv() => Ok(None),
+    }
+}

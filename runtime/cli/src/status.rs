@@ -1,0 +1,52 @@
+//! The live line of a run on a terminal.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use ordain_core::{LaneState, Stats};
+
+use super::logs;
+use ordain_engine::run::Figures;
+
+/// How often it is drawn: often enough to seem alive, rarely enough to be read.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Draws until it is dropped. Without a terminal it waits for ever.
+pub(crate) async fn show(figures: &Figures) -> std::convert::Infallible {
+    let line = ProgressBar::new_spinner();
+    if line.is_hidden() {
+        return std::future::pending().await;
+    }
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}") {
+        line.set_style(style);
+    }
+    logs::step_round(line.clone());
+    let (mut before, mut at) = (figures.sum(), Instant::now());
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let now = figures.sum();
+        let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
+        (before, at) = (now, Instant::now());
+        line.set_message(text(&now, rate as u64));
+        line.tick();
+    }
+}
+
+fn text(stats: &Stats, rate: u64) -> String {
+    let mut text = format!(
+        "{}/s  settled {}  duplicates {}  dead {}  lanes",
+        HumanCount(rate),
+        HumanCount(stats.settled),
+        HumanCount(stats.duplicates),
+        HumanCount(stats.dead_total()),
+    );
+    for state in LaneState::ALL {
+        let lanes = stats.lanes_in(state);
+        if lanes > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "  {} {}", state.name(), HumanCount(lanes as u64));
+        }
+    }
+    text
+}

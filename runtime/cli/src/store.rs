@@ -1,0 +1,29 @@
+//! Opens the store that a configuration names.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_config::{Loaded, StoreConfig};
+use ordain_store::{Store, StoreError};
+use ordain_store_embedded::{Embedded, Options};
+use ordain_store_redis::Redis;
+
+/// Opens the store of a configuration. Requests to a store that is out of reach are repeated for
+/// `patience`; `None`: without an end.
+pub(crate) async fn open_store(
+    loaded: &Loaded,
+    patience: Option<Duration>,
+) -> Result<Arc<dyn Store>, StoreError> {
+    match &loaded.config.store {
+        StoreConfig::Embedded(embedded) => {
+            let mut options = Options::new(&*embedded.path);
+            options.cache = embedded.cache.0;
+            options.dead_ttl = embedded.dead_ttl.0;
+            let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
+            let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));
+            Ok(Arc::new(opened?))
+        }
+        StoreConfig::Redis(redis) => Ok(Arc::new(Redis::open(redis.options(patience)).await?)),
+    }
+}

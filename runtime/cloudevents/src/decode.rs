@@ -1,0 +1,200 @@
+//! From a line to an event.
+
+mod attribute;
+mod data;
+mod http;
+
+use std::borrow::Cow;
+
+use ordain_core::{Cause, Event, EventParts, Ordering};
+
+use super::envelope::{Envelope, Member};
+use super::{HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON, MORE_HEADERS};
+use attribute::{SHOWN, attribute, end, key, shown, text, time};
+use data::{data, value};
+pub use http::{Form, decode_http, form_of};
+
+use ordain_util::text::cut;
+
+/// Why a line is no event for its stream. It becomes a dead letter with the line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DecodeError {
+    /// The class of the reason.
+    pub cause: Cause,
+    /// What is wrong, and what would be right.
+    pub message: String,
+    /// The event's key, where one could be read.
+    pub key: Option<String>,
+    /// The event's sequence, where one could be read.
+    pub sequence: Option<u64>,
+}
+
+/// Bytes of an error that the JSON reader words: it may repeat a piece of the line.
+const ERROR_LIMIT: usize = 4 << 10;
+
+/// What some editors put before the first line of a file. It says nothing.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Decodes the events of a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// Whose numbers count: those of a `fifo` stream's events are headers like others.
+    pub ordering: Ordering,
+    /// The longest line, in bytes.
+    pub event_size: usize,
+}
+
+/// A refusal before it is known whose it is.
+struct Refusal(Cause, String);
+
+type Read<T> = Result<T, Refusal>;
+
+fn unreadable<T>(message: impl Into<String>) -> Read<T> {
+    Err(Refusal(Cause::Unreadable, message.into()))
+}
+
+impl Decoder {
+    /// Reads one line. The sequence of a `sequenced` stream's event may be missing: the sequencer
+    /// decides what becomes of it.
+    pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
+        let anonymous =
+            |Refusal(cause, message)| DecodeError { cause, message, key: None, sequence: None };
+        let envelope = self.envelope(line).map_err(anonymous)?;
+        self.judge(&envelope, None)
+    }
+
+    /// The event of an envelope, whose data may stand beside it.
+    fn judge(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Result<Event, DecodeError> {
+        self.event(envelope, body).map_err(|Refusal(cause, message)| DecodeError {
+            cause,
+            message,
+            key: key(envelope).ok().map(|(key, _)| key.into_owned()),
+            sequence: self.sequence(envelope).ok().flatten(),
+        })
+    }
+
+    fn envelope<'a>(&self, line: &'a [u8]) -> Read<Envelope<'a>> {
+        if line.len() > self.event_size {
+            let (size, limit) = (line.len(), self.event_size);
+            return unreadable(format!("{size} bytes; runtime.event_size allows {limit}"));
+        }
+        let Ok(text) = std::str::from_utf8(line) else {
+            return unreadable("not UTF-8: a CloudEvent in JSON is right");
+        };
+        serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
+            // It is the line of a file whose number the letter tells.
+            let error = error.to_string().replace(" at line 1 column ", " at byte ");
+            unreadable(cut(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
+        })
+    }
+
+    fn event(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Read<Event> {
+        if let Some(name) = &envelope.twice {
+            let name = cut(name.to_string(), SHOWN);
+            return unreadable(format!("`{name}` stands twice: once is right"));
+        }
+        match envelope.raw(Member::SpecVersion) {
+            Some("\"1.0\"") => {}
+            Some(other) => {
+                let other = shown(other);
+                return unreadable(format!("`specversion` must be \"1.0\", found {other}"));
+            }
+            None => return unreadable("`specversion` is missing: \"1.0\" is right"),
+        }
+        let (key, key_member) = key(envelope)?;
+        let id = self.id(envelope)?;
+        let source = attribute(envelope, Member::Source, "source")?;
+        let kind = attribute(envelope, Member::Type, "type")?;
+        let content_type = match envelope.raw(Member::DataContentType) {
+            Some(_) => attribute(envelope, Member::DataContentType, "datacontenttype")?,
+            None if body.is_some() => Cow::Borrowed(""),
+            None => Cow::Borrowed(JSON),
+        };
+        let data = match body {
+            Some(body) => Cow::Borrowed(body),
+            None => data(envelope, &content_type)?,
+        };
+        let headers = self.headers(envelope, key_member)?;
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        Ok(Event::new(&EventParts {
+            key: &key,
+            sequence: self.sequence(envelope)?,
+            id: &id,
+            kind: &kind,
+            source: &source,
+            time_ms: time(envelope)?,
+            content_type: &content_type,
+            headers: &headers,
+            data: &data,
+            end: end(envelope)?,
+        }))
+    }
+
+    fn id<'a>(&self, envelope: &Envelope<'a>) -> Read<Cow<'a, str>> {
+        attribute(envelope, Member::Id, "id").map_err(|Refusal(cause, message)| {
+            match self.ordering {
+                Ordering::Fifo => {
+                    Refusal(Cause::NoId, message + "; a fifo stream tells repeats by it")
+                }
+                Ordering::Sequenced => Refusal(cause, message),
+            }
+        })
+    }
+
+    fn sequence(&self, envelope: &Envelope<'_>) -> Read<Option<u64>> {
+        if self.ordering == Ordering::Fifo {
+            return Ok(None);
+        }
+        attribute::sequence(envelope)
+    }
+
+    /// Everything else that came with the event.
+    fn headers<'a>(&self, envelope: &Envelope<'a>, key_member: Member) -> Read<Vec<Header<'a>>> {
+        let mut headers = Vec::new();
+        let mut push = |name: Cow<'a, str>, raw: Option<&'a str>| {
+            if let Some(raw) = raw.filter(|it| *it != "null") {
+                headers.push((name, value(raw)?));
+            }
+            Ok(())
+        };
+        if key_member == Member::PartitionKey {
+            push("subject".into(), envelope.raw(Member::Subject))?;
+        }
+        if self.ordering == Ordering::Fifo {
+            push("sequence".into(), envelope.raw(Member::Sequence))?;
+        }
+        for (name, raw) in envelope.extensions.iter().filter(|(name, _)| name != MORE_HEADERS) {
+            push(name.clone(), Some(raw))?;
+        }
+        let more = envelope.extensions.iter().find(|(name, _)| name == MORE_HEADERS);
+        if let Some((_, raw)) = more.filter(|(_, raw)| *raw != "null") {
+            headers.extend(more_headers(raw)?);
+        }
+        let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
+            return unreadable(format!(
+                "{} extensions with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} bytes \
+                 are allowed",
+                headers.len()
+            ));
+        }
+        Ok(headers)
+    }
+}
+
+type Header<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// The headers that were no extensions; see [`MORE_HEADERS`].
+fn more_headers(raw: &str) -> Read<Vec<Header<'static>>> {
+    let pairs =
+        text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());
+    let Some(pairs) = pairs else {
+        let found = shown(raw);
+        return unreadable(format!(
+            "`{MORE_HEADERS}` must be a JSON array of [name, value] pairs as text, found {found}"
+        ));
+    };
+    Ok(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+}

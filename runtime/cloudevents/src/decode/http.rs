@@ -1,0 +1,211 @@
+//! Events as HTTP carries them (CloudEvents 1.0, HTTP protocol binding): in structured mode the body is
+//! all of it; in binary mode the body is the data, and each attribute a header `ce-NAME`.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue};
+use ordain_core::{Cause, Event};
+use percent_encoding::percent_decode;
+
+use super::super::HEADERS_LIMIT;
+use super::super::envelope::Envelope;
+use super::{DecodeError, Decoder, Read, Refusal, unreadable};
+
+/// With what the names of attributes begin.
+const PREFIX: &str = "ce-";
+/// The same for one that every event has.
+const SPECVERSION: &str = "ce-specversion";
+
+/// How a body holds events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// One, of which the body is the data.
+    Binary,
+    /// One, in JSON.
+    Structured,
+    /// A JSON array of them.
+    Batch,
+    /// One in each line.
+    Lines,
+}
+
+/// The form of a body, by its headers; `None`: it holds no events.
+pub fn form_of(headers: &HeaderMap) -> Option<Form> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match kind.as_str() {
+        "application/cloudevents+json" => Some(Form::Structured),
+        "application/cloudevents-batch+json" => Some(Form::Batch),
+        _ if headers.contains_key(SPECVERSION) => Some(Form::Binary),
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Some(Form::Lines),
+        _ => None,
+    }
+}
+
+/// The one event of a body. What says that it is JSON and nothing more is taken for one in structured
+/// mode.
+pub fn decode_http(
+    decoder: &Decoder,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Event, DecodeError> {
+    match form_of(headers) {
+        Some(Form::Binary) => decoder.binary(headers, body),
+        Some(Form::Structured) | None => decoder.decode(body),
+        Some(Form::Batch | Form::Lines) => {
+            Err(none("several events: one is right, as application/cloudevents+json"))
+        }
+    }
+}
+
+fn none(message: &str) -> DecodeError {
+    let (cause, message) = (Cause::Unreadable, message.to_owned());
+    DecodeError { cause, message, key: None, sequence: None }
+}
+
+impl Decoder {
+    fn binary(&self, headers: &HeaderMap, body: &Bytes) -> Result<Event, DecodeError> {
+        let attributes = attributes(headers).map_err(|Refusal(_, message)| none(&message))?;
+        let mut envelope = Envelope::default();
+        let mut size = body.len();
+        for (name, json) in &attributes {
+            size += name.len() + json.len();
+            envelope.put(Cow::Borrowed(name), json);
+        }
+        if size > self.event_size {
+            let limit = self.event_size;
+            return Err(none(&format!("{size} bytes; runtime.event_size allows {limit}")));
+        }
+        self.judge(&envelope, Some(body))
+    }
+}
+
+/// Attributes by name, each as JSON.
+fn attributes(headers: &HeaderMap) -> Read<Vec<(String, String)>> {
+    let mut attributes = Vec::new();
+    for (header, value) in headers {
+        let name = match header.as_str().strip_prefix(PREFIX) {
+            Some(name) => name,
+            None if header == CONTENT_TYPE => "datacontenttype",
+            None => continue,
+        };
+        let text = if header == CONTENT_TYPE {
+            value.to_str().ok().map(Cow::Borrowed)
+        } else {
+            text(value)
+        };
+        let Some(text) = text else {
+            return unreadable(format!("the header {header} must be UTF-8, percent-encoded"));
+        };
+        if attributes.len() > HEADERS_LIMIT {
+            return unreadable(format!(
+                "more than {HEADERS_LIMIT} headers that begin with {PREFIX}"
+            ));
+        }
+        // Texts are always JSON.
+        let json = serde_json::to_string(&text).unwrap_or_default();
+        attributes.push((name.to_owned(), json));
+    }
+    Ok(attributes)
+}
+
+/// What a header says: percent-encoded UTF-8, in quotation marks if it likes.
+fn text(value: &HeaderValue) -> Option<Cow<'_, str>> {
+    let bytes = value.as_bytes();
+    let inside = bytes.strip_prefix(b"\"").and_then(|it| it.strip_suffix(b"\""));
+    let Some(quoted) = inside else {
+        return percent_decode(bytes).decode_utf8().ok();
+    };
+    let mut plain = Vec::with_capacity(quoted.len());
+    let mut rest = quoted.iter();
+    while let Some(byte) = rest.next() {
+        plain.push(if *byte == b'\\' { *rest.next()? } else { *byte });
+    }
+    percent_decode(&plain).decode_utf8().ok().map(|it| Cow::Owned(it.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::Ordering;
+
+    use super::*;
+
+    const DECODER: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 10 };
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (name.parse().expect("a name"), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn an_event_may_be_headers_and_a_body() {
+        let headers = headers(&[
+            ("ce-specversion", "1.0"),
+            ("ce-id", "caf%C3%A9 1"),
+            ("CE-Type", "\"a \\\"b\\\"\""),
+            ("ce-source", "/shop"),
+            ("ce-subject", "key%2F1"),
+            ("ce-sequence", "7"),
+            ("ce-endofsequence", "true"),
+            ("ce-time", "2026-01-31T12:00:00Z"),
+            ("ce-other", "x"),
+            ("content-type", "text/plain"),
+            ("host", "here"),
+        ]);
+        let event =
+            decode_http(&DECODER, &headers, &Bytes::from_static(b" \xff ")).expect("an event");
+        assert_eq!((event.key(), event.sequence(), event.end()), ("key/1", Some(7), true));
+        assert_eq!((event.id(), event.kind(), event.source()), ("café 1", "a \"b\"", "/shop"));
+        assert_eq!((event.content_type(), event.data()), ("text/plain", &b" \xff "[..]));
+        assert_eq!(event.headers().collect::<Vec<_>>(), [("other", "x")]);
+        assert!(event.time_ms().is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let right = [
+            ("ce-specversion", "1.0"),
+            ("ce-id", "1"),
+            ("ce-type", "t"),
+            ("ce-source", "/s"),
+            ("ce-subject", "k"),
+        ];
+        for (name, value, words) in [
+            ("ce-specversion", "0.3", "`specversion` must be"),
+            ("ce-sequence", "-1", "`sequence` must be a whole number"),
+            ("ce-time", "yesterday", "`time` must be"),
+            ("ce-id", "%ff", "the header ce-id must be UTF-8"),
+            ("ce-id", "", "`id` must be a text with something in it"),
+        ] {
+            let mut headers = headers(&right);
+            headers.insert(name, HeaderValue::from_static(value));
+            let error = decode_http(&DECODER, &headers, &Bytes::new()).expect_err("wrong");
+            assert!(error.message.contains(words), "{error}");
+        }
+        let large = Bytes::from(vec![0; 2 << 10]);
+        let error = decode_http(&DECODER, &headers(&right), &large).expect_err("too large");
+        assert!(error.message.contains("runtime.event_size allows 1024"), "{error}");
+        let mut twice = headers(&right);
+        twice.append("ce-id", HeaderValue::from_static("2"));
+        let error = decode_http(&DECODER, &twice, &Bytes::new()).expect_err("twice");
+        assert!(error.message.contains("stands twice"), "{error}");
+    }
+
+    #[test]
+    fn the_form_is_known_by_headers() {
+        for (kind, form) in [
+            ("application/cloudevents+json; charset=utf-8", Some(Form::Structured)),
+            ("application/cloudevents-batch+json", Some(Form::Batch)),
+            ("Application/X-NDJSON", Some(Form::Lines)),
+            ("application/json", None),
+        ] {
+            assert_eq!(form_of(&headers(&[("content-type", kind)])), form, "{kind}");
+        }
+        let binary = [("content-type", "application/json"), ("ce-specversion", "1.0")];
+        assert_eq!(form_of(&headers(&binary)), Some(Form::Binary));
+    }
+}

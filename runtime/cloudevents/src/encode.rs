@@ -1,0 +1,102 @@
+//! From a message to a line. The same message always gives the same bytes: nothing here asks the
+//! clock, which is why the line has no `time`.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
+
+use super::compact::compact;
+use super::envelope::Member;
+use super::id::{message_id, source_of};
+use super::{JSON, MORE_HEADERS, is_json};
+use ordain_store::OutboxMessage;
+
+/// Appends a message of `stream` as a line, with its end.
+///
+/// `sequence` is what a sequenced sink gave it. Data is written as JSON if its content type says
+/// so and it is; else as base64. Headers become extension attributes; those that cannot, by their
+/// names, stand together in one that [`Decoder`](super::Decoder) takes apart again.
+pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
+    let inner = &message.emitted.message;
+    out.extend_from_slice(b"{\"specversion\":\"1.0\"");
+    member(out, "id", &message_id(stream, message));
+    member(out, "source", &source_of(stream));
+    member(out, "type", inner.kind());
+    member(out, "subject", inner.key().unwrap_or(&message.key));
+    if let Some(sequence) = sequence {
+        member(out, "sequence", &sequence.to_string());
+    }
+    if inner.end() {
+        out.extend_from_slice(b",\"endofsequence\":true");
+    }
+    if !inner.content_type().is_empty() {
+        member(out, "datacontenttype", inner.content_type());
+    }
+    headers(out, inner.headers(), &[]);
+    data(out, inner.content_type(), inner.data());
+    out.extend_from_slice(b"}\n");
+}
+
+/// Writes headers; those that cannot stand by themselves, or whose names are taken, stand apart.
+pub(super) fn headers<'a>(
+    out: &mut Vec<u8>,
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+    taken: &[&'a str],
+) {
+    let mut seen: HashSet<&str> = taken.iter().copied().collect();
+    let mut others = Vec::new();
+    for (name, value) in headers {
+        if is_extension(name) && seen.insert(name) {
+            member(out, name, value);
+        } else {
+            others.push((name, value));
+        }
+    }
+    if !others.is_empty() {
+        let mut list = Vec::new();
+        json(&mut list, &others);
+        member(out, MORE_HEADERS, &String::from_utf8_lossy(&list));
+    }
+}
+
+/// Whether it can be the name of an extension attribute.
+fn is_extension(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
+        && Member::of(name).is_none()
+        && name != MORE_HEADERS
+}
+
+pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
+    if data.is_empty() {
+        return;
+    }
+    let content_type = if content_type.is_empty() { JSON } else { content_type };
+    if let Some(json) = is_json(content_type).then(|| compact_json(data)).flatten() {
+        out.extend_from_slice(b",\"data\":");
+        out.extend_from_slice(json.as_bytes());
+    } else {
+        member(out, "data_base64", &STANDARD.encode(data));
+    }
+}
+
+/// The data in compact form, if it is JSON that a reader will take.
+fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
+    let raw: &RawValue = serde_json::from_slice(data).ok()?;
+    compact(raw.get()).ok()
+}
+
+pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
+    // No name that comes here has anything to escape.
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+    json(out, value);
+}
+
+fn json(out: &mut Vec<u8>, value: impl serde::Serialize) {
+    serde_json::to_writer(out, &value).expect("texts and lists of them are always JSON");
+}

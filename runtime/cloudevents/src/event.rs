@@ -1,0 +1,52 @@
+//! From a message or a dead letter to the event that another stream gets.
+
+use ordain_core::{DeadLetter, Event, EventParts, LetterContent};
+
+use super::id::{message_id, source_of};
+use super::letter::{REASONS, letter_attributes};
+use ordain_store::OutboxMessage;
+
+/// A message of `stream` as an event, without a number.
+pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
+    let inner = &message.emitted.message;
+    let headers: Vec<(&str, &str)> = inner.headers().collect();
+    Event::new(&EventParts {
+        key: inner.key().unwrap_or(&message.key),
+        sequence: None,
+        id: &message_id(stream, message),
+        kind: inner.kind(),
+        source: &source_of(stream),
+        time_ms: None,
+        content_type: inner.content_type(),
+        headers: &headers,
+        data: inner.data(),
+        end: inner.end(),
+    })
+}
+
+/// A dead letter of `stream` as an event, without a number: the event as it came, with the reason in
+/// headers.
+pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
+    let attributes = letter_attributes(stream, letter);
+    let (event, raw): (Option<&Event>, &[u8]) = match &letter.content {
+        LetterContent::Event(event) => (Some(event), event.data()),
+        LetterContent::Raw(bytes) => (None, bytes),
+        LetterContent::Nothing => (None, &[]),
+    };
+    let reason = attributes.reason.iter().map(|(name, value)| (*name, &**value));
+    let others = event.into_iter().flat_map(Event::headers);
+    let headers: Vec<(&str, &str)> =
+        reason.chain(others.filter(|(name, _)| !REASONS.contains(name))).collect();
+    Event::new(&EventParts {
+        key: &letter.id.key,
+        sequence: None,
+        id: &attributes.id,
+        kind: attributes.kind,
+        source: &source_of(stream),
+        time_ms: None,
+        content_type: attributes.content_type,
+        headers: &headers,
+        data: raw,
+        end: false,
+    })
+}

@@ -1,0 +1,445 @@
+//! Lines and what becomes of them, and the laws of the three functions.
+
+use ordain_core::{
+    Cause, DeadLetter, Emitted, Event, LetterContent, LetterId, Message, MessageParts, Ordering,
+};
+use proptest::prelude::*;
+
+use super::*;
+use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
+
+const SEQUENCED: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
+const FIFO: Decoder = Decoder { ordering: Ordering::Fifo, event_size: 1 << 20 };
+
+/// A right event with `more` members.
+fn line(more: &str) -> String {
+    format!(
+        r#"{{"specversion":"1.0","id":"e1","source":"/shop","type":"order.paid","subject":"o-1"{more}}}"#
+    )
+}
+
+fn decode(more: &str) -> Event {
+    SEQUENCED.decode(line(more).as_bytes()).unwrap_or_else(|error| panic!("{more}: {error}"))
+}
+
+#[track_caller]
+fn refused(decoder: Decoder, line: &str, cause: Cause, message: &str) -> DecodeError {
+    let error = decoder.decode(line.as_bytes()).expect_err(line);
+    assert_eq!(error.cause, cause, "{line}: {error}");
+    assert!(error.message.contains(message), "{line}: {error}");
+    error
+}
+
+#[test]
+fn an_error_repeats_little_of_a_line() {
+    let name = "x".repeat(500_000);
+    let twice = line(&format!(r#","{name}":1,"{name}":2"#));
+    let error = refused(SEQUENCED, &twice, Cause::Unreadable, "xxx…` stands twice");
+    assert!(error.message.len() < 100, "{} bytes", error.message.len());
+    let error =
+        refused(SEQUENCED, &format!("\"{name}\""), Cause::Unreadable, "invalid type: string");
+    assert!(error.message.len() < 5_000, "{} bytes", error.message.len());
+}
+
+#[test]
+fn an_event_is_read() {
+    let event = decode(
+        r#","sequence":"17","time":"2010-10-02T07:20:39.266999+02:00","endofsequence":true,
+           "traceparent":"00-ab","retries":3,"ok":true,"none":null,"tags":[ 1, "a b" ],
+           "data":{"a": 1}"#,
+    );
+    assert_eq!((event.key(), event.id(), event.source()), ("o-1", "e1", "/shop"));
+    assert_eq!((event.kind(), event.content_type()), ("order.paid", "application/json"));
+    assert_eq!((event.sequence(), event.end()), (Some(17), true));
+    assert_eq!(event.time_ms(), Some(1_285_996_839_266));
+    assert_eq!(event.data(), br#"{"a":1}"#);
+    let headers: Vec<_> = event.headers().collect();
+    assert_eq!(
+        headers,
+        [("traceparent", "00-ab"), ("retries", "3"), ("ok", "true"), ("tags", r#"[1,"a b"]"#)]
+    );
+    let bare = decode("");
+    assert_eq!((bare.sequence(), bare.time_ms(), bare.end()), (None, None, false));
+    assert_eq!((bare.data(), bare.headers().count()), (&b""[..], 0));
+}
+
+#[test]
+fn the_key_is_partitionkey_or_else_subject() {
+    let event = decode(r#","partitionkey":"customer \u0031""#);
+    assert_eq!(event.key(), "customer 1");
+    assert_eq!(event.headers().collect::<Vec<_>>(), [("subject", "o-1")]);
+    assert_eq!(decode(r#","partitionkey":null"#).key(), "o-1");
+}
+
+#[test]
+fn sequences_are_numbers_or_decimal_text() {
+    for (raw, expected) in [
+        ("0", 0),
+        ("1", 1),
+        ("\"00042\"", 42),
+        ("18446744073709551614", u64::MAX - 1),
+        ("\"18446744073709551614\"", u64::MAX - 1),
+    ] {
+        assert_eq!(decode(&format!(",\"sequence\":{raw}")).sequence(), Some(expected), "{raw}");
+    }
+    for raw in [
+        "-1",
+        "1.0",
+        "1e3",
+        "\"\"",
+        "\"+1\"",
+        "\" 1\"",
+        "true",
+        "[1]",
+        "18446744073709551615",
+        "99999999999999999999",
+    ] {
+        let line = line(&format!(",\"sequence\":{raw}"));
+        let error =
+            refused(SEQUENCED, &line, Cause::NoSequence, "`sequence` must be a whole number");
+        assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), None));
+        // A fifo stream numbers itself: what the producer says is a header like others.
+        let event = FIFO.decode(line.as_bytes()).expect("taken");
+        assert_eq!(event.sequence(), None);
+        assert_eq!(event.headers().map(|(name, _)| name).collect::<Vec<_>>(), ["sequence"]);
+    }
+}
+
+#[test]
+fn data_is_json_text_or_bytes() {
+    for (more, expected) in [
+        (r#""data":null"#, "null"),
+        (r#""data":"a\u0062""#, r#""a\u0062""#),
+        (
+            r#""data":{"b" : 1.0, "a":1e400,"b":[ ] , "c": "x  \" y\\" }"#,
+            r#"{"b":1.0,"a":1e400,"b":[],"c":"x  \" y\\"}"#,
+        ),
+        (r#""data":123456789012345678901234567890.10"#, "123456789012345678901234567890.10"),
+        (r#""datacontenttype":"text/plain","data":"a\u0062""#, "ab"),
+        (r#""datacontenttype":"text/plain","data":{"a" : 1}"#, r#"{"a":1}"#),
+        (r#""datacontenttype":"application/vnd.shop+JSON; charset=utf-8","data":"a""#, r#""a""#),
+        (r#""data_base64":"eyAiYSI6IDF9""#, r#"{ "a": 1}"#),
+        (r#""data_base64":"YQ""#, "a"),
+        (r#""data_base64":"YQ==","data_base64_":1"#, "a"),
+        (r#""data_base64":null"#, ""),
+    ] {
+        let event = decode(&format!(",{more}"));
+        assert_eq!(std::str::from_utf8(event.data()), Ok(expected), "{more}");
+    }
+    let layouts = [r#","data":{"a":[1,2]}"#, ",\"data\": {\"a\" :\t[1,\r\n2] } "];
+    assert_eq!(decode(layouts[0]).content(), decode(layouts[1]).content());
+}
+
+#[test]
+fn what_is_no_event_is_refused_with_what_would_be_right() {
+    use Cause::{NoId, NoKey, Unreadable};
+    for (line, cause, message) in [
+        ("", Unreadable, "not a CloudEvent in JSON: EOF"),
+        ("[]", Unreadable, "expected a JSON object"),
+        ("{", Unreadable, "EOF"),
+        ("{} {}", Unreadable, "trailing characters"),
+        ("{\"a\":\u{1}}", Unreadable, "not a CloudEvent"),
+        ("{}", Unreadable, "`specversion` is missing: \"1.0\" is right"),
+        (r#"{"specversion":1.0}"#, Unreadable, "`specversion` must be \"1.0\", found 1.0"),
+        (r#"{"specversion":"0.3"}"#, Unreadable, "found \"0.3\""),
+        (r#"{"specversion":"1.0"}"#, NoKey, "there is no key: `partitionkey` or `subject`"),
+        (r#"{"specversion":"1.0","subject":""}"#, NoKey, "the key, `subject`, must be a text"),
+        (
+            r#"{"specversion":"1.0","partitionkey":7,"subject":"a"}"#,
+            NoKey,
+            "`partitionkey`, must be a text with something in it, found 7",
+        ),
+        (r#"{"specversion":"1.0","subject":"a"}"#, Unreadable, "`id` is missing"),
+        (r#"{"specversion":"1.0","subject":"a","id":""}"#, Unreadable, "`id` must be a text"),
+        (r#"{"specversion":"1.0","subject":"a","id":"\ud800"}"#, Unreadable, "`id` must be a text"),
+        (r#"{"specversion":"1.0","subject":"a","id":"1"}"#, Unreadable, "`source` is missing"),
+        (
+            r#"{"specversion":"1.0","subject":"a","id":"1","source":"s"}"#,
+            Unreadable,
+            "`type` is missing",
+        ),
+    ] {
+        refused(SEQUENCED, line, cause, message);
+    }
+    refused(
+        FIFO,
+        r#"{"specversion":"1.0","subject":"a"}"#,
+        NoId,
+        "`id` is missing: it must be a text; a fifo",
+    );
+    for (more, message) in [
+        (r#""id":"e2""#, "`id` stands twice"),
+        (r#""\u0069d":"e2""#, "`id` stands twice"),
+        (r#""x":1,"x":1"#, "`x` stands twice"),
+        (r#""datacontenttype":"""#, "`datacontenttype` must be a text"),
+        (r#""time":"yesterday""#, "`time` must be as in RFC 3339"),
+        (r#""time":"1969-12-31T23:59:59Z""#, "from 1970 on"),
+        (r#""time":1285996839"#, "found 1285996839"),
+        (r#""endofsequence":1"#, "`endofsequence` must be true or false, found 1"),
+        (r#""data":1,"data_base64":"YQ==""#, "both `data` and `data_base64`"),
+        (r#""data_base64":"?""#, "must be base64"),
+        (r#""data_base64":[1]"#, "must be base64"),
+        (r#""ordainheaders":"[1]""#, "must be a JSON array of [name, value] pairs"),
+        (r#""data":01"#, "not a CloudEvent in JSON"),
+        (r#""data":"\x""#, "not a CloudEvent in JSON"),
+    ] {
+        refused(SEQUENCED, &line(&format!(",{more}")), Unreadable, message);
+    }
+    let error = refused(SEQUENCED, &line(r#","sequence":5,"time":0"#), Unreadable, "`time`");
+    assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(5)));
+    let error = SEQUENCED.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
+    assert!(error.message.contains("not UTF-8"), "{error}");
+}
+
+#[test]
+fn limits_are_named() {
+    let long = |bytes: usize| "x".repeat(bytes);
+    let many =
+        |count: usize| (0..count).fold(String::new(), |text, it| text + &format!(",\"x{it}\":1"));
+    let deep = |depth: usize| format!(",\"data\":{}{}", "[".repeat(depth), "]".repeat(depth));
+    for (right, wrong, message) in [
+        (
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
+            format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
+            "the key has 1025 bytes; 1024 are allowed",
+        ),
+        (
+            format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT)),
+            format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT + 1)),
+            "`datacontenttype` has 4097 bytes",
+        ),
+        (many(HEADERS_LIMIT), many(HEADERS_LIMIT + 1), "129 extensions with"),
+        (many(HEADERS_LIMIT), many(10 * HEADERS_LIMIT), "more than 128 extensions"),
+        (
+            format!(",\"x\":\"{}\"", long(HEADERS_SIZE_LIMIT - 1)),
+            format!(",\"x\":\"{}\"", long(HEADERS_SIZE_LIMIT)),
+            "1 extensions with 65537 bytes",
+        ),
+        (deep(NESTING_LIMIT), deep(NESTING_LIMIT + 1), "nested deeper than 127"),
+        (deep(NESTING_LIMIT), deep(100_000), "nested deeper than 127"),
+    ] {
+        decode(&right);
+        refused(SEQUENCED, &line(&wrong), Cause::Unreadable, message);
+    }
+    let size = line("").len();
+    assert!(Decoder { event_size: size, ..SEQUENCED }.decode(line("").as_bytes()).is_ok());
+    let small = Decoder { event_size: size - 1, ..SEQUENCED };
+    refused(small, &line(""), Cause::Unreadable, "runtime.event_size allows");
+}
+
+#[test]
+fn what_is_let_in_can_be_read_by_handlers() {
+    for depth in [1, NESTING_LIMIT, NESTING_LIMIT + 1] {
+        let json = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let readable = serde_json::from_str::<serde_json::Value>(&json).is_ok();
+        assert_eq!(compact(&json).is_ok(), readable, "{depth}");
+    }
+}
+
+fn message(parts: &MessageParts<'_>) -> OutboxMessage {
+    let emitted = Emitted { sequence: 7, index: 2, message: Message::new(parts) };
+    OutboxMessage { key: "o/1 ü".into(), incarnation: 99, emitted }
+}
+
+fn encoded(message: &OutboxMessage, sequence: Option<u64>) -> String {
+    let mut out = Vec::new();
+    encode("orders", message, sequence, &mut out);
+    String::from_utf8(out).expect("JSON is text")
+}
+
+#[test]
+fn a_message_becomes_a_line() {
+    let headers = [("traceparent", "00-ab"), ("X-Shop", "1"), ("id", "mine"), ("traceparent", "2")];
+    let parts = MessageParts {
+        sink: "out",
+        kind: "receipt",
+        content_type: "application/json",
+        headers: &headers,
+        data: b"{\n  \"a\": 1\n}",
+        ..MessageParts::default()
+    };
+    assert_eq!(
+        encoded(&message(&parts), None),
+        concat!(
+            r#"{"specversion":"1.0","id":"orders/o%2F1%20%C3%BC/99/7/2","source":"/ordain/orders","#,
+            r#""type":"receipt","subject":"o/1 ü","datacontenttype":"application/json","#,
+            r#""traceparent":"00-ab","ordainheaders":"[[\"X-Shop\",\"1\"],[\"id\",\"mine\"],[\"traceparent\",\"2\"]]","#,
+            r#""data":{"a":1}}"#,
+            "\n"
+        )
+    );
+    let parts = MessageParts {
+        key: Some("k"),
+        content_type: "image/png",
+        headers: &[],
+        data: &[0xff],
+        end: true,
+        ..parts
+    };
+    let line = encoded(&message(&parts), Some(12));
+    assert!(line.contains(r#""subject":"k","sequence":"12","endofsequence":true,"#), "{line}");
+    assert!(line.ends_with("\"data_base64\":\"/w==\"}\n"), "{line}");
+}
+
+fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
+    DeadLetter {
+        id: LetterId { key: "o/1".into(), sequence: 7, tag: 0xab },
+        cause,
+        error: "sold \"out\"".to_owned(),
+        origin: None,
+        version: None,
+        content,
+    }
+}
+
+fn forwarded(letter: &DeadLetter) -> String {
+    let mut out = Vec::new();
+    encode_letter("orders", letter, None, &mut out);
+    String::from_utf8(out).expect("JSON is text")
+}
+
+#[test]
+fn a_dead_letter_becomes_a_line() {
+    let event = decode(
+        r#","sequence":"7","time":"2026-01-01T00:00:00.5Z","endofsequence":true,"data":{"a":1},
+           "traceparent":"00-ab","deadcause":"mine""#,
+    );
+    let rejected = letter(Cause::Rejected, LetterContent::Event(event.into()));
+    let rejected = DeadLetter { version: Some("orders@1.0.0".into()), ..rejected };
+    assert_eq!(
+        forwarded(&rejected),
+        concat!(
+            r#"{"specversion":"1.0","id":"orders/o%2F1/dead/7/ab","source":"/ordain/orders","#,
+            r#""type":"order.paid","subject":"o/1","deadcause":"rejected","#,
+            r#""deaderror":"sold \"out\"","deadversion":"orders@1.0.0","deadsequence":"7","#,
+            r#""deadid":"e1","deadsource":"/shop","deadtime":"2026-01-01T00:00:00.5Z","#,
+            r#""deadend":"true","datacontenttype":"application/json","traceparent":"00-ab","#,
+            r#""ordainheaders":"[[\"deadcause\",\"mine\"]]","data":{"a":1}}"#,
+            "\n"
+        )
+    );
+    let again = SEQUENCED.decode(forwarded(&rejected).trim_end().as_bytes()).expect("an event");
+    assert_eq!((again.kind(), again.data()), ("order.paid", &br#"{"a":1}"#[..]));
+
+    let unreadable = DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: 1 },
+        origin: Some("line 17 of orders.ndjson".to_owned()),
+        ..letter(Cause::Unreadable, LetterContent::Raw(bytes::Bytes::from_static(b"{\xff")))
+    };
+    assert_eq!(
+        forwarded(&unreadable),
+        concat!(
+            r#"{"specversion":"1.0","id":"orders//dead/0/1","source":"/ordain/orders","#,
+            r#""type":"ordain.dead-letter","deadcause":"unreadable","deaderror":"sold \"out\"","#,
+            r#""deadorigin":"line 17 of orders.ndjson","#,
+            r#""datacontenttype":"application/octet-stream","data_base64":"e/8="}"#,
+            "\n"
+        )
+    );
+
+    let gap = forwarded(&letter(Cause::Gap, LetterContent::Nothing));
+    assert!(gap.contains(r#""deadcause":"gap""#) && !gap.contains(r#""data"#), "{gap}");
+}
+
+/// Texts with what is special in JSON, in URLs and in names of attributes.
+fn any_text() -> impl Strategy<Value = String> {
+    prop_oneof![".{1,12}", "[a-z0-9]{1,8}", "[\"\\\\/%\n\r\t {}\u{0}\u{7f}]{1,8}"]
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        any_text().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 32, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            prop::collection::hash_map(any_text(), inner, 0..4)
+                .prop_map(|it| it.into_iter().collect::<serde_json::Map<_, _>>().into()),
+        ]
+    })
+}
+
+fn any_data() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..64),
+        any_json().prop_map(|it| serde_json::to_vec_pretty(&it).expect("JSON")),
+        "[\\[\\]{}\",:0-9a-z \n\\\\]{0,32}".prop_map(String::into_bytes),
+    ]
+}
+
+fn any_content_type() -> impl Strategy<Value = String> {
+    prop_oneof![Just("application/json".to_owned()), Just("text/plain".to_owned()), any_text()]
+}
+
+fn sorted<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(&'a str, &'a str)> {
+    let mut headers: Vec<_> = headers.collect();
+    headers.sort_by_key(|(name, _)| *name);
+    headers
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
+        let _ = SEQUENCED.decode(&bytes);
+        // And no line that is cut off or has been changed in one place.
+        let mut whole = line(r#","sequence":"1","time":"2026-01-01T00:00:00Z","data":{"a":[1,"b\n"]},"x":"\u00fc""#).into_bytes();
+        if let (Some(place), Some(byte)) = (whole.get_mut(cut), bytes.first()) {
+            *place = *byte;
+        }
+        let _ = SEQUENCED.decode(&whole);
+        let _ = FIFO.decode(&whole[..cut.min(whole.len())]);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again(
+        kind in any_text(),
+        key in prop::option::of(any_text()),
+        content_type in any_content_type(),
+        headers in prop::collection::vec((any_text(), any_text()), 0..6),
+        data in any_data(),
+        sequence in prop::option::of(0..u64::MAX),
+        end in any::<bool>(),
+    ) {
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let parts = MessageParts {
+            sink: "out", key: key.as_deref(), kind: &kind, content_type: &content_type,
+            headers: &headers, data: &data, delay_ms: None, end,
+        };
+        let message = message(&parts);
+        let line = encoded(&message, sequence);
+        prop_assert_eq!(line.matches('\n').count(), 1);
+        let event = SEQUENCED.decode(line.as_bytes()).map_err(|error| TestCaseError::fail(format!("{error}: {line}")))?;
+        prop_assert_eq!(event.key(), key.as_deref().unwrap_or(&message.key));
+        prop_assert_eq!(event.id(), message_id("orders", &message));
+        prop_assert_eq!((event.kind(), event.source()), (kind.as_str(), "/ordain/orders"));
+        prop_assert_eq!((event.sequence(), event.end(), event.time_ms()), (sequence, end, None));
+        prop_assert_eq!(event.content_type(), content_type.as_str());
+        prop_assert_eq!(sorted(event.headers()), sorted(headers.into_iter()));
+        let as_json = serde_json::from_slice::<&serde_json::value::RawValue>(&data).ok();
+        let expected = match as_json.filter(|_| is_json(&content_type)) {
+            Some(raw) => compact(raw.get()).expect("shallow").as_bytes().to_vec(),
+            None => data,
+        };
+        prop_assert_eq!(event.data(), expected);
+    }
+
+    #[test]
+    fn compact_keeps_the_meaning_and_needs_no_second_time(json in any_json(), blanks in "[ \n\t\r]{0,3}") {
+        let tight = json.to_string();
+        prop_assert_eq!(&*compact(&tight).expect("shallow"), tight.as_str());
+        let pretty = serde_json::to_string_pretty(&json).expect("JSON");
+        let loose = format!("{blanks}{pretty}{blanks}");
+        prop_assert_eq!(&*compact(&loose).expect("shallow"), tight.as_str());
+    }
+
+    #[test]
+    fn compact_takes_any_text(text in "[\\[\\]{}\",:0-9a-zü \n\\\\]{0,64}") {
+        if let Ok(once) = compact(&text) {
+            prop_assert_eq!(compact(&once).expect("no deeper"), once.clone());
+        }
+    }
+}

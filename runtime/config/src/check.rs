@@ -1,0 +1,327 @@
+//! What concerns several settings at once.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use ordain_core::Ordering;
+
+use super::problem::{Lines, Problem};
+use super::text::{Name, Place, Secret};
+use super::units::Millis;
+use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream, StreamSink};
+use ordain_store::PARTITIONS;
+use ordain_store::REDIS_BATCH_LIMIT;
+
+/// The problems between the settings of a file that are each right by themselves.
+pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
+    let mut checks = Checks { config, lines, problems: Vec::new() };
+    checks.process();
+    checks.listeners();
+    checks.broker();
+    for (name, stream) in &config.streams {
+        checks.stream(name, stream);
+    }
+    for (name, sink) in &config.sinks {
+        checks.sink(name, sink);
+    }
+    checks.files();
+    checks.problems
+}
+
+struct Checks<'a> {
+    config: &'a Config,
+    lines: &'a Lines,
+    problems: Vec<Problem>,
+}
+
+impl Checks<'_> {
+    fn note(&mut self, setting: &str, message: impl Into<String>) {
+        let line = self.lines.of(setting);
+        self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
+    }
+
+    fn process(&mut self) {
+        let Config { runtime, plugins, streams, .. } = self.config;
+        // A stream with an error of its own is not here, but in the file.
+        if streams.is_empty() && !self.lines.has_inside("streams") {
+            let example = "[streams.orders] with `handler` and `source`";
+            self.note(
+                "streams",
+                format!("there is none: at least one is needed, such as {example}"),
+            );
+        }
+        if self.config.partitions() as u64 > PARTITIONS {
+            let message = format!("must have at most {PARTITIONS} partitions together");
+            self.note("streams", message);
+        }
+        let room = runtime.memory_budget.0 / 4;
+        for (name, size) in [
+            ("runtime.event_size", runtime.event_size.0),
+            ("runtime.batch_size", runtime.batch_size.0),
+            ("plugins.state_size", plugins.state_size.0),
+            ("plugins.messages_size", plugins.messages_size.0),
+        ] {
+            if size > room {
+                let message =
+                    format!("must be at most a quarter of memory_budget, {room} bytes here");
+                self.note(name, message);
+            }
+        }
+        if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > REDIS_BATCH_LIMIT {
+            let message = format!("must be at most {REDIS_BATCH_LIMIT} with a store in Redis");
+            self.note("runtime.batch", message);
+        }
+        if plugins.state_size.0 >= plugins.memory.0 {
+            let message = "must be below plugins.memory: a handler has its state in memory";
+            self.note("plugins.state_size", message);
+        }
+        if let Some(sink) = &runtime.alerts {
+            self.sink_exists("runtime.alerts", sink);
+        }
+    }
+
+    fn listeners(&mut self) {
+        let Config { admin, ingress, .. } = self.config;
+        if let Some(admin) = admin {
+            self.guarded("admin", admin.listen, admin.token.as_ref());
+        }
+        if let Some(ingress) = ingress {
+            self.guarded("ingress", ingress.listen, ingress.token.as_ref());
+            if ingress.request_size.0 > ingress.in_flight.0 {
+                let message = "must be at most ingress.in_flight: no such request could be taken";
+                self.note("ingress.request_size", message);
+            }
+        }
+        if let (Some(admin), Some(ingress)) = (admin, ingress)
+            && admin.listen == ingress.listen
+            && admin.listen.port() != 0
+        {
+            self.note("ingress.listen", "is the address of [admin]: each needs its own");
+        }
+    }
+
+    fn guarded(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
+        // A token that could not be read has its own error.
+        if !listen.ip().is_loopback()
+            && token.is_none()
+            && !self.lines.has(&format!("{table}.token"))
+        {
+            let message =
+                format!("{listen} is reached from other machines: [{table}] needs a `token`");
+            self.note(&format!("{table}.listen"), message);
+        }
+    }
+
+    fn broker(&mut self) {
+        let Config { broker, runtime, .. } = self.config;
+        let Some(Millis(heartbeat)) = broker.as_ref().and_then(|broker| broker.heartbeat) else {
+            return;
+        };
+        let half = runtime.lease.0 / 2;
+        if heartbeat > half {
+            let message = format!(
+                "must be at most half of runtime.lease, {half}ms here: RabbitMQ notices a dead connection \
+                 after two to three heartbeats, and its partitions are another's after the lease"
+            );
+            self.note("broker.heartbeat", message);
+        }
+        if heartbeat % 1_000 != 0 {
+            self.note("broker.heartbeat", "must be whole seconds: AMQP knows nothing smaller");
+        }
+    }
+
+    fn stream(&mut self, name: &Name, stream: &Stream) {
+        let at = |field: &str| format!("streams.{name}.{field}");
+        let fifo = stream.ordering == Ordering::Fifo;
+        if fifo && self.lines.has(&at("first")) {
+            let message = "is for sequenced streams: in a fifo stream Ordain numbers, from 1";
+            self.note(&at("first"), message);
+        }
+        let repeats = stream.source.repeats(self.config.ingress.is_some());
+        if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
+            let message = format!(
+                "must be at least {repeats}, the events that a crash or a lost answer can bring again"
+            );
+            self.note(&at("id_window"), message);
+        }
+        if let Some(sink) = &stream.dead_letter {
+            self.sink_exists(&at("dead_letter"), sink);
+            if self.leads_back(name) {
+                let message =
+                    "leads back to this stream: a letter that nobody can read would never end";
+                self.note(&at("dead_letter"), message);
+            }
+        }
+        if stream.key_ttl.0.is_some()
+            && let Some(sink) = self.numbered_by(name)
+        {
+            let message = format!(
+                "must be \"off\": sink \"{sink}\" numbers its keys and goes on counting, so that a key \
+                 that was forgotten would wait for what it has had"
+            );
+            self.note(&at("key_ttl"), message);
+        }
+        if stream.bake.is_some() != stream.canary.is_some() {
+            let (here, missing) =
+                if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
+            self.note(&at(here), format!("means nothing without `{missing}`"));
+        }
+        if let Source::Amqp(source) = &stream.source {
+            self.amqp_source(&at("source"), source);
+        }
+    }
+
+    fn amqp_source(&mut self, at: &str, source: &AmqpSource) {
+        if matches!(source.key, KeyFrom::Header(_)) && source.partitions > 1 {
+            let message = "a header can be the key with one partition only: the exchange spreads \
+                           by the routing key, and a key would meet in several partitions";
+            self.note(&format!("{at}.key"), message);
+        }
+        if source.exchange.is_none() && source.partitions > 1 {
+            self.note(
+                &format!("{at}.partitions"),
+                "more than one needs an `exchange` that spreads",
+            );
+        }
+        if source.exchange.is_none() && !source.bind.is_empty() {
+            self.note(&format!("{at}.bind"), "needs an `exchange` to bind to");
+        }
+        self.needs_broker(at);
+    }
+
+    fn needs_broker(&mut self, at: &str) {
+        if self.config.broker.is_none() && !self.lines.has("broker") {
+            self.note(at, "kind = \"amqp\" needs [broker] with its `url`");
+        }
+    }
+
+    fn sink(&mut self, name: &Name, sink: &Sink) {
+        let at = format!("sinks.{name}");
+        match sink {
+            Sink::Amqp(sink) => {
+                self.needs_broker(&at);
+                if sink.sequenced
+                    && let Some((stream, setting, other)) =
+                        self.config.counts_otherwise(&sink.exchange.0)
+                {
+                    let message = format!(
+                        "must be as in [streams.{other}]: both read the exchange whose keys sink \"{name}\" \
+                         numbers"
+                    );
+                    self.note(&format!("streams.{stream}.{setting}"), message);
+                }
+            }
+            Sink::File(file)
+                if file.path != Place::Standard
+                    && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
+            {
+                let message = "a file is kept exact by the embedded store only: use path = \"-\" or \
+                               another kind of sink, or [store] kind = \"embedded\"";
+                self.note(&format!("{at}.path"), message);
+            }
+            Sink::File(_) => {}
+            Sink::Stream(sink) => self.stream_sink(&at, sink),
+        }
+    }
+
+    fn stream_sink(&mut self, at: &str, sink: &StreamSink) {
+        let (target, setting) = (&sink.stream, format!("{at}.stream"));
+        // One that is not named has its own error.
+        if self.lines.has(&setting) && !self.lines.has(&format!("streams.{target}")) {
+            let known = self.config.streams.keys().map(|name| &**name);
+            let hint = match super::suggest::nearest(target, known) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => "add it, with source = { kind = \"stream\" }".to_owned(),
+            };
+            self.note(&setting, format!("there is no [streams.{target}]; {hint}"));
+        }
+        let Some(stream) = self.config.streams.get(target) else { return };
+        let differs = |it: &Sink| matches!(it, Sink::Stream(it) if it.stream == *target && it.sequenced != sink.sequenced);
+        if !sink.sequenced
+            && let Some((other, _)) = self.config.sinks.iter().find(|it| differs(it.1))
+        {
+            let message = format!(
+                "must be as in [sinks.{other}], which feeds the same stream: a key is counted whole or not"
+            );
+            self.note(&format!("{at}.sequenced"), message);
+        }
+        if !matches!(stream.source, Source::Stream(_)) {
+            let message =
+                format!("[streams.{target}] has another source: it needs kind = \"stream\"");
+            self.note(&setting, message);
+        } else if stream.ordering == Ordering::Sequenced && !sink.sequenced {
+            let message = format!(
+                "[streams.{target}] needs numbers: set sequenced = true here, or ordering = \"fifo\" \
+                 there"
+            );
+            self.note(at, message);
+        }
+    }
+
+    /// Whether dead letters of a stream come back to it, over others perhaps.
+    fn leads_back(&self, stream: &Name) -> bool {
+        let next = |name: &Name| {
+            let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
+            match self.config.sinks.get(sink)? {
+                Sink::Stream(sink) => Some(&sink.stream),
+                _ => None,
+            }
+        };
+        let letters = std::iter::successors(next(stream), |name| next(name));
+        letters.take(self.config.streams.len()).any(|name| name == stream)
+    }
+
+    /// The sink that numbers the keys of a stream.
+    fn numbered_by(&self, stream: &Name) -> Option<&Name> {
+        let exchange = match &self.config.streams.get(stream)?.source {
+            Source::Amqp(source) => source.exchange.as_ref(),
+            _ => None,
+        };
+        let feeds = |sink: &Sink| match sink {
+            Sink::Stream(sink) => sink.sequenced && sink.stream == *stream,
+            Sink::Amqp(sink) => sink.sequenced && Some(&sink.exchange) == exchange,
+            Sink::File(_) => false,
+        };
+        self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
+    }
+
+    /// A sink that has an error of its own exists all the same.
+    fn sink_exists(&mut self, at: &str, sink: &Name) {
+        if !self.lines.has(&format!("sinks.{sink}")) {
+            let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
+            let hint = match super::suggest::nearest(sink, known.iter().copied()) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => format!("add [sinks.{sink}]"),
+            };
+            self.note(at, format!("there is no sink \"{sink}\"; {hint}"));
+        }
+    }
+
+    /// Each file has one writer and is not its own input; standard input has one reader.
+    fn files(&mut self) {
+        let mut read: HashMap<&Place, String> = HashMap::new();
+        for (name, stream) in &self.config.streams {
+            let Source::File(source) = &stream.source else { continue };
+            let at = format!("streams.{name}.source.path");
+            if let (Place::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
+                self.note(&at, format!("standard input is read by {other} already"));
+            }
+            read.entry(&source.path).or_insert(at);
+        }
+        let mut written: HashMap<&Place, String> = HashMap::new();
+        for (name, sink) in &self.config.sinks {
+            let Sink::File(sink) = sink else { continue };
+            if sink.path == Place::Standard {
+                continue;
+            }
+            let at = format!("sinks.{name}.path");
+            if let Some(other) = written.get(&sink.path) {
+                self.note(&at, format!("is written by {other} already: each sink needs its own"));
+            }
+            if let Some(other) = read.get(&sink.path) {
+                self.note(&at, format!("is the input {other}: it would never end"));
+            }
+            written.entry(&sink.path).or_insert(at);
+        }
+    }
+}

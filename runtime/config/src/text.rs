@@ -1,0 +1,244 @@
+//! Values that are text of a certain shape: names, paths, addresses, secrets, templates.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::reader::{Node, Reader};
+use super::scalar::Scalar;
+use super::section::Setting;
+use ordain_store::RedisAddress;
+
+/// Longest name: names become parts of file names, queue names and labels of metrics.
+const NAME_LIMIT: usize = 64;
+
+/// The name of a stream, a sink or a handler.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// The name, shared.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Name {
+    /// A name, or what would be one.
+    pub fn new(text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|_| <Self as Scalar>::FORM.to_owned())
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Scalar for Name {
+    const FORM: &'static str = "a name of 1 to 64 letters (a-z, A-Z), digits, `-` and `_` that begins with a letter or digit";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let letters = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        let start = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if !letters || !start || text.len() > NAME_LIMIT {
+            return Err(String::new());
+        }
+        Ok(Self(text.into()))
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self("unnamed".into()))
+    }
+}
+
+/// Tables by name, as under `[streams]`. An entry with an error is left out, once it is noted.
+pub type Named<T> = BTreeMap<Name, T>;
+
+impl<T: Setting> Setting for Named<T> {
+    const FORM: &'static str = "a table of tables, each under its name";
+    const ROWS: &'static [super::section::Row] = T::ROWS;
+
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+        let table = reader.any_table(node)?;
+        let mut named = Self::new();
+        for child in reader.children(&table) {
+            let name = Name::parse(child.key).ok();
+            if name.is_none() {
+                let message = format!("expected {}, found {:?}", <Name as Scalar>::FORM, child.key);
+                reader.note(child.line, &node.name, message);
+            }
+            if let (Some(value), Some(name)) = (T::read(reader, &child), name) {
+                named.insert(name, value);
+            }
+        }
+        Some(named)
+    }
+}
+
+/// Any text that is not empty and no longer than AMQP allows for a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text(pub String);
+
+/// AMQP's short strings end at 255 bytes; some are left for the `.N` of a partition's queue.
+const TEXT_LIMIT: usize = 240;
+
+impl Scalar for Text {
+    const FORM: &'static str = "a text of 1 to 240 bytes";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let right = !text.is_empty() && text.len() <= TEXT_LIMIT;
+        if right { Ok(Self(text.to_owned())) } else { Err(String::new()) }
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self("unnamed".to_owned()))
+    }
+}
+
+/// A folder or file; a relative one goes from the folder of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Deref for FilePath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Setting for FilePath {
+    const FORM: &'static str = "a path";
+
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+        let text = reader.text(node, Self::FORM)?;
+        if text.is_empty() || text.contains('\0') {
+            reader.refuse(node, Self::FORM);
+            return None;
+        }
+        Some(Self(reader.base.join(text.as_ref())))
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self(PathBuf::from("unnamed")))
+    }
+}
+
+/// Where lines come from or go to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// `-`: standard input or output.
+    Standard,
+    /// A file.
+    File(PathBuf),
+}
+
+impl Setting for Place {
+    const FORM: &'static str = "a path, or \"-\"";
+
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+        match node.value.as_str() {
+            Some("-") => Some(Self::Standard),
+            _ => FilePath::read(reader, node).map(|path| Self::File(path.0)),
+        }
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self::Standard)
+    }
+}
+
+impl Scalar for SocketAddr {
+    const FORM: &'static str = "an address and port such as \"127.0.0.1:7070\" or \"[::1]:0\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| match text.strip_prefix("localhost:") {
+            Some(port) => format!("write \"127.0.0.1:{port}\""),
+            None => String::new(),
+        })
+    }
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text, for the one who needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Shortest token: shorter ones are guessed.
+const TOKEN_SHORTEST: usize = 16;
+
+impl Scalar for Secret {
+    const FORM: &'static str = "a token of at least 16 visible ASCII characters";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let visible = text.bytes().all(|b| b.is_ascii_graphic());
+        if text.len() < TOKEN_SHORTEST || !visible {
+            return Err("`openssl rand -hex 16` makes one".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Where the broker is; it may contain a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerUrl(pub Secret);
+
+impl Scalar for BrokerUrl {
+    const FORM: &'static str =
+        "a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://)";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        crate::broker_url::parse(text).map(|_| Self(Secret(text.to_owned())))
+    }
+
+    fn stand_in() -> Option<Self> {
+        Some(Self(Secret(String::new())))
+    }
+}
+
+impl Scalar for RedisAddress {
+    const FORM: &'static str = "a URL such as \"redis://user:password@host:6379/0\" (or rediss://)";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+
+    fn stand_in() -> Option<Self> {
+        Self::parse("redis://unnamed").ok()
+    }
+}

@@ -1,0 +1,13 @@
+//! Runs streams: partitions and their drivers, sources, sinks, replay, membership, and versions of
+//! handlers. Nothing here decides what becomes of an event: the sequencer in `ordain-core` does.
+#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
+
+pub mod completion;
+pub mod driver;
+pub mod https;
+pub mod instance;
+pub mod publish_file;
+pub mod replay;
+pub mod run;
+pub mod sink;
+pub mod source;

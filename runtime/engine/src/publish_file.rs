@@ -1,0 +1,206 @@
+//! Publishes a file of CloudEvents, one a line. How far it has come is kept in the store, so that the
+//! next run goes on there; of what was on its way the ids tell.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ordain_core::{Event, Ordering};
+
+use crate::source::{self, FileOptions};
+use ordain_cloudevents::Decoder;
+use ordain_cloudevents::{Delivered, Position, Print};
+use ordain_config::Loaded;
+use ordain_publish::{PublishError, Publisher, Stopped};
+use ordain_store::checkpoint::Checkpoint;
+use ordain_store::{Assigned, Mark};
+use ordain_util::probe::{PROBE, Probe};
+
+/// Events that are published together.
+const TOGETHER: usize = 2_048;
+
+/// Why a file was not published to its end. What comes before the line that is named is.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A line cannot be published.
+    #[error("{origin}: {words}. Mend it and run this again: it goes on there")]
+    Line {
+        /// Which line of which file.
+        origin: String,
+        /// What is wrong with it.
+        words: String,
+    },
+    /// The file cannot be read.
+    #[error("{name} cannot be read: {error}")]
+    Read {
+        /// The file.
+        name: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Publishing failed.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+/// What was published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events that are new.
+    pub published: u64,
+    /// Events that had been published before.
+    pub known: u64,
+    /// Lines that a run before had done with.
+    pub before: u64,
+}
+
+/// Publishes a file, or standard input, which is read from its beginning each time. Tells what it has
+/// published and how far it is, in bytes, as it goes, and before it fails.
+pub async fn publish_file(
+    publisher: &mut Publisher,
+    loaded: &Loaded,
+    ordering: Ordering,
+    path: Option<&Path>,
+    mut progress: impl FnMut(Counts, u64),
+) -> Result<(), FileError> {
+    let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
+    let read_error = |error| FileError::Read { name: name.clone(), error };
+    let mut counts = Counts::default();
+    let (mut file, mut position, mut mark, mut read) = (None, Position::default(), None, None);
+    if let Some(path) = path {
+        // The same file under any name that it is given by.
+        let whole = std::fs::canonicalize(path).map_err(read_error)?;
+        // Before it is opened, since a pipe might never open.
+        if !std::fs::metadata(&whole).map_err(read_error)?.is_file() {
+            let error = std::io::Error::other("no regular file; a pipe comes in by -");
+            return Err(read_error(error));
+        }
+        let opened = File::open(&whole).map_err(read_error)?;
+        let checkpoint = format!("publish/{}/{}", publisher.stream(), whole.display());
+        let kept = publisher.store().mark(&checkpoint).await.map_err(PublishError::from)?;
+        let kept = kept.and_then(|it| Checkpoint::decode(&it).ok());
+        let found = kept.map(|it| it.resume(&opened)).transpose().map_err(read_error)?;
+        position = found.flatten().unwrap_or_default();
+        if found == Some(None) {
+            tracing::warn!(
+                file = %path.display(),
+                "not what was published the last time, or changed since: it is read from its beginning, and \
+                 what was published is known by its ids for as long as `retain` says"
+            );
+        }
+        counts.before = position.line;
+        read = Some(opened.try_clone().map_err(read_error)?);
+        (file, mark) = (Some((opened, whole)), Some(checkpoint));
+    }
+    progress(counts, position.offset);
+    let event_size = loaded.config.runtime.event_size.bytes();
+    let options = FileOptions {
+        file,
+        name: name.clone(),
+        position,
+        follow: false,
+        decoder: Decoder { ordering, event_size },
+    };
+    let mut source = source::start(options).map_err(read_error)?;
+    let (mut waiting, mut print, mut end) = (Vec::new(), None, false);
+    while !end {
+        let Some(deliveries) = source.deliveries.recv().await else {
+            let gone = |_| std::io::Error::other("its reader ended unexpectedly");
+            return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
+        };
+        waiting.extend(deliveries.items);
+        print = deliveries.print.or(print);
+        end = deliveries.end;
+        if waiting.len() < TOGETHER && !end && !source.deliveries.is_empty() {
+            continue;
+        }
+        let batch = std::mem::take(&mut waiting);
+        let ended = publish_batch(publisher, &name, batch, &mut counts).await;
+        if let Ok((Some(done), _)) = &ended {
+            position = *done;
+        }
+        progress(counts, position.offset);
+        let (done, bad) = ended?;
+        if let Some(bad) = bad {
+            // What follows is about to be mended: only what is before counts.
+            print = read
+                .as_ref()
+                .map(|file| print_of(file, position))
+                .transpose()
+                .map_err(read_error)?;
+            checkpoint(publisher, mark.as_deref(), position, print).await?;
+            return Err(bad);
+        }
+        if done.is_some() {
+            checkpoint(publisher, mark.as_deref(), position, print).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Publishes events up to the first line that is none. Answers behind which line all is published.
+async fn publish_batch(
+    publisher: &mut Publisher,
+    name: &str,
+    batch: Vec<(Delivered, Position)>,
+    counts: &mut Counts,
+) -> Result<(Option<Position>, Option<FileError>), FileError> {
+    let bad = |position: Position, words: String| {
+        Some(FileError::Line { origin: format!("line {} of {name}", position.line), words })
+    };
+    let (mut events, mut ends, mut stop) = (Vec::<Arc<Event>>::new(), Vec::new(), None);
+    for (delivered, position) in batch {
+        match delivered {
+            Ok(event) if event.key().is_empty() => {
+                stop = bad(position, "no key: set `partitionkey` or `subject`".to_owned());
+            }
+            Err(letter) => {
+                // It knows its line, whatever empty ones follow.
+                let origin = letter.origin.unwrap_or_else(|| name.to_owned());
+                stop = Some(FileError::Line { origin, words: letter.error });
+            }
+            Ok(event) => {
+                events.push(Arc::new(event));
+                ends.push(position);
+                continue;
+            }
+        }
+        break;
+    }
+    let done = publisher.publish(&events).await;
+    let assigned = match &done {
+        Ok(assigned) | Err(Stopped { assigned, .. }) => assigned,
+    };
+    let count = |is: fn(&Assigned) -> bool| assigned.iter().filter(|it| is(it)).count() as u64;
+    counts.published += count(|it| matches!(it, Assigned::New(_)));
+    counts.known += count(|it| matches!(it, Assigned::Known(_)));
+    match done {
+        Ok(_) => {}
+        Err(Stopped { error: PublishError::Event { at, words }, .. }) => {
+            stop = bad(ends[at], words);
+            ends.truncate(at);
+        }
+        Err(Stopped { error, .. }) => return Err(error.into()),
+    }
+    Ok((ends.pop(), stop))
+}
+
+async fn checkpoint(
+    publisher: &Publisher,
+    mark: Option<&str>,
+    position: Position,
+    print: Option<Print>,
+) -> Result<(), PublishError> {
+    if let (Some(name), Some(print)) = (mark, print) {
+        let value = Checkpoint::new(position, print).encode().into();
+        let mark = Mark { name: name.to_owned(), value };
+        publisher.store().put_marks(&[mark]).await?;
+    }
+    Ok(())
+}
+
+/// What a file has up to a position.
+fn print_of(file: &File, position: Position) -> std::io::Result<Print> {
+    let head = Probe::read(file, position.offset.min(PROBE as u64))?;
+    Ok(Print::new(head.bytes(), &Probe::read(file, position.offset)?))
+}

@@ -1,0 +1,188 @@
+//! The files of a configuration: opened before anything is read or written, and none of them both
+//! read and written, or written twice, under whatever names.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::RunError;
+use crate::sink::{FileSink, Outlets, Sink};
+use ordain_config::{ConfigError, Loaded, Place, Sink as SinkConfig, Source as SourceConfig};
+use ordain_store::Store;
+
+/// What makes a file the same under two names: device and inode.
+type Identity = (u64, u64);
+
+/// The open files of all sources, by stream, and of all sinks.
+pub(super) struct Files {
+    pub(super) sources: BTreeMap<String, File>,
+    pub(super) outlets: Outlets,
+}
+
+impl Files {
+    /// Opens them. What can be refused is, before any sink is made or cut.
+    pub(super) async fn open(loaded: &Loaded, store: &dyn Store) -> Result<Self, RunError> {
+        let Checked { sources, places, mut written } = check(loaded)?;
+        let mut files = Self { sources, outlets: Outlets::default() };
+        for (name, place) in places {
+            let Some(place) = place else {
+                files.outlets.add(&name, Sink::Standard);
+                continue;
+            };
+            let sink = place.open(store).await?;
+            // Two names of a file that was only made now.
+            let metadata =
+                std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
+            place.note(&metadata, &mut written)?;
+            files.outlets.add(&name, Sink::File(sink));
+        }
+        store.flush().await?;
+        Ok(files)
+    }
+}
+
+/// Refuses what a start would refuse, without making anything.
+pub fn check_files(loaded: &Loaded) -> Result<(), RunError> {
+    Ok(check(loaded).map(drop)?)
+}
+
+/// Sources that are open, and sinks that can be opened; `None` for standard output.
+struct Checked<'a> {
+    sources: BTreeMap<String, File>,
+    places: Vec<(String, Option<SinkPlace<'a>>)>,
+    written: BTreeMap<Identity, String>,
+}
+
+fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
+    let mut checked =
+        Checked { sources: BTreeMap::new(), places: Vec::new(), written: BTreeMap::new() };
+    let mut read = BTreeMap::new();
+    for (name, path) in source_paths(loaded) {
+        let setting = format!("streams.{name}.source.path");
+        let (file, identity) = open_source(loaded, name, path)?;
+        checked.sources.insert(name.to_owned(), file);
+        read.entry(identity).or_insert(setting);
+    }
+    for (name, sink) in &loaded.config.sinks {
+        let SinkConfig::File(file) = sink else { continue };
+        let place = match &file.path {
+            Place::Standard => None,
+            Place::File(path) => {
+                let place = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
+                place.check(&read, &mut checked.written)?;
+                Some(place)
+            }
+        };
+        checked.places.push((name.to_string(), place));
+    }
+    Ok(checked)
+}
+
+fn source_paths(loaded: &Loaded) -> impl Iterator<Item = (&str, &Path)> {
+    loaded.config.streams.iter().filter_map(|(name, stream)| match &stream.source {
+        SourceConfig::File(source) => match &source.path {
+            Place::File(path) => Some((&**name, &**path)),
+            Place::Standard => None,
+        },
+        _ => None,
+    })
+}
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Opens the file of events of a stream. Anything but a regular one has no positions to go on from,
+/// and might never open at all.
+pub(super) fn open_source(
+    loaded: &Loaded,
+    stream: &str,
+    path: &Path,
+) -> Result<(File, Identity), ConfigError> {
+    let refused = |what: String| {
+        let setting = format!("streams.{stream}.source.path");
+        loaded.error(&setting, format!("{} {what}", path.display()))
+    };
+    let unreadable = |error| refused(format!("cannot be read: {error}"));
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        let what = "is no regular file; events from a pipe come in with path = \"-\"";
+        return Err(refused(what.to_owned()));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let identity = identity(&file.metadata().map_err(unreadable)?);
+    Ok((file, identity))
+}
+
+/// Where a sink writes, and where the configuration says so.
+struct SinkPlace<'a> {
+    loaded: &'a Loaded,
+    setting: String,
+    path: &'a Path,
+}
+
+impl SinkPlace<'_> {
+    fn error(&self, message: &str) -> ConfigError {
+        self.loaded.error(&self.setting, format!("{} {message}", self.path.display()))
+    }
+
+    fn unwritable(&self, error: &std::io::Error) -> ConfigError {
+        self.error(&format!(
+            "cannot be written: {error}. A file in a folder that is there, and that the user who \
+             runs Ordain may write to, is right"
+        ))
+    }
+
+    /// Refuses what is no file of its own before it is opened, since a pipe might never open, and
+    /// what cannot be written.
+    fn check(
+        &self,
+        read: &BTreeMap<Identity, String>,
+        written: &mut BTreeMap<Identity, String>,
+    ) -> Result<(), ConfigError> {
+        let metadata = match std::fs::metadata(self.path) {
+            Ok(metadata) => metadata,
+            // One that is not there is made, in a folder that is.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+                let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+                return folder.map(drop).map_err(|error| self.unwritable(&error));
+            }
+            Err(error) => return Err(self.unwritable(&error)),
+        };
+        if !metadata.is_file() {
+            return Err(self.error(
+                "is no regular file: a regular file, or \"-\" for standard output, is right",
+            ));
+        }
+        if let Some(input) = read.get(&identity(&metadata)) {
+            return Err(self.error(&format!("is the same file as {input}: it would never end")));
+        }
+        let opened = File::options().write(true).open(self.path);
+        opened.map_err(|error| self.unwritable(&error))?;
+        self.note(&metadata, written)
+    }
+
+    /// Notes its file, which must be no other sink's.
+    fn note(
+        &self,
+        metadata: &Metadata,
+        written: &mut BTreeMap<Identity, String>,
+    ) -> Result<(), ConfigError> {
+        let setting = written.entry(identity(metadata)).or_insert_with(|| self.setting.clone());
+        if *setting == self.setting {
+            return Ok(());
+        }
+        Err(self.error(&format!("is the same file as {setting}: each sink needs its own")))
+    }
+
+    async fn open(&self, store: &dyn Store) -> Result<FileSink, RunError> {
+        let mark = store.mark(&FileSink::mark_name(self.path)).await?;
+        let sink =
+            FileSink::open(self.path, mark.as_deref()).map_err(|error| self.unwritable(&error))?;
+        // From here on what lies beyond is known to be of a process that died.
+        store.put_marks(&[sink.mark()]).await?;
+        Ok(sink)
+    }
+}

@@ -1,0 +1,384 @@
+//! The partitions of this instance while it runs: takes those that are its share, drives them, and
+//! gives those away that are another's. `share` says which those are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use ordain_core::Stats;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::share::{all, share};
+use super::streams::Starting;
+use super::{Figures, RunError};
+use crate::driver::{Driver, DriverError, Parts};
+use crate::instance::Heart;
+use ordain_amqp::watch_reach;
+use ordain_config::{Source, Stream};
+use ordain_store::Reach;
+use ordain_store::{About, Stage, Tenure};
+use ordain_store::{InstanceId, Leased, Partition, StoreError, Table};
+use ordain_util::shutdown::asked_to_stop;
+use ordain_util::wait;
+
+/// Before a partition that could not be had is asked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Between two reports of how much is to be done.
+const REPORT: Duration = Duration::from_secs(2);
+/// Between two looks at whether all have come to rest.
+const REST: Duration = Duration::from_millis(20);
+/// How long `run --once` waits for a partition beyond the lease of its holder, who may have died.
+const BEYOND: Duration = Duration::from_secs(2);
+
+/// What is asked of the store of a partition, and what comes of it.
+type Asked<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
+
+/// A partition that is ours, or is about to be or not to be.
+struct Mine {
+    tenure: Arc<Tenure>,
+    is_driven: bool,
+}
+
+/// A lease that is given back.
+struct Released {
+    epoch: u64,
+    /// When the store had answered.
+    at: Option<Instant>,
+}
+
+/// The partitions of this instance.
+pub(super) struct Owning<'a> {
+    starting: &'a Starting<'a>,
+    figures: &'a Figures,
+    heart: &'a mut Heart,
+    /// The table of which the share is.
+    table: Arc<Table>,
+    share: BTreeSet<Partition>,
+    mine: BTreeMap<Partition, Mine>,
+    leasing: FuturesUnordered<Asked<'a, Leased>>,
+    /// What a driver needs; `None` if the partition is another's by now.
+    coming: FuturesUnordered<Asked<'a, Option<Box<Parts>>>>,
+    drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
+    going: FuturesUnordered<Asked<'a, ()>>,
+    /// What was given back, as long as the table may not know of it.
+    released: BTreeMap<Partition, Released>,
+    /// Partitions that could not be had, and when they are asked for again.
+    again: BTreeMap<Partition, Instant>,
+    /// With `once`: those that have been driven to their end.
+    ended: BTreeSet<Partition>,
+    /// Those of others that it was told are waited for.
+    waits: BTreeSet<Partition>,
+    is_ending: bool,
+    /// Messages that the last drivers left unpublished.
+    unpublished: usize,
+    started: Instant,
+}
+
+impl<'a> Owning<'a> {
+    pub(super) fn new(
+        starting: &'a Starting<'a>,
+        figures: &'a Figures,
+        heart: &'a mut Heart,
+    ) -> Self {
+        Self {
+            starting,
+            figures,
+            heart,
+            table: Arc::default(),
+            share: BTreeSet::new(),
+            mine: BTreeMap::new(),
+            released: BTreeMap::new(),
+            leasing: FuturesUnordered::new(),
+            coming: FuturesUnordered::new(),
+            drivers: JoinSet::new(),
+            going: FuturesUnordered::new(),
+            again: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            waits: BTreeSet::new(),
+            is_ending: false,
+            unpublished: 0,
+            started: Instant::now(),
+        }
+    }
+
+    /// Takes, drives and gives away until the end that was asked for; with `once`, until all have been
+    /// driven to their end. Tells how many messages are left unpublished.
+    pub(super) async fn run(
+        mut self,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> Result<usize, RunError> {
+        let all = all(self.starting.loaded);
+        let mut reach = self.watch_reach();
+        let mut report = interval(REPORT);
+        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rest = interval(REST);
+        rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.rebalance(&all)?;
+            let is_done = self.is_ending || self.starting.once && self.ended == all;
+            if self.mine.is_empty() && is_done {
+                return Ok(self.unpublished);
+            }
+            let again = self.again.values().min().copied();
+            tokio::select! {
+                changed = self.heart.changed() => changed.map_err(RunError::Panic)?,
+                Some((partition, leased)) = self.leasing.next() => self.leased(partition, leased?),
+                Some((partition, parts)) = self.coming.next() => self.came(partition, parts?),
+                Some(done) = self.drivers.join_next() => {
+                    let (partition, result) = done.map_err(RunError::Panic)?;
+                    self.driven(partition, result)?;
+                }
+                Some((partition, gone)) = self.going.next() => {
+                    gone?;
+                    self.mine.remove(&partition);
+                    if let Some(released) = self.released.get_mut(&partition) {
+                        released.at = Some(Instant::now());
+                    }
+                    self.heart.beat_soon();
+                }
+                () = asked_to_stop(&mut shutdown), if !self.is_ending => self.begin_end(),
+                () = wait::until(again) => self.again.retain(|_, at| *at > Instant::now()),
+                Ok(()) = reach.changed() => self.reaches_broker(*reach.borrow_and_update()),
+                _ = rest.tick(), if !*self.starting.may_end.borrow() => {
+                    if self.all_rest(&all) {
+                        self.starting.may_end.send_replace(true);
+                    }
+                }
+                _ = report.tick() => {
+                    let driven = self.mine.iter().filter(|it| it.1.is_driven);
+                    self.heart.report(self.figures.report(driven.map(|it| it.0)).encode());
+                }
+            }
+        }
+    }
+
+    /// Whether nothing goes on in any partition, and nothing is on its way between them. Each was looked
+    /// at when it rested; as nothing was put before the last was looked at, each has rested since.
+    fn all_rest(&self, all: &BTreeSet<Partition>) -> bool {
+        let feeds = &self.starting.feeds;
+        let (before, was_empty) = feeds.puts();
+        let rests = |it: &Partition| {
+            self.mine.get(it).is_some_and(|it| it.is_driven) && self.figures.of(it).rests()
+        };
+        let all_rest = all.iter().all(rests);
+        let (after, is_empty) = feeds.puts();
+        all_rest && was_empty && is_empty && before == after
+    }
+
+    /// Whether the broker is reached, where events come from there.
+    fn watch_reach(&self) -> watch::Receiver<Reach> {
+        let Starting { loaded, broker, .. } = self.starting;
+        let of_broker = |it: &Stream| matches!(it.source, Source::Amqp(_));
+        let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+        match broker {
+            Some(broker) if loaded.config.streams.values().any(of_broker) => {
+                watch_reach(broker, lease)
+            }
+            _ => watch::Sender::new(Reach::Reached).subscribe(),
+        }
+    }
+
+    fn reaches_broker(&self, reach: Reach) {
+        self.heart.reaches_broker(reach);
+        if reach == Reach::Lost {
+            tracing::warn!(
+                "the broker has not been reached for longer than the lease: instances that reach it take \
+                 the partitions of this one"
+            );
+        }
+    }
+
+    /// Lets go of what is another's, and asks for what is ours.
+    fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
+        if self.is_ending {
+            return Ok(());
+        }
+        let ((table, asked), id) = (self.heart.table(), self.heart.id());
+        if !Arc::ptr_eq(&table, &self.table) {
+            let Starting { loaded, once, .. } = self.starting;
+            self.share = if *once { all.clone() } else { share(loaded, &table, id) };
+            self.table = Arc::clone(&table);
+            self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
+        }
+        let mut share = self.share.clone();
+        share.retain(|it| !self.ended.contains(it));
+        for (partition, mine) in &self.mine {
+            if !share.contains(partition) && mine.tenure.stage() == Stage::Held {
+                tracing::info!(
+                    stream = &*partition.stream,
+                    partition = partition.number,
+                    "handing the partition over to another instance"
+                );
+                mine.tenure.set(Stage::Leaving);
+            }
+        }
+        for partition in &share {
+            if self.mine.contains_key(partition) || self.again.contains_key(partition) {
+                continue;
+            }
+            match table.holder(partition) {
+                Some(holder) if holder != id => self.wait_for(partition, &table, holder)?,
+                _ => self.ask_for(partition),
+            }
+        }
+        // What is ours and nobody knows of, after the store went back in time or a question came twice.
+        for (partition, lease) in &table.leases {
+            let is_known = self.mine.contains_key(partition)
+                || self.again.contains_key(partition)
+                || self.released.get(partition).is_some_and(|it| lease.epoch <= it.epoch);
+            if lease.holder == Some(id) && !is_known {
+                let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
+                mine.tenure.set(Stage::Over);
+                self.mine.insert(partition.clone(), mine);
+                self.give_back(partition.clone(), lease.epoch);
+            }
+        }
+        let is_driven = |it: &&Partition| {
+            let mine = self.mine.get(*it);
+            mine.is_some_and(|it| it.is_driven && it.tenure.stage() == Stage::Held)
+        };
+        self.figures.drives(share.iter().filter(is_driven).count(), share.len());
+        Ok(())
+    }
+
+    /// Another instance still has what is to be ours.
+    fn wait_for(
+        &mut self,
+        partition: &Partition,
+        table: &Table,
+        holder: InstanceId,
+    ) -> Result<(), RunError> {
+        if !self.starting.once {
+            return Ok(());
+        }
+        let Some(member) = table.members.get(&holder) else { return Ok(()) };
+        let (About { name, alone, .. }, Partition { stream, number }) =
+            (About::decode(&member.about), partition);
+        let lease = Duration::from_millis(self.starting.loaded.config.runtime.lease.0);
+        let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + BEYOND;
+        // Of two that want all, one gives up.
+        let gives_up = !alone || holder < self.heart.id();
+        if gives_up && self.started.elapsed() > patience {
+            return Err(RunError::Store(StoreError::InUse(format!(
+                "the process {name} runs stream {stream}, and --once needs all of its partitions: end \
+                 that one first, or run without --once beside it"
+            ))));
+        }
+        if self.waits.insert(partition.clone()) {
+            tracing::info!(
+                stream = &**stream,
+                partition = number,
+                "waiting for the process {name}, which has the partition, to give it back"
+            );
+        }
+        self.again.insert(partition.clone(), Instant::now() + AGAIN);
+        Ok(())
+    }
+
+    fn ask_for(&mut self, partition: &Partition) {
+        let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
+        self.mine.insert(partition.clone(), mine);
+        let (store, id, partition) = (self.starting.store, self.heart.id(), partition.clone());
+        self.leasing.push(Box::pin(async move {
+            let leased = store.lease(&partition, id).await;
+            (partition, leased.map_err(RunError::from))
+        }));
+    }
+
+    fn leased(&mut self, partition: Partition, leased: Leased) {
+        let Some(mine) = self.mine.get(&partition) else { return };
+        let Leased::Given(epoch) = leased else {
+            mine.tenure.set(Stage::Over);
+            self.mine.remove(&partition);
+            self.again.insert(partition, Instant::now() + AGAIN);
+            return;
+        };
+        self.heart.leased(&mine.tenure, &partition, epoch);
+        self.heart.beat_soon();
+        let (starting, tenure) = (self.starting, Arc::clone(&mine.tenure));
+        let progress = self.figures.of(&partition);
+        self.coming.push(Box::pin(async move {
+            let mut stages = tenure.stages();
+            let parts = tokio::select! {
+                parts = starting.bring_up(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
+                // It is another's already, or is to be.
+                _ = stages.past(Stage::Held) => Ok(None),
+            };
+            (partition, parts.map(|parts| parts.map(Box::new)))
+        }));
+    }
+
+    fn came(&mut self, partition: Partition, parts: Option<Box<Parts>>) {
+        let Some(mine) = self.mine.get_mut(&partition) else { return };
+        if let Some(parts) = parts {
+            mine.is_driven = true;
+            self.drivers.spawn(async move { (partition, Driver::run(*parts).await) });
+        } else {
+            mine.tenure.set(Stage::Over);
+            if let Some(epoch) = mine.tenure.epoch() {
+                self.give_back(partition, epoch);
+            }
+        }
+    }
+
+    /// A driver has ended.
+    fn driven(
+        &mut self,
+        partition: Partition,
+        result: Result<Stats, DriverError>,
+    ) -> Result<(), RunError> {
+        self.figures.of(&partition).over();
+        let Some(mine) = self.mine.get_mut(&partition) else { return Ok(()) };
+        mine.is_driven = false;
+        mine.tenure.set(Stage::Over);
+        let epoch = mine.tenure.epoch();
+        match result {
+            Ok(stats) if self.starting.once || self.is_ending => {
+                self.unpublished += stats.outbox;
+                self.ended.insert(partition.clone());
+            }
+            // What it left unpublished, the next owner publishes.
+            Ok(_) => {}
+            Err(DriverError::Fenced) if !self.starting.once => {
+                tracing::warn!(
+                    stream = &*partition.stream,
+                    partition = partition.number,
+                    "another process has taken the partition over; what was not committed here is dropped"
+                );
+                self.again.insert(partition.clone(), Instant::now() + AGAIN);
+            }
+            Err(source) => {
+                return Err(RunError::Driver { stream: Arc::clone(&partition.stream), source });
+            }
+        }
+        if let Some(epoch) = epoch {
+            self.give_back(partition, epoch);
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, partition: Partition, epoch: u64) {
+        self.released.insert(partition.clone(), Released { epoch, at: None });
+        let (store, id) = (self.starting.store, self.heart.id());
+        self.going.push(Box::pin(async move {
+            let gone = store.release(&partition, id, epoch).await;
+            (partition, gone.map_err(RunError::from))
+        }));
+    }
+
+    fn begin_end(&mut self) {
+        self.is_ending = true;
+        self.heart.leave();
+        self.again.clear();
+        // What is not driven is given back with the last word to the store.
+        (self.leasing, self.coming) = (FuturesUnordered::new(), FuturesUnordered::new());
+        self.mine.retain(|_, mine| {
+            mine.tenure.set(if mine.is_driven { Stage::Leaving } else { Stage::Over });
+            mine.is_driven
+        });
+    }
+}

@@ -1,0 +1,146 @@
+//! What a run did, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ordain_core::{Cause, Stats, Status};
+
+use ordain_config::Loaded;
+use ordain_store::{KeyFilter, Store, StoreError};
+use ordain_util::text::count;
+
+/// Keys read at a time while what is held is counted.
+const PAGE: usize = 1_000;
+
+/// Streams that are named for each way to stand still.
+const STREAMS: usize = 10;
+
+/// What a run did and what it left.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What it did.
+    pub stats: Stats,
+    /// What the store holds at the end, whoever brought it, if it was counted.
+    pub held: Option<Held>,
+}
+
+/// Keys that stand still, and what is held of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Events of all keys that are held in the store.
+    pub events: u64,
+    /// The keys, by their place in [`STANDING`] and by stream.
+    keys: BTreeMap<(usize, Arc<str>), u64>,
+}
+
+/// Ways to stand still: the status as commands know it, and what people read.
+const STANDING: [(Status, &str, &str); 3] = [
+    (Status::Waiting, "waiting", "waiting for an event"),
+    (Status::Retrying, "retrying", "waiting to retry"),
+    (Status::Parked, "parked", "parked"),
+];
+
+impl Held {
+    /// Counts what a store holds: reads the record of every key.
+    pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
+        let mut held = Self::default();
+        for stream in store.streams().await? {
+            let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
+            loop {
+                let page = store.keys(&stream, &filter).await?;
+                for job in page.rows.into_iter().filter_map(|row| row.job.ok()) {
+                    held.events += job.spilled.count;
+                    if let Some(way) = STANDING.iter().position(|it| it.0 == job.status) {
+                        *held.keys.entry((way, Arc::clone(&stream))).or_default() += 1;
+                    }
+                }
+                filter.cursor = page.cursor;
+                if filter.cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Streams with keys that stand still in this way, and how many.
+    fn streams(&self, way: usize) -> impl Iterator<Item = (&str, u64)> {
+        let these = self.keys.iter().filter(move |((it, _), _)| *it == way);
+        these.map(|((_, stream), keys)| (&**stream, *keys))
+    }
+}
+
+impl Report {
+    /// Whether anything is not settled with effect: what `--strict` fails for.
+    pub fn has_problems(&self) -> bool {
+        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(Held::is_any)
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> serde_json::Value {
+        let Self { stats, held } = self;
+        let dead: serde_json::Map<_, _> =
+            causes(stats).map(|(cause, count)| (cause.name().to_owned(), count.into())).collect();
+        serde_json::json!({
+            "delivered": stats.delivered,
+            "settled": stats.settled,
+            "duplicates": stats.duplicates,
+            "reordered": stats.reordered,
+            "messages": stats.messages,
+            "lanes_peak": stats.lanes_peak,
+            "dead": dead,
+            "dead_total": stats.dead_total(),
+            "held": held.as_ref().map(|held| {
+                let mut json = serde_json::json!({ "events": held.events });
+                for (way, (_, name, _)) in STANDING.iter().enumerate() {
+                    let keys: u64 = held.streams(way).map(|(_, keys)| keys).sum();
+                    json[format!("{name}_keys")] = keys.into();
+                }
+                json
+            }),
+        })
+    }
+}
+
+fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
+    let all = Cause::ALL.into_iter().map(|cause| (cause, stats.dead_of(cause)));
+    all.filter(|(_, count)| *count > 0)
+}
+
+impl Report {
+    /// For people, with commands that go on from there under the configuration of the run.
+    pub fn text(&self, config: &Loaded) -> String {
+        let Self { stats, held } = self;
+        let mut text = String::new();
+        let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");
+        line("delivered", stats.delivered);
+        line("settled with effect", stats.settled);
+        line("duplicates", stats.duplicates);
+        line("dead letters", stats.dead_total());
+        causes(stats).for_each(|(cause, number)| line(&format!("  {cause}"), number));
+        line("messages", stats.messages);
+        let Some(held) = held else { return text };
+        line("held in the store", held.events);
+        let config = config.option();
+        for (way, (_, status, what)) in STANDING.iter().enumerate() {
+            let all = held.streams(way).count();
+            for (stream, keys) in held.streams(way).take(STREAMS) {
+                let keys = count(keys, "key");
+                text += &format!(
+                    "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"
+                );
+            }
+            if all > STREAMS {
+                text += &format!(
+                    "  and keys {what} in {}\n",
+                    count((all - STREAMS) as u64, "more stream")
+                );
+            }
+        }
+        text
+    }
+}

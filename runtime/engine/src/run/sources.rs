@@ -1,0 +1,217 @@
+//! Starts the source of a partition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{Ordering, Settings};
+
+use super::streams::Starting;
+use super::{RunError, files};
+use crate::driver::Progress;
+use crate::sink::Target;
+use crate::source::{self, FileOptions, Inbox, QueueOptions, unplaced};
+use ordain_amqp::{ConsumerOptions, Producer, Topology};
+use ordain_cloudevents::Decoder;
+use ordain_cloudevents::{Position, Source};
+use ordain_config::{
+    AmqpSource, FileSource, HttpSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
+    StreamSource,
+};
+use ordain_store::Tenure;
+use ordain_store::checkpoint::Checkpoint;
+use ordain_store::{Claim, Partition, StoreError};
+
+/// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
+/// for events, states and outcomes.
+const AHEAD: usize = 4;
+
+/// A source that runs.
+pub(super) struct Started {
+    pub(super) source: Source,
+    /// Events over HTTP on their way to the source's queue.
+    pub(super) inbox: Option<Inbox>,
+    /// The name of the source's checkpoint, if it can resume.
+    pub(super) checkpoint: Option<String>,
+}
+
+impl Starting<'_> {
+    /// Starts it.
+    pub(super) async fn source(
+        &self,
+        name: &Name,
+        stream: &Stream,
+        settings: &Settings,
+        progress: &Arc<Progress>,
+        target: &Target,
+    ) -> Result<Started, RunError> {
+        match &stream.source {
+            SourceConfig::Amqp(config) => {
+                let tenure = &target.tenure;
+                let source = self.queue(name, stream, config, settings, progress, tenure);
+                let inbox = self.inbox(stream, config, target, progress).await?;
+                Ok(Started { source, inbox, checkpoint: None })
+            }
+            SourceConfig::Stream(StreamSource { queue, .. })
+            | SourceConfig::Http(HttpSource { queue, .. }) => {
+                let options = self.waiting(&target.partition, target.claim, *queue);
+                let source = source::read_queue(QueueOptions {
+                    is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
+                    waits: Some(Arc::clone(&progress.lag)),
+                    ..options
+                });
+                Ok(Started { source, inbox: None, checkpoint: None })
+            }
+            SourceConfig::File(config) => {
+                let (source, checkpoint) = self.file(name, stream, config).await?;
+                Ok(Started { source, inbox: None, checkpoint })
+            }
+        }
+    }
+
+    /// What waits in the store for a partition.
+    fn waiting(&self, partition: &Partition, claim: Claim, limit: u64) -> QueueOptions {
+        QueueOptions {
+            store: Arc::clone(self.store),
+            partition: partition.clone(),
+            claim,
+            feed: self.feeds.of(partition),
+            limit,
+            is_fed_from_here: false,
+            others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
+            waits: None,
+            counts_delivered: false,
+        }
+    }
+
+    /// What comes over HTTP on its way to the queue of a partition. The first one's owner has what belongs
+    /// to nobody yet.
+    async fn inbox(
+        &self,
+        stream: &Stream,
+        config: &AmqpSource,
+        target: &Target,
+        progress: &Progress,
+    ) -> Result<Option<Inbox>, RunError> {
+        let (Some(exchange), Some(broker)) = (&config.exchange, &self.broker) else {
+            return Ok(None);
+        };
+        let [of_partition, of_none] = &progress.inbox;
+        let waiting = |partition: &Partition, claim, waits| {
+            let queue = self.waiting(partition, claim, config.inbox);
+            // Where nobody posts here, what is posted elsewhere is found a little later.
+            let others = queue.others && self.loaded.config.ingress.is_some();
+            let waits = Some(Arc::clone(waits));
+            QueueOptions { others, waits, counts_delivered: true, ..queue }
+        };
+        let (placed, mut unknown) = (waiting(&target.partition, target.claim, of_partition), None);
+        if config.partitions > 1 && target.partition.number == 0 {
+            let unplaced = unplaced(&target.partition.stream, config.partitions);
+            unknown = match self.store.claim(&unplaced, target.claim.epoch).await {
+                Ok(claimed) => Some(waiting(&unplaced, claimed.claim, of_none)),
+                // Somebody has the partition by now, and this one is about to hear of it.
+                Err(StoreError::InUse(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        let (in_order, key) = (stream.ordering == Ordering::Fifo, &config.key);
+        let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
+        // Half of what is known by its id: while their copies come, others do.
+        let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
+        let offers = if in_order { stream.id_window.max(repeats) / 2 } else { usize::MAX };
+        Ok(Some(Inbox::start(placed, unknown, offers, producer)))
+    }
+
+    /// A queue of the broker, which knows itself what is acknowledged.
+    fn queue(
+        &self,
+        name: &Name,
+        stream: &Stream,
+        config: &AmqpSource,
+        settings: &Settings,
+        progress: &Arc<Progress>,
+        tenure: &Arc<Tenure>,
+    ) -> Source {
+        let broker = self.broker.as_ref().expect("a source of a broker is checked to have one");
+        ordain_amqp::start(ConsumerOptions {
+            broker: Arc::clone(broker),
+            topology: Topology::of(config),
+            partition: settings.partition,
+            stream: name.shared(),
+            prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
+            memory: settings.memory_budget / AHEAD,
+            last_window: Arc::clone(
+                self.last_windows.borrow_mut().entry(name.shared()).or_default(),
+            ),
+            decoder: ordain_amqp::Decoder {
+                ordering: stream.ordering,
+                event_size: self.loaded.config.runtime.event_size.bytes(),
+                key: config.key.clone(),
+            },
+            tenure: Arc::clone(tenure),
+            lag: Arc::clone(&progress.lag),
+        })
+    }
+
+    /// A file, from where its checkpoint says.
+    async fn file(
+        &self,
+        name: &Name,
+        stream: &Stream,
+        config: &FileSource,
+    ) -> Result<(Source, Option<String>), RunError> {
+        let event_size = self.loaded.config.runtime.event_size.bytes();
+        let decoder = Decoder { ordering: stream.ordering, event_size };
+        let Place::File(path) = &config.path else {
+            let (name, position) = ("standard input".into(), Position::default());
+            let options = FileOptions { file: None, name, position, follow: false, decoder };
+            return Ok((source::start(options).map_err(RunError::Thread)?, None));
+        };
+        let opened = self.sources.borrow_mut().remove(&**name);
+        let file = match opened {
+            Some(file) => file,
+            // It was another's in between.
+            None => files::open_source(self.loaded, name, path)?.0,
+        };
+        let mark = Checkpoint::mark(name, path);
+        let checkpoint = match self.store.mark(&mark).await? {
+            None => None,
+            Some(bytes) => match Checkpoint::decode(&bytes) {
+                Ok(checkpoint) => Some(checkpoint),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(
+                        stream = %name, "{error:#}; reading the file from its beginning; {}",
+                        ordain_store::checkpoint::read_again(stream.ordering)
+                    );
+                    None
+                }
+            },
+        };
+        let position = match &checkpoint {
+            None => None,
+            Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
+                let message = format!("{} cannot be read: {error}", path.display());
+                self.loaded.error(&format!("streams.{name}.source.path"), message)
+            })?,
+        };
+        match (checkpoint, position) {
+            (Some(_), None) => tracing::warn!(
+                stream = %name, path = %path.display(),
+                "not the file of the last time, or changed where it was read: reading it from its \
+                 beginning; {}", ordain_store::checkpoint::read_again(stream.ordering)
+            ),
+            (_, Some(Position { line, .. })) => {
+                tracing::info!(stream = %name, line, "going on where the last run was");
+            }
+            (None, None) => {}
+        }
+        let options = FileOptions {
+            file: Some((file, path.clone())),
+            name: path.display().to_string(),
+            position: position.unwrap_or_default(),
+            follow: !self.once,
+            decoder,
+        };
+        Ok((source::start(options).map_err(RunError::Thread)?, Some(mark)))
+    }
+}

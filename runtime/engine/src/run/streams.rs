@@ -1,0 +1,266 @@
+//! Brings a partition up that was leased: claims it, publishes what was left over, and puts together
+//! what its driver needs.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{Decided, Input};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::sources::Started;
+use crate::completion::{INBOX, Note};
+use crate::driver::{Parts, Progress};
+use crate::replay;
+use crate::run::RunError;
+use crate::sink::{Committed, Done, LeftOver, PublisherError, Question, Target};
+use crate::source::Feeds;
+use ordain_amqp::{Broker, LastWindow};
+use ordain_config::numbering;
+use ordain_config::{Config, Loaded, Name, Share, Sink, Stream};
+use ordain_store::{About, Tenure};
+use ordain_store::{Claimed, InstanceId, Partition, Store, StoreError};
+use ordain_util::told::Told;
+use ordain_wasm::Handlers;
+use ordain_wasm::{Pool, StreamContext};
+
+/// Commits whose messages are read and published together.
+const PAGE: usize = 64;
+/// Between two warnings that a partition waits.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// What all partitions share.
+pub(super) struct Starting<'a> {
+    pub(super) loaded: &'a Loaded,
+    pub(super) once: bool,
+    pub(super) store: &'a Arc<dyn Store>,
+    pub(super) pool: &'a Pool,
+    pub(super) handlers: &'a Arc<Handlers>,
+    /// The files of events, by stream, until their sources are started for the first time.
+    pub(super) sources: RefCell<BTreeMap<String, File>>,
+    pub(super) broker: Option<Arc<Broker>>,
+    /// Of replay servers.
+    pub(super) hosts: replay::Hosts,
+    /// Of streams that are fed from here.
+    pub(super) feeds: Arc<Feeds>,
+    /// With `once`: whether a partition may end that has come to rest.
+    pub(super) may_end: watch::Sender<bool>,
+    /// By stream.
+    pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastWindow>>,
+    pub(super) committed: mpsc::Sender<Committed>,
+    pub(super) questions: mpsc::Sender<Question>,
+}
+
+/// Batches that may wait for the publisher: the sequencers let no more be unpublished.
+pub(super) fn unpublished(config: &Config) -> usize {
+    let settings = config.streams.values().map(|stream| {
+        let settings = config.settings(stream, &share(config, stream, 0, None));
+        stream.source.partitions() as usize * (settings.max_outbox + settings.run_ahead)
+    });
+    settings.sum::<usize>().max(1)
+}
+
+fn share(config: &Config, stream: &Stream, partition: u32, version: Option<Arc<Decided>>) -> Share {
+    Share {
+        partition,
+        of_stream: stream.source.partitions() as usize,
+        of_process: config.partitions(),
+        workers: config.workers(),
+        version,
+        seed: u64::from(std::process::id()) << 32 | u64::from(partition),
+    }
+}
+
+/// Refuses a store with committed messages of a stream that is configured neither here nor where
+/// another instance runs: nobody would publish them.
+pub(super) async fn check_left_overs(
+    loaded: &Loaded,
+    store: &dyn Store,
+    id: InstanceId,
+) -> Result<(), RunError> {
+    let others = About::all_but(&store.table().await?, id);
+    'streams: for stream in store.streams().await? {
+        if loaded.config.streams.keys().any(|name| **name == *stream) {
+            continue;
+        }
+        for number in 0..=numbering::partitions(store, &stream).await? {
+            let partition = Partition { stream: Arc::clone(&stream), number };
+            let waiting = store.waiting(&partition).await?;
+            if waiting > 0 && !others.iter().any(|it| it.streams.contains_key(&*stream)) {
+                tracing::warn!(
+                    stream = &*stream,
+                    partition = number,
+                    events = waiting,
+                    "events wait for a stream that is not configured: they are kept until it is again"
+                );
+            }
+            for shard in 0..store.shards() {
+                if store.outbox(&partition, shard, 0, 1).await?.is_empty() {
+                    continue;
+                }
+                let Some(other) = others.iter().find(|it| it.streams.contains_key(&*stream)) else {
+                    return Err(PublisherError::UnknownStream(partition.stream).into());
+                };
+                tracing::info!(
+                    stream = &*stream,
+                    process = other.name,
+                    "a stream that is not configured here has messages to publish: that is done as long \
+                     as a process runs it"
+                );
+                continue 'streams;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of what earlier processes left over that may wait for exchanges: no process has more than
+/// that in memory when it dies, unless it had other settings.
+pub(super) fn room(config: &Config) -> usize {
+    2 * config.runtime.memory_budget.bytes()
+}
+
+impl Starting<'_> {
+    /// Claims a partition under the epoch of its lease, publishes what an earlier owner left in its
+    /// outbox, and puts together what its driver needs. `None` if somebody else has claimed it since,
+    /// or the publisher has ended.
+    pub(super) async fn bring_up(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+        tenure: Arc<Tenure>,
+        progress: &Arc<Progress>,
+    ) -> Result<Option<Parts>, RunError> {
+        let streams = &self.loaded.config.streams;
+        let Some((name, stream)) = streams.get_key_value(&*partition.stream) else {
+            return Ok(None);
+        };
+        let claimed = match self.store.claim(partition, epoch).await {
+            Err(StoreError::InUse(_)) => return Ok(None),
+            claimed => claimed?,
+        };
+        let (complete, completions) = mpsc::channel(INBOX);
+        let target = Arc::new(Target {
+            partition: partition.clone(),
+            claim: claimed.claim,
+            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
+            completions: complete,
+            tenure,
+            found: claimed.commits.clone().into(),
+            done: (0..self.store.shards()).map(|_| Done::default()).collect(),
+        });
+        let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
+            return Ok(None);
+        };
+        self.parts(name, stream, claimed, target, completions, left_over, progress).await
+    }
+
+    /// Publishes what an earlier owner committed and did not publish, before anything new of the same
+    /// shards. Tells what of it is not done; `None` if the publisher has ended.
+    async fn publish_left_over(
+        &self,
+        target: &Arc<Target>,
+        claimed: &Claimed,
+    ) -> Result<Option<Vec<Input>>, RunError> {
+        let (mut messages, mut told) = (0, Told::every(TELL_EVERY));
+        for (shard, last) in (0..).zip(&claimed.commits) {
+            let mut after = 0;
+            loop {
+                let partition = &target.partition;
+                let mut entries = self.store.outbox(partition, shard, after, PAGE).await?;
+                entries.retain(|entry| entry.number <= *last);
+                let Some(newest) = entries.last() else { break };
+                after = newest.number;
+                let (taken, mut answer) = oneshot::channel();
+                let left = LeftOver { target: Arc::clone(target), shard, entries, taken };
+                let mut asking = pin!(async {
+                    self.questions.send(Question::LeftOver(left)).await.ok()?;
+                    (&mut answer).await.ok()
+                });
+                messages += loop {
+                    match timeout(TELL_EVERY, &mut asking).await {
+                        Ok(Some(taken)) => break taken,
+                        Ok(None) => return Ok(None),
+                        Err(_) if told.is_due() => tracing::warn!(
+                            stream = &*partition.stream,
+                            partition = partition.number,
+                            "much more than `memory_budget` was committed and not published; the \
+                             partition waits until some of it is"
+                        ),
+                        Err(_) => {}
+                    }
+                };
+            }
+        }
+        if messages > 0 {
+            tracing::info!(
+                stream = &*target.partition.stream,
+                messages,
+                "publishing what an earlier process committed and did not publish"
+            );
+        }
+        let (tell, left) = oneshot::channel();
+        let question = Question::Left(Arc::clone(target), tell);
+        let asked = self.questions.send(question).await;
+        Ok(if asked.is_ok() { left.await.ok() } else { None })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "it only puts them together")]
+    async fn parts(
+        &self,
+        name: &Name,
+        stream: &Stream,
+        claimed: Claimed,
+        target: Arc<Target>,
+        completions: mpsc::Receiver<Note>,
+        left_over: Vec<Input>,
+        progress: &Arc<Progress>,
+    ) -> Result<Option<Parts>, RunError> {
+        let config = &self.loaded.config;
+        let Some(mut version) = self.handlers.feed(name) else { return Ok(None) };
+        let active = version.active();
+        let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
+        let (done, partition) = (target.completions.clone(), target.partition.clone());
+        let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
+        for (sink, config) in &config.sinks {
+            if let Sink::Amqp(config) = config {
+                context = context.with_routing_key(sink.shared(), config.routing_key.clone());
+            }
+        }
+        let turns = self.pool.attach(
+            context,
+            active,
+            // A worker's thread; the driver always takes what is there, so this waits shortly.
+            // If the driver is gone, nobody needs it.
+            Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
+        );
+        let settings = config.settings(stream, &share(config, stream, partition.number, decided));
+        let Started { source, inbox, checkpoint } =
+            self.source(name, stream, &settings, progress, &target).await?;
+        let replay =
+            replay::Sources::new(config, (name, stream), self.store, &partition, &self.hosts);
+        Ok(Some(Parts {
+            settings,
+            version,
+            partition,
+            claimed,
+            store: Arc::clone(self.store),
+            turns,
+            publisher: self.committed.clone(),
+            target,
+            left_over,
+            completions,
+            source,
+            inbox,
+            replay,
+            checkpoint,
+            once: self.once,
+            may_end: self.may_end.subscribe(),
+            progress: Arc::clone(progress),
+        }))
+    }
+}

@@ -1,0 +1,77 @@
+//! What goes to sinks: a message of a handler, or a dead letter that is forwarded.
+
+use ordain_core::{DeadLetter, Event};
+
+use super::{PublisherError, Target};
+use ordain_amqp::AmqpSink;
+use ordain_cloudevents::{letter_event, message_event};
+use ordain_store::OutboxMessage;
+
+/// What is to be published.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    Message(OutboxMessage),
+    Letter(Box<DeadLetter>),
+}
+
+impl Content {
+    /// The name of its sink.
+    pub(super) fn sink<'a>(&'a self, target: &'a Target) -> Result<&'a str, PublisherError> {
+        match self {
+            Self::Message(message) => Ok(message.emitted.message.sink()),
+            Self::Letter(letter) => target.dead_letter.as_deref().ok_or_else(|| {
+                let (stream, key) =
+                    (target.partition.stream.to_string(), letter.id.key.to_string());
+                PublisherError::NoLetterSink { stream, key, sequence: letter.id.sequence }
+            }),
+        }
+    }
+
+    /// Bytes that it holds, about.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Message(message) => message.emitted.message.memory(),
+            Self::Letter(letter) => letter.memory(),
+        }
+    }
+
+    /// As whoever gets it will see it, but for its number.
+    pub(super) fn event(&self, stream: &str) -> Event {
+        match self {
+            Self::Message(message) => message_event(stream, message),
+            Self::Letter(letter) => letter_event(stream, letter),
+        }
+    }
+
+    /// Appends it as a line.
+    pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
+        match self {
+            Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
+            Self::Letter(letter) => {
+                ordain_cloudevents::encode_letter(stream, letter, sequence, out)
+            }
+        }
+    }
+
+    /// Gives it to an exchange.
+    pub(super) fn put(&self, exchange: &mut AmqpSink, stream: &str, sequence: Option<u64>) {
+        match self {
+            Self::Message(message) => exchange.put(stream, message, sequence),
+            Self::Letter(letter) => exchange.put_letter(stream, letter, sequence),
+        }
+    }
+
+    /// The error that there is no such sink.
+    pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
+        let (key, sequence) = match self {
+            Self::Message(message) => (&*message.key, message.emitted.sequence),
+            Self::Letter(letter) => (&*letter.id.key, letter.id.sequence),
+        };
+        PublisherError::UnknownSink {
+            stream: stream.to_owned(),
+            key: key.to_owned(),
+            sequence,
+            sink: sink.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Where events come from. A source delivers in order and resumes behind what was acknowledged;
+//! it never decides what becomes of an event.
+
+mod feed;
+mod file;
+mod inbox;
+mod lines;
+mod queue;
+mod unconfirmed;
+
+use std::sync::Arc;
+
+use ordain_core::Event;
+
+pub use feed::{Feed, Feeds};
+pub use file::{FileOptions, start};
+pub use inbox::{Inbox, unplaced};
+pub use queue::{QueueOptions, read_queue};
+
+/// Returns the next event of an inbox, which the source delivers as well, later.
+pub async fn offer(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
+    match inbox {
+        Some(inbox) => inbox.next().await,
+        None => std::future::pending().await,
+    }
+}

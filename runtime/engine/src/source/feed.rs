@@ -1,0 +1,84 @@
+//! Tells those who read what waits for a stream, in this process, that more does.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use ordain_store::Partition;
+
+/// The feeds of all partitions of streams that are fed from here.
+#[derive(Debug, Default)]
+pub struct Feeds(Mutex<HashMap<Partition, Arc<Feed>>>);
+
+impl Feeds {
+    /// That of a partition.
+    pub fn of(&self, partition: &Partition) -> Arc<Feed> {
+        let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(feeds.entry(partition.clone()).or_default())
+    }
+
+    /// How many writes have put something, and whether all of it has been read and acknowledged.
+    pub fn puts(&self) -> (u64, bool) {
+        let feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let puts = feeds.values().map(|feed| feed.puts()).sum();
+        (puts, feeds.values().all(|feed| feed.is_empty()))
+    }
+}
+
+/// What is told of one partition.
+#[derive(Debug, Default)]
+pub struct Feed {
+    puts: AtomicU64,
+    /// The puts after which nothing was left.
+    emptied: AtomicU64,
+    /// Shards that have something new.
+    fresh: Mutex<BTreeSet<u32>>,
+    more: Notify,
+    room: Notify,
+}
+
+impl Feed {
+    /// Something was put into the queue of a shard.
+    pub fn put(&self, shard: u32) {
+        // A reader that sees the count must find the shard.
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
+        self.puts.fetch_add(1, Ordering::SeqCst);
+        self.more.notify_one();
+    }
+
+    /// How often something was put.
+    pub(super) fn puts(&self) -> u64 {
+        self.puts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until something is put.
+    pub(super) async fn more(&self) {
+        self.more.notified().await;
+    }
+
+    /// The shards that have something new since it was asked last.
+    pub(super) fn take_fresh(&self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// After so many puts nothing was left.
+    pub(super) fn emptied(&self, puts: u64) {
+        self.emptied.store(puts + 1, Ordering::SeqCst);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.emptied.load(Ordering::SeqCst) == self.puts() + 1
+    }
+
+    /// Something was removed.
+    pub(super) fn removed(&self) {
+        self.room.notify_one();
+    }
+
+    /// Waits until something is removed.
+    pub async fn room(&self) {
+        self.room.notified().await;
+    }
+}

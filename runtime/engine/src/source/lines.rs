@@ -1,0 +1,246 @@
+//! Lines of a byte stream with their positions, each up to a limit.
+
+use std::io::{self, Read};
+
+use ordain_cloudevents::{Position, Print};
+use ordain_util::probe::{PROBE, Probe};
+
+/// How much is read at a time.
+const CHUNK: usize = 1 << 18;
+
+/// Splits what it reads into lines.
+pub(super) struct Lines<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// The part of `buffer` that is not yet given out. Before it stands what was, up to [`PROBE`]
+    /// bytes.
+    start: usize,
+    end: usize,
+    /// From here to `end` the buffer has what the input has, without a hole.
+    joined: usize,
+    /// The first bytes of the input, up to [`PROBE`].
+    head: Vec<u8>,
+    /// Up to here there is no line end.
+    searched: usize,
+    limit: usize,
+    position: Position,
+    /// Bytes of the present line that were dropped, as it is longer than `limit`.
+    dropped: u64,
+}
+
+/// What comes next.
+pub(super) enum Next<'a> {
+    /// A line without its end, and where the next one starts.
+    Line(&'a [u8], Position),
+    /// The beginning of a line that is longer than the limit, its whole length, and where the
+    /// next one starts.
+    TooLong(&'a [u8], u64, Position),
+    /// There is nothing more at this moment.
+    End,
+}
+
+impl<R: Read> Lines<R> {
+    /// Of an input from its beginning.
+    pub(super) fn new(input: R, limit: usize) -> Self {
+        let buffer = vec![0; PROBE + CHUNK.max(2 * limit)];
+        Self {
+            input,
+            buffer,
+            start: 0,
+            end: 0,
+            joined: 0,
+            head: Vec::with_capacity(PROBE),
+            searched: 0,
+            limit,
+            position: Position::default(),
+            dropped: 0,
+        }
+    }
+
+    /// Of an input that goes on at a position, with what it has at its beginning and before that
+    /// position.
+    pub(super) fn resume(
+        input: R,
+        limit: usize,
+        position: Position,
+        head: &Probe,
+        tail: &Probe,
+    ) -> Self {
+        let mut lines = Self::new(input, limit);
+        let kept = tail.bytes().len();
+        lines.buffer[..kept].copy_from_slice(tail.bytes());
+        (lines.start, lines.end, lines.searched) = (kept, kept, kept);
+        lines.head.extend_from_slice(head.bytes());
+        lines.position = position;
+        lines
+    }
+
+    /// The first bytes that were read, up to [`PROBE`].
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The last bytes that were read, also of a line that has not ended.
+    pub(super) fn tail(&self) -> Probe {
+        let unended = self.dropped + (self.end - self.start) as u64;
+        Probe::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
+    }
+
+    /// What was read up to the start of the next line.
+    pub(super) fn print(&self) -> Print {
+        let given_out = &self.buffer[self.joined.min(self.start)..self.start];
+        Print::new(&self.head, &Probe::new(self.position.offset, given_out))
+    }
+
+    /// The next line that has ended.
+    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+        loop {
+            if let Some(end) = self.line_end() {
+                return Ok(self.give_out(end, 1));
+            }
+            if !self.fill()? {
+                return Ok(Next::End);
+            }
+        }
+    }
+
+    /// What comes after the last line that has ended, when there will be nothing more.
+    pub(super) fn rest(&mut self) -> Next<'_> {
+        if self.end == self.start && self.dropped == 0 {
+            return Next::End;
+        }
+        self.give_out(self.end, 0)
+    }
+
+    /// Whether a line can be given out without reading.
+    pub(super) fn has_line(&mut self) -> bool {
+        self.line_end().is_some()
+    }
+
+    fn line_end(&mut self) -> Option<usize> {
+        let found = memchr::memchr(b'\n', &self.buffer[self.searched..self.end]);
+        let end = found.map(|at| self.searched + at);
+        self.searched = end.unwrap_or(self.end);
+        end
+    }
+
+    /// Gives out the line that ends at `to`, with an end of `end` bytes.
+    fn give_out(&mut self, to: usize, end: usize) -> Next<'_> {
+        let from = self.start;
+        let dropped = std::mem::take(&mut self.dropped);
+        self.position.offset += (to + end - from) as u64 + dropped;
+        self.position.line += 1;
+        self.start = to + end;
+        self.searched = self.start;
+        let to = if to > from && self.buffer[to - 1] == b'\r' { to - 1 } else { to };
+        let line = &self.buffer[from..to];
+        if dropped > 0 || line.len() > self.limit {
+            let whole = line.len() as u64 + dropped;
+            return Next::TooLong(&line[..line.len().min(self.limit)], whole, self.position);
+        }
+        Next::Line(line, self.position)
+    }
+
+    /// Reads more; `false` if there is nothing more now.
+    fn fill(&mut self) -> io::Result<bool> {
+        let gone = self.start.saturating_sub(PROBE);
+        if gone > 0 {
+            self.buffer.copy_within(gone..self.end, 0);
+            self.start -= gone;
+            self.end -= gone;
+            self.searched -= gone;
+            self.joined = self.joined.saturating_sub(gone);
+        }
+        if self.end == self.buffer.len() {
+            // One line fills the buffer: keep its beginning, and count the rest.
+            let keep = self.start + self.limit + 1;
+            self.dropped += (self.end - keep) as u64;
+            self.end = keep;
+            self.searched = keep;
+            self.joined = keep;
+        }
+        loop {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Ok(false),
+                Ok(read) => {
+                    let first = read.min(PROBE - self.head.len());
+                    self.head.extend_from_slice(&self.buffer[self.end..self.end + first]);
+                    self.end += read;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &[u8], limit: usize, rest: bool) -> Vec<(Vec<u8>, u64, u64)> {
+        let mut lines = Lines::new(text, limit);
+        let mut read = Vec::new();
+        let mut take = |next: Next<'_>| match next {
+            Next::Line(line, position) => {
+                read.push((line.to_vec(), line.len() as u64, position.offset));
+                true
+            }
+            Next::TooLong(line, whole, position) => {
+                read.push((line.to_vec(), whole, position.offset));
+                true
+            }
+            Next::End => false,
+        };
+        while take(lines.next().expect("reading a slice cannot fail")) {}
+        if rest {
+            take(lines.rest());
+        }
+        read
+    }
+
+    #[test]
+    fn lines_have_their_positions() {
+        let lines = read(b"one\r\n\nthree", 10, true);
+        assert_eq!(
+            lines,
+            [(b"one".to_vec(), 3, 5), (Vec::new(), 0, 6), (b"three".to_vec(), 5, 11)]
+        );
+        assert_eq!(read(b"one\ntwo", 10, false).len(), 1, "the second is not finished");
+    }
+
+    #[test]
+    fn a_line_beyond_the_limit_is_cut_and_the_next_one_is_whole() {
+        let mut text = vec![b'x'; 3 * CHUNK + 17];
+        text.extend_from_slice(b"\nnext\n");
+        let lines = read(&text, 8, true);
+        assert_eq!(lines[0], (b"xxxxxxxx".to_vec(), 3 * CHUNK as u64 + 17, 3 * CHUNK as u64 + 18));
+        assert_eq!(lines[1].0, b"next");
+    }
+
+    #[test]
+    fn what_was_read_is_known() {
+        let mut text = Vec::new();
+        // Lines of all lengths, also beyond the limit and the buffer, and none at the end.
+        for length in [0, 1, 7, PROBE, 40_000, 3 * CHUNK, 5, PROBE + 1, CHUNK, 2 * CHUNK, 3] {
+            text.extend((0..length).map(|at| b'a' + (at % 23) as u8));
+            text.extend_from_slice(b"\n");
+        }
+        text.extend_from_slice(b"half");
+        let has = |probe: &Probe| {
+            let end = probe.end() as usize;
+            text[end - probe.bytes().len()..end] == *probe.bytes()
+        };
+        let mut lines = Lines::new(&*text, 50_000);
+        while let Next::Line(_, position) | Next::TooLong(_, _, position) =
+            lines.next().expect("reading a slice cannot fail")
+        {
+            let tail = lines.tail();
+            assert!(has(&tail) && tail.end() >= position.offset, "{position:?}");
+            assert_eq!(lines.print().end(), position.offset);
+            assert_eq!(lines.head(), &text[..PROBE.min(tail.end() as usize)]);
+        }
+        assert_eq!(lines.tail(), Probe::new(text.len() as u64, &text));
+    }
+}

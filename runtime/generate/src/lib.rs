@@ -1,0 +1,136 @@
+//! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks
+//! and demonstrations.
+//!
+//! The same options give the same bytes on every machine. So nothing here asks the clock, the
+//! machine's arithmetic library or a generator whose algorithm may change; memory grows with the
+//! keys and the reorder distance, never with the events.
+
+mod arrivals;
+mod channel;
+mod keys;
+mod line;
+mod manifest;
+mod options;
+mod orders;
+mod population;
+mod random;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use ordain_util::text::say;
+
+pub use manifest::{At, Counts, Entry, KeyEntry};
+pub use options::{Arrivals, KeyChoice, Load, Payload, Probability, Shape};
+pub use run::{Observer, generate_to};
+
+/// Bytes collected before they are written: a system call per line would cost more than the line.
+const BUFFER: usize = 256 << 10;
+
+/// Events between two looks of the progress bar.
+const PROGRESS_EVENTS: u64 = 16_384;
+
+/// What `ordain generate` takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GenerateArgs {
+    /// What to generate.
+    #[command(flatten)]
+    pub load: Load,
+    /// Where the events go; - is standard output.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub out: PathBuf,
+    /// Where to tell, as NDJSON, what was lost, repeated and swapped, and each key's count.
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+    /// Write each event when its time has come, counted from now, instead of at full speed.
+    #[arg(long)]
+    pub realtime: bool,
+}
+
+/// Generates as asked. A reader of standard output that leaves early is no error.
+pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
+    args.load.check().map_err(anyhow::Error::msg)?;
+    anyhow::ensure!(
+        args.manifest.as_ref() != Some(&args.out),
+        "--manifest and --out name the same file: each needs its own"
+    );
+    let standard = args.out == Path::new("-");
+    let mut out: Box<dyn Write> =
+        if standard { Box::new(io::stdout().lock()) } else { Box::new(create(&args.out)?) };
+    let mut manifest = args.manifest.as_deref().map(create).transpose()?.map(buffered);
+    let mut pace = Pace::new(args);
+    let mut buffer = buffered(&mut out);
+    let manifest = manifest.as_mut().map(|it| it as &mut dyn Write);
+    let done = generate_to(&args.load, &mut buffer, manifest, &mut pace);
+    let done = done.and_then(|counts| buffer.flush().map(|()| counts));
+    pace.bar.finish_and_clear();
+    match done {
+        Ok(counts) => {
+            if !standard {
+                say(&counts.to_string());
+            }
+            Ok(())
+        }
+        Err(error) if standard && error.kind() == io::ErrorKind::BrokenPipe => {
+            // What is left in the buffer has no reader.
+            drop(buffer.into_parts());
+            Ok(())
+        }
+        Err(error) => Err(error).context("the events or the manifest could not be written"),
+    }
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+fn buffered<W: Write>(inner: W) -> BufWriter<W> {
+    BufWriter::with_capacity(BUFFER, inner)
+}
+
+/// Shows progress, and holds events back until their time.
+struct Pace {
+    bar: ProgressBar,
+    realtime: bool,
+    start: Instant,
+}
+
+impl Pace {
+    fn new(args: &GenerateArgs) -> Self {
+        // Lines and a bar on one terminal would be unreadable.
+        let lines_shown = args.out == Path::new("-") && io::stdout().is_terminal();
+        let bar = if io::stderr().is_terminal() && !lines_shown {
+            ProgressBar::new(args.load.events)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = "{bar:30} {human_pos} of {human_len} events, {per_sec}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+        Self { bar, realtime: args.realtime, start: Instant::now() }
+    }
+}
+
+impl Observer for Pace {
+    fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()> {
+        if index.is_multiple_of(PROGRESS_EVENTS) {
+            self.bar.set_position(index);
+        }
+        if self.realtime
+            && let Some(early) = after.checked_sub(self.start.elapsed())
+            && early >= Duration::from_millis(1)
+        {
+            out.flush()?;
+            std::thread::sleep(early);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Streams, keys, dead letters and handlers, as the command line shows them with `--json`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::App;
+use crate::parts::Parts;
+use crate::problem::Problem;
+use crate::view;
+use ordain_config::known_streams;
+use ordain_core::LetterId;
+use ordain_store::{KeyFilter, Page, Store};
+
+/// Rows of a page: by default, and at most.
+const ROWS: usize = 100;
+const MAX_ROWS: usize = 1_000;
+
+type Answer = Result<Response, Problem>;
+
+#[derive(Serialize)]
+struct KeysPage<'a> {
+    keys: Vec<view::Key<'a>>,
+    cursor: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct DeadPage<'a> {
+    dead: Vec<view::Letter<'a>>,
+    cursor: Option<&'a str>,
+}
+
+/// Which keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeysQuery {
+    status: Option<String>,
+    #[serde(default)]
+    prefix: String,
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+/// Which dead letters. With an `id` it is one, of `key` (left out: without a key).
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeadQuery {
+    stream: String,
+    key: Option<String>,
+    id: Option<String>,
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+impl App {
+    fn store(&self) -> Result<Arc<dyn Store>, Problem> {
+        let not_yet = || Problem::unavailable("the store is not open: see /readyz");
+        self.figures.store().ok_or_else(not_yet)
+    }
+
+    /// What the store has, as JSON, which is made where it holds up nobody. A question keeps its
+    /// place until its answer is sent, and also where nobody waits for it any more: so neither those
+    /// that a store does not answer nor pages in memory pile up.
+    async fn ask<T, F>(
+        &self,
+        fetch: impl FnOnce(Arc<dyn Store>) -> F,
+        show: impl FnOnce(&T) -> String + Send + 'static,
+    ) -> Answer
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Problem>> + Send + 'static,
+    {
+        let found = fetch(self.store()?);
+        let place = Arc::clone(&self.questions).acquire_owned().await;
+        let place = place.expect("nobody closes it");
+        let asking = tokio::spawn(async move {
+            let found = found.await?;
+            let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
+            Ok::<_, Problem>(Parts::new(shown.map_err(bug)?.into(), Some(place)))
+        });
+        Ok(body(Body::new(asking.await.map_err(bug)??)))
+    }
+}
+
+fn bug(error: tokio::task::JoinError) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
+}
+
+fn body(json: Body) -> Response {
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+fn rows(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit.unwrap_or(ROWS) {
+        rows @ 1..=MAX_ROWS => Ok(rows),
+        other => Err(Problem::bad(format!("limit is {other}; it must be from 1 to {MAX_ROWS}"))),
+    }
+}
+
+/// Refuses a stream that there is not.
+async fn exists(app: &App, store: &dyn Store, stream: &str) -> Result<(), Problem> {
+    let known = known_streams(&app.loaded, store).await?;
+    if known.iter().any(|known| known == stream) {
+        return Ok(());
+    }
+    let known = known.join(", ");
+    Err(Problem::not_found(format!("there is no stream {stream:?}; there are: {known}")))
+}
+
+/// `GET /v1/streams`.
+pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
+    let asking = Arc::clone(&app);
+    let fetch =
+        async move |store: Arc<dyn Store>| Ok(known_streams(&asking.loaded, &*store).await?);
+    let showing = Arc::clone(&app);
+    app.ask(fetch, move |names| {
+        let handlers = showing.figures.handlers();
+        let rows = names.iter().map(|name| {
+            let stream = showing.loaded.config.streams.get(name.as_str());
+            let chosen = handlers.as_ref().and_then(|it| it.chosen(name)).map(Into::into);
+            view::stream(name, stream.zip(chosen))
+        });
+        json!({ "streams": rows.collect::<Vec<_>>() }).to_string()
+    })
+    .await
+}
+
+/// `GET /v1/streams/{stream}/keys`.
+pub(super) async fn keys(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+    query: Result<Query<KeysQuery>, QueryRejection>,
+) -> Answer {
+    let (Path(stream), Query(query)) = (path?, query?);
+    let status = query.status.as_deref().map(view::parse_status).transpose();
+    let status = status.map_err(|form| Problem::bad(format!("status must be {form}")))?;
+    let limit = rows(query.limit)?;
+    let filter =
+        KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit, looks: None };
+    let asking = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| {
+        exists(&asking, &*store, &stream).await?;
+        Ok(store.keys(&stream, &filter).await?)
+    };
+    app.ask(fetch, |page| {
+        let keys = page.rows.iter().map(|row| view::key(row)).collect();
+        view::to_json(&KeysPage { keys, cursor: page.cursor.as_deref() })
+    })
+    .await
+}
+
+/// `GET /v1/streams/{stream}/keys/{key}`.
+pub(super) async fn key(
+    State(app): State<Arc<App>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+) -> Answer {
+    let Path((stream, key)) = path?;
+    let asking = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| {
+        exists(&asking, &*store, &stream).await?;
+        let found = store.key(&stream, &key).await?;
+        found.ok_or_else(|| Problem::not_found(view::no_key(&stream, &key)))
+    };
+    app.ask(fetch, |(row, state)| view::to_json(&view::whole_key(row, state.as_ref()))).await
+}
+
+/// `GET /v1/dead`.
+pub(super) async fn dead(
+    State(app): State<Arc<App>>,
+    query: Result<Query<DeadQuery>, QueryRejection>,
+) -> Answer {
+    let Query(DeadQuery { stream, key, id, cursor, limit }) = query?;
+    let limit = rows(limit)?;
+    let id = id.map(|id| {
+        let parsed = LetterId::parse(key.as_deref().unwrap_or_default(), &id);
+        parsed.ok_or_else(|| Problem::bad(view::no_letter_id(&id)))
+    });
+    let id = id.transpose()?;
+    let asking = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| {
+        exists(&asking, &*store, &stream).await?;
+        let Some(id) = id else {
+            return Ok(store.letters(&stream, key.as_deref(), cursor.as_deref(), limit).await?);
+        };
+        let rows = Vec::from_iter(store.letter(&stream, &id).await?);
+        Ok(Page { rows, cursor: None })
+    };
+    app.ask(fetch, |page| {
+        let dead = page.rows.iter().map(view::letter).collect();
+        view::to_json(&DeadPage { dead, cursor: page.cursor.as_deref() })
+    })
+    .await
+}
+
+/// `GET /v1/instances`.
+pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
+    let showing = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
+    app.ask(fetch, move |table| {
+        json!({ "instances": view::Instances::of(&showing.loaded, table).rows() }).to_string()
+    })
+    .await
+}
+
+/// `GET /v1/scale/{stream}`.
+pub(super) async fn scale(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer {
+    let Path(stream) = path?;
+    let asking = Arc::clone(&app);
+    let fetch = async move |store: Arc<dyn Store>| {
+        let unknown = || Problem::not_found(format!("no stream {stream:?} is configured"));
+        if !asking.loaded.config.streams.contains_key(&*stream) {
+            return Err(unknown());
+        }
+        let table = store.table().await?;
+        view::Instances::of(&asking.loaded, &table).scale(&stream).ok_or_else(unknown)
+    };
+    app.ask(fetch, view::to_json).await
+}
+
+/// `GET /v1/plugins`.
+pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
+    let not_yet = || Problem::unavailable("the handlers are not loaded: see /readyz");
+    let handlers = app.figures.handlers().ok_or_else(not_yet)?;
+    Ok(body(format!("{}\n", view::running_plugins(&app.loaded, &handlers)).into()))
+}

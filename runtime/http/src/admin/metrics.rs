@@ -1,0 +1,129 @@
+//! `GET /metrics`: what the drivers, the workers and the store's owners have counted, read when it is
+//! asked for. Labels have names of the configuration and closed sets of words, never keys.
+
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt::{Error, Result as Written};
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use ordain_core::{LaneState, Replays, Stats};
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+use super::App;
+use crate::problem::Problem;
+use ordain_config::Stream;
+use ordain_engine::driver::{Progress, Times};
+use ordain_util::histogram::Histogram;
+
+/// Which form is answered to whom asks for it; the other is that of Prometheus itself.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// Everything at one moment.
+struct Snapshot {
+    partitions: Vec<(String, Arc<Progress>, Stats)>,
+    streams: BTreeMap<Arc<str>, Stats>,
+    all: Stats,
+    /// By what the replay sources are called.
+    replays: BTreeMap<String, Replays>,
+    times: Times,
+    handlers: Vec<(String, String, Histogram)>,
+    refused: BTreeMap<String, usize>,
+    generations: Vec<(String, u64)>,
+    parked: BTreeMap<Arc<str>, u64>,
+    wanted: BTreeMap<String, u64>,
+    /// Over HTTP, by the status of the answers.
+    requests: BTreeMap<u16, u64>,
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
+    let open = accepted.is_some_and(|accepted| accepted.contains(OPEN_METRICS));
+    let snapshot = Snapshot::of(&app);
+    let mut registry = Registry::with_prefix("ordain");
+    registry.register_collector(Box::new(snapshot));
+    let mut body = String::new();
+    text::encode(&mut body, &registry).map_err(|Error| Problem::no_metrics())?;
+    let form = if open {
+        format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8")
+    } else {
+        body = classic(&body);
+        "text/plain; version=0.0.4; charset=utf-8".to_owned()
+    };
+    Ok(([(CONTENT_TYPE, form)], body).into_response())
+}
+
+/// The form of Prometheus names a counter in its heads as in its samples, and has no end mark.
+fn classic(open: &str) -> String {
+    let mut text = String::with_capacity(open.len() + 256);
+    let mut lines = open.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
+        let head = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
+        match head.and_then(|head| head.split_once(' ')) {
+            _ if line == "# EOF" => continue,
+            Some((name, rest))
+                if is_counter(line) || lines.peek().is_some_and(|next| is_counter(next)) =>
+            {
+                text += &format!("{}{name}_total {rest}", &line[..7]);
+            }
+            _ => text += line,
+        }
+        text.push('\n');
+    }
+    text
+}
+
+impl Snapshot {
+    fn of(app: &App) -> Self {
+        let handlers = app.figures.handlers();
+        let mut snapshot = Self {
+            partitions: Vec::new(),
+            streams: BTreeMap::new(),
+            all: Stats::default(),
+            replays: BTreeMap::new(),
+            times: Times::default(),
+            handlers: handlers.as_ref().map(|it| it.times()).unwrap_or_default(),
+            refused: handlers.as_ref().map(|it| it.refused()).unwrap_or_default(),
+            generations: handlers.as_ref().map(|it| it.generations()).unwrap_or_default(),
+            parked: app.parked.get(),
+            wanted: app.wanted.get(),
+            requests: app.figures.requests(),
+        };
+        for shared in app.figures.partitions() {
+            let (stats, stream) = (shared.get(), Arc::clone(&shared.partition().stream));
+            let of_stream = snapshot.streams.entry(stream).or_default();
+            *of_stream = of_stream.and(&stats);
+            snapshot.all = snapshot.all.and(&stats);
+            snapshot.times.merge(&shared.times());
+            let config = app.loaded.config.streams.get(&*shared.partition().stream);
+            let names = config.into_iter().flat_map(Stream::replay_names);
+            for (name, replays) in names.zip(&stats.replays) {
+                snapshot.replays.entry(name).or_default().add(replays);
+            }
+            snapshot.partitions.push((shared.partition().number.to_string(), shared, stats));
+        }
+        snapshot
+    }
+
+    /// Those in memory are known at once, the others by the last count.
+    fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
+        let counted = self.parked.get(stream).copied().unwrap_or_default();
+        counted.max(stats.lanes_in(LaneState::Parked) as u64)
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> Written {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}

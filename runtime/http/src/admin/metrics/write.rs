@@ -1,0 +1,238 @@
+//! Names, labels and help of every metric.
+
+use std::fmt::Result as Written;
+use std::sync::Arc;
+
+use ordain_core::{Cause, FailureKind, LaneState, Recovery, Replays, Stats};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::Snapshot;
+use ordain_engine::driver::Progress;
+use ordain_util::histogram::Histogram;
+
+/// Labels of one sample.
+type Labels = Vec<(&'static str, String)>;
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
+        let mut all = All { encoder, snapshot: self };
+        all.events()?;
+        all.gaps()?;
+        all.handlers()?;
+        all.commits()?;
+        all.keys()
+    }
+}
+
+/// Writes one metric after the other.
+struct All<'e, 's> {
+    encoder: DescriptorEncoder<'e>,
+    snapshot: &'s Snapshot,
+}
+
+impl All<'_, '_> {
+    fn events(&mut self) -> Written {
+        let help =
+            "Events that ended durably: with effect, as a repeat of another, or as a dead letter";
+        let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
+            [
+                ("effect", stats.settled),
+                ("duplicate", stats.duplicates),
+                ("dead", stats.dead_total()),
+            ]
+            .map(|(outcome, count)| {
+                (vec![("stream", stream.to_string()), ("outcome", outcome.into())], count)
+            })
+        };
+        let samples = self.snapshot.streams.iter().flat_map(of_stream);
+        self.counters("events", help, samples)?;
+        let all = &self.snapshot.all;
+        let causes = Cause::ALL.map(|it| (vec![("cause", it.name().into())], all.dead_of(it)));
+        self.counters("dead_letters", "Dead letters put", causes)?;
+        let requests = self.snapshot.requests.iter();
+        let requests =
+            requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
+        self.counters("ingress_requests", "Requests to the ingress, by their answer", requests)?;
+        let kinds = FailureKind::ALL.map(|it| {
+            (vec![("kind", it.cause().name().into())], all.failures_by_kind[it as usize])
+        });
+        self.counters("handler_failures", "Failed tries of events", kinds)
+    }
+
+    fn gaps(&mut self) -> Written {
+        let Snapshot { all, .. } = self.snapshot;
+        let samples = self.snapshot.replays.iter().flat_map(|(source, replays)| {
+            let Replays { found, missing, failed } = *replays;
+            [("found", found), ("missing", missing), ("failed", failed)].map(|(result, count)| {
+                (vec![("source", source.clone()), ("result", result.into())], count)
+            })
+        });
+        let help = "Questions for missing events, by the replay source that was asked";
+        self.counters("gap_rounds", help, samples)?;
+        let help = "Seconds from the arrival of a later event until the missing one came";
+        let samples = [(Vec::new(), Value::of_recovery(&all.recovery))];
+        self.samples("recovery_seconds", help, MetricType::Histogram, samples)
+    }
+
+    fn handlers(&mut self) -> Written {
+        let samples = self.snapshot.handlers.iter().map(|(handler, version, times)| {
+            let labels = vec![("handler", handler.clone()), ("version", version.clone())];
+            (labels, Value::of(times))
+        });
+        let help = "Seconds that a handler took for an event: the average of its turn";
+        self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
+        let refused = self.snapshot.refused.iter().map(|(handler, files)| {
+            (vec![("handler", handler.clone())], Value::Gauge(*files as u64))
+        });
+        let help = "Files of handlers that cannot be used, as `ordain plugins list` tells";
+        self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
+        let generations = self.snapshot.generations.iter().map(|(stream, generation)| {
+            (vec![("stream", stream.clone())], Value::Gauge(*generation))
+        });
+        let help = "Number of the decision under which the events of a stream are executed";
+        self.samples("version_generation", help, MetricType::Gauge, generations)
+    }
+
+    fn commits(&mut self) -> Written {
+        let times = &self.snapshot.times;
+        for (name, help, histogram) in [
+            ("commit_seconds", "Seconds until the store had answered a commit", &times.commit),
+            ("commit_batch_events", "Events that a commit settled", &times.batch),
+            (
+                "publish_to_commit_seconds",
+                "Seconds from the time that an event's producer gave it until it was committed",
+                &times.publish_to_commit,
+            ),
+        ] {
+            let samples = [(Vec::new(), Value::of(histogram))];
+            self.samples(name, help, MetricType::Histogram, samples)?;
+        }
+        Ok(())
+    }
+
+    fn keys(&mut self) -> Written {
+        self.gauges("lanes", "Keys in memory", |_, stats| {
+            let gauge = |it: LaneState| (vec![("state", it.name().into())], stats.lanes_in(it));
+            LaneState::ALL.map(gauge).to_vec()
+        })?;
+        self.gauges("ready_keys", "Keys in memory with an event that can run", |_, stats| {
+            vec![(Vec::new(), stats.lanes_in(LaneState::Ready))]
+        })?;
+        let help = "Keys in memory that stand still: an event is missing, a try failed, parked, \
+                    unreadable, or the handler version is missing";
+        self.gauges("blocked_keys", help, |_, stats| {
+            [
+                ("gap", LaneState::Waiting),
+                ("retry", LaneState::Retrying),
+                ("parked", LaneState::Parked),
+                ("corrupt", LaneState::Broken),
+                ("version", LaneState::Version),
+            ]
+            .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
+            .to_vec()
+        })?;
+        let help = "Messages and forwarded dead letters that are committed and not published";
+        self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
+        let help = "Events that wait in the broker, or in the store, and were not delivered";
+        self.gauges("partition_lag_events", help, |shared, _| {
+            shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
+        })?;
+        let help = "Events that came over HTTP and are not published to the broker yet";
+        self.gauges("inbox_events", help, |shared, _| {
+            let known = shared.inbox.iter().filter_map(|it| it.get());
+            let events = known.reduce(|sum, more| sum + more);
+            events.map(|events| (Vec::new(), events as usize)).into_iter().collect()
+        })?;
+        let Snapshot { streams, .. } = self.snapshot;
+        let samples = streams.iter().map(|(stream, stats)| {
+            let keys = self.snapshot.parked_keys(stream, stats);
+            (vec![("stream", stream.to_string())], Value::Gauge(keys))
+        });
+        let help = "Keys that are parked, in the store too, where they are counted now and then";
+        self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
+        let wanted = self.snapshot.wanted.iter();
+        let samples = wanted
+            .map(|(stream, wanted)| (vec![("stream", stream.clone())], Value::Gauge(*wanted)));
+        let help = "Instances that the lag of a stream asks for, as GET /v1/scale tells";
+        self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
+    }
+
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, u64)>,
+    ) -> Written {
+        let samples = samples.into_iter().map(|(labels, count)| (labels, Value::Count(count)));
+        self.samples(name, help, MetricType::Counter, samples)
+    }
+
+    /// Gauges of every partition.
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        of: impl Fn(&Progress, &Stats) -> Vec<(Labels, usize)>,
+    ) -> Written {
+        let samples = self.snapshot.partitions.iter().flat_map(|(number, shared, stats)| {
+            of(shared, stats).into_iter().map(move |(mut labels, value)| {
+                labels.push(("stream", shared.partition().stream.to_string()));
+                labels.push(("partition", number.clone()));
+                (labels, Value::Gauge(value as u64))
+            })
+        });
+        self.samples(name, help, MetricType::Gauge, samples)
+    }
+
+    fn samples(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        samples: impl IntoIterator<Item = (Labels, Value)>,
+    ) -> Written {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in samples {
+            value.encode(&mut metric, &labels)?;
+        }
+        Ok(())
+    }
+}
+
+/// The value of a sample.
+enum Value {
+    Count(u64),
+    Gauge(u64),
+    Histogram { sum: f64, buckets: Vec<(f64, u64)> },
+}
+
+impl Value {
+    fn of(histogram: &Histogram) -> Self {
+        Self::Histogram { sum: histogram.sum(), buckets: histogram.buckets() }
+    }
+
+    fn of_recovery(recovery: &Recovery) -> Self {
+        let bounds = Recovery::BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3).chain([f64::INFINITY]);
+        let buckets = bounds.zip(recovery.counts).collect();
+        Self::Histogram { sum: recovery.sum_ms as f64 / 1e3, buckets }
+    }
+
+    fn encode(self, metric: &mut MetricEncoder<'_>, labels: &Labels) -> Written {
+        match self {
+            Self::Count(count) => ConstCounter::new(count).encode(metric.encode_family(labels)?),
+            Self::Gauge(value) => ConstGauge::new(value).encode(metric.encode_family(labels)?),
+            Self::Histogram { sum, buckets } => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                if labels.is_empty() {
+                    return metric.encode_histogram::<Labels>(sum, count, &buckets, None);
+                }
+                let mut sample = metric.encode_family(labels)?;
+                sample.encode_histogram::<Labels>(sum, count, &buckets, None)
+            }
+        }
+    }
+}

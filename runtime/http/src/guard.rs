@@ -1,0 +1,145 @@
+//! Who may ask, and how long an answer may take.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use super::problem::Problem;
+use ordain_config::Secret;
+
+/// What a browser says of the page that it asks for; without a name in the library.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// For one request: longer than any page takes, and shorter than the patience of who waits.
+pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// Who may ask a listener.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    /// Its section of the configuration, as in `[admin]`.
+    pub(crate) section: &'static str,
+    /// What must be presented.
+    pub(crate) token: Option<Secret>,
+}
+
+/// Lets a request in that presents the token. Where there is none, one that a web page could have
+/// sent by somebody's browser is refused.
+pub(crate) async fn guard(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    let section = guard.section;
+    let refused = match &guard.token {
+        Some(token) if presents(headers, token) => None,
+        Some(_) => Some(Problem::unauthorized(section)),
+        None if !names_this_machine(headers) => Some(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
+                 configure `token` of [{section}]"
+            ),
+        )),
+        None if is_of_a_page(headers) => Some(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "without a token no web page is served, and a browser has sent this for one (`Origin` \
+                 or `Sec-Fetch-Site`): open the address itself, or configure `token` of [{section}]"
+            ),
+        )),
+        None => None,
+    };
+    match refused {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+fn presents(headers: &HeaderMap, token: &Secret) -> bool {
+    let presented = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, presented) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(presented)
+    });
+    presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
+}
+
+/// Whether the request names this machine as its host, or none. A name of a web page's owner may lead
+/// here as well.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|it: IpAddr| it.is_loopback())
+}
+
+/// Whether a browser has sent the request for a web page of another origin.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
+    headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|it| !is_own(it))
+}
+
+/// Bounds the time of a request.
+pub(crate) async fn in_time(request: Request, next: Next) -> Response {
+    let answer = tokio::time::timeout(REQUEST_TIME, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let words = format!(
+            "no answer within {REQUEST_TIME:?}; is the store away? Or others read large pages: try \
+             again"
+        );
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_other_origins_are_told_by_what_browsers_send() {
+        for (name, value, of_a_page) in [
+            ("origin", "http://evil.example", true),
+            ("origin", "null", true),
+            ("sec-fetch-site", "cross-site", true),
+            ("sec-fetch-site", "same-site", true),
+            ("sec-fetch-site", "same-origin", false),
+            ("sec-fetch-site", "none", false),
+            ("accept", "*/*", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a value"));
+            assert_eq!(is_of_a_page(&headers), of_a_page, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn only_this_machine_may_be_named() {
+        for (host, right) in [
+            ("127.0.0.1:7070", true),
+            ("localhost", true),
+            ("LocalHost:1", true),
+            ("[::1]:7070", true),
+            ("[::1]", true),
+            ("example.org", false),
+            ("example.org:7070", false),
+            ("127.0.0.1.example.org", false),
+            ("10.0.0.1:7070", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().expect("a value"));
+            assert_eq!(names_this_machine(&headers), right, "{host}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The producers' listener: events in over HTTP, durable before they are answered.
+//!
+//! A request is judged whole before anything of it is written. What a caller can hold is bounded: a
+//! place, bytes of a request, bytes of all requests together, and time.
+
+mod intake;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::connection::{self, Limits};
+use crate::guard::{self, Guard};
+use crate::listen::ListenError;
+use crate::parts::Parts;
+use crate::problem::Problem;
+use intake::Intake;
+use ordain_cloudevents::{BodyError, NAMED_LIMIT, decode_body, form_of};
+use ordain_config::{Ingress as Settings, Loaded, REQUEST_EVENTS, Source};
+use ordain_core::Event;
+use ordain_engine::run::Figures;
+use ordain_engine::source::Feeds;
+use ordain_publish::NotAssigned;
+use ordain_store::{Assigned, Store};
+
+/// A producer keeps its connection. Of events in binary mode each attribute is a header.
+const LIMITS: Limits = Limits {
+    listener: "the ingress",
+    connections: 1_024,
+    header_bytes: 128 << 10,
+    headers: 160,
+    keep_alive: true,
+    life: Duration::from_hours(1),
+    request: Duration::from_mins(2),
+};
+
+/// When a producer that was sent away may come again, in seconds: a batch is done by then.
+const RETRY_AFTER: u64 = 1;
+
+/// From the end of everything else until connections are cut.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// For the body of a request, from its headers on.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// For the store to make its events durable.
+const STORE_TIME: Duration = Duration::from_secs(10);
+
+/// A listener. Dropping it ends it at once.
+pub struct Ingress {
+    serving: JoinHandle<()>,
+}
+
+/// What every request may need.
+struct App {
+    streams: BTreeMap<Arc<str>, Intake>,
+    /// Bytes of a request.
+    request_size: usize,
+    /// Room for the bodies that are under way, in bytes.
+    room: Arc<Semaphore>,
+}
+
+impl Ingress {
+    /// Listens where the configuration says; without `[ingress]` at its default, if the source of a
+    /// stream is `http`.
+    pub async fn listen(
+        loaded: &Loaded,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+        figures: &Arc<Figures>,
+        shutdown: &watch::Receiver<bool>,
+    ) -> Result<Option<Self>, ListenError> {
+        let config = &loaded.config;
+        let is_source = config.streams.values().any(|it| matches!(it.source, Source::Http(_)));
+        let settings = match &config.ingress {
+            Some(settings) => settings.clone(),
+            None if is_source => Settings::default(),
+            None => return Ok(None),
+        };
+        let Settings { listen, token, request_size, in_flight } = settings;
+        let mut streams = BTreeMap::new();
+        for (name, stream) in &config.streams {
+            // A broker's own rights decide who publishes there, until somebody asks for more.
+            if config.ingress.is_none() && matches!(stream.source, Source::Amqp(_)) {
+                continue;
+            }
+            let intake = Intake::of(loaded, name, stream, store, feeds)?;
+            streams.extend(intake.map(|it| (name.shared(), it)));
+        }
+        let bound = async {
+            let listener = TcpListener::bind(listen).await?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (bound_to, listener) =
+            bound.await.map_err(|error| ListenError::new(loaded, "ingress", listen, &error))?;
+        tracing::info!("ingress listening on http://{bound_to}");
+        let app = Arc::new(App {
+            streams,
+            request_size: request_size.bytes(),
+            room: Arc::new(Semaphore::new(in_flight.bytes())),
+        });
+        let router = router(&app, Guard { section: "ingress", token }, figures);
+        let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
+        Ok(Some(Self { serving }))
+    }
+
+    /// Waits until what is being asked is answered, for a moment at most. It takes no more since the end
+    /// was asked for.
+    pub async fn end(mut self) {
+        // Whatever it could not finish is cut when it is dropped.
+        let _ = timeout(GRACE, &mut self.serving).await;
+    }
+}
+
+impl Drop for Ingress {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
+    let no_route = async || {
+        Problem::not_found("there is no such page: POST /v1/streams/{stream}/events takes events")
+    };
+    let no_method =
+        async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "events are posted: use POST");
+    Router::new()
+        .route("/v1/streams/{stream}/events", post(take))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(figures), count))
+        .with_state(Arc::clone(app))
+}
+
+/// Counts requests by the status of their answers.
+async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next) -> Response {
+    let answer = next.run(request).await;
+    figures.count_request(answer.status().as_u16());
+    answer
+}
+
+/// `POST /v1/streams/{stream}/events`.
+async fn take(
+    State(app): State<Arc<App>>,
+    stream: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let Path(stream) = stream?;
+    let Some(intake) = app.streams.get(&*stream) else {
+        let known: Vec<&str> = app.streams.keys().map(|it| &**it).collect();
+        return Err(Problem::not_found(format!(
+            "no stream {stream:?} takes events over HTTP; these do: {}",
+            known.join(", ")
+        )));
+    };
+    let Some(form) = form_of(&headers) else {
+        if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
+            return Err(Problem::bad("there is no header `ce-specversion`: \"1.0\" is right"));
+        }
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "no CloudEvents: application/cloudevents+json, application/cloudevents-batch+json, \
+             application/x-ndjson, or headers ce-… around the data are right",
+        ));
+    };
+    let is_as_it_is = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"identity");
+    let is_chunked = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(is_as_it_is)
+        || !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
+    {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body is compressed: send it as it is",
+        ));
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > app.request_size) {
+        return Err(app.too_large());
+    }
+    let (body, room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
+        let words = format!("the body took more than {BODY_TIME:?}: send less at a time");
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, words))
+    })?;
+    let check = |event: &Event| intake.wrong(event);
+    let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS, check)?;
+    let Ok(assigned) = timeout(STORE_TIME, intake.put(&found.events)).await else {
+        let words = format!("the store has not answered within {STORE_TIME:?}: try again");
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER));
+    };
+    let assigned = assigned.map_err(|error| match error {
+        NotAssigned::Full => {
+            let bound = intake.bound;
+            busy(&format!("as many events wait for the stream as may (`source.{bound}`)"))
+        }
+        NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
+    })?;
+    let mut conflicts = Vec::new();
+    let mut taken = Vec::with_capacity(assigned.len());
+    for (at, (event, assigned)) in found.events.iter().zip(assigned).enumerate() {
+        let detail = match assigned {
+            Assigned::Conflict(_) => "this sequence of the key came before with other content",
+            Assigned::Behind => "not taken: it stands behind a conflict of its key",
+            Assigned::New(_) | Assigned::Known(_) => {
+                taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
+                continue;
+            }
+        };
+        let place = found.place_name.map(|name| (name, found.places[at]));
+        conflicts.push(event_error(place, Some(event.key()), event.sequence(), detail));
+    }
+    if conflicts.is_empty() {
+        return Ok(accepted(&taken, room));
+    }
+    let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
+    conflicts.truncate(NAMED_LIMIT);
+    Err(Problem::new(StatusCode::CONFLICT, words).with_errors(conflicts))
+}
+
+impl App {
+    /// A whole body, with the room that it has. Room is taken as bytes come: what is only promised
+    /// needs none.
+    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
+        let mut parts = body.into_data_stream();
+        let mut whole = BytesMut::new();
+        let mut room: Option<OwnedSemaphorePermit> = None;
+        while let Some(part) = parts.next().await {
+            let ends_early = |error| Problem::bad(format!("the body ends early: {error}"));
+            let part = part.map_err(ends_early)?;
+            if part.len() > self.request_size - whole.len() {
+                return Err(self.too_large());
+            }
+            let room_of_all = Arc::clone(&self.room);
+            let Ok(more) = room_of_all.try_acquire_many_owned(part.len() as u32) else {
+                let words = "as much is being taken as may be at one time (`ingress.in_flight`)";
+                return Err(busy(words));
+            };
+            match &mut room {
+                Some(room) => room.merge(more),
+                None => room = Some(more),
+            }
+            whole.extend_from_slice(&part);
+        }
+        Ok((whole.freeze(), room))
+    }
+
+    fn too_large(&self) -> Problem {
+        let limit = self.request_size;
+        let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+    }
+}
+
+/// The fault of one event of a request, for its sender. `place` names where the event stands.
+fn event_error(
+    place: Option<(&str, usize)>,
+    key: Option<&str>,
+    sequence: Option<u64>,
+    detail: &str,
+) -> Value {
+    let mut error = json!({ "detail": detail, "key": key, "sequence": sequence });
+    if let Some((name, place)) = place {
+        error[name] = place.into();
+    }
+    error
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Unreadable(detail) => Self::bad(detail),
+            BodyError::TooMany { limit } => {
+                let detail = format!("more than {limit} events: a request may have so many");
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+            }
+            BodyError::Wrong { place_name, wrong, total, named } => {
+                let errors = named.iter().map(|event| {
+                    let place = place_name.map(|name| (name, event.place));
+                    event_error(place, event.key.as_deref(), event.sequence, &event.message)
+                });
+                let detail = format!("{wrong} of {total} events are wrong, and none is taken");
+                Self::bad(detail).with_errors(errors.collect())
+            }
+        }
+    }
+}
+
+/// It repeats what was sent, and has its room until the producer has taken it.
+fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
+    let body = Body::new(Parts::new(json!({ "events": events }).to_string().into(), room));
+    (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn busy(words: &str) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
+        .retry_after(RETRY_AFTER)
+}

@@ -1,0 +1,14 @@
+//! The listeners: the admin API and the ingress, and the rows that the admin API and the command line
+//! show. A caller can hold bounded connections, bytes and time, and never a driver.
+#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
+
+pub mod admin;
+mod connection;
+mod guard;
+pub mod ingress;
+mod listen;
+mod parts;
+mod problem;
+pub mod view;
+
+pub use listen::ListenError;

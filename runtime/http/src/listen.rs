@@ -1,0 +1,39 @@
+//! Why a listener cannot start.
+
+use std::io;
+use std::net::SocketAddr;
+
+use ordain_config::{ConfigError, Loaded};
+
+/// Why a listener cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another process listens at the address; the message names the setting to change.
+    #[error(transparent)]
+    AddressInUse(ConfigError),
+}
+
+impl ListenError {
+    /// The address of a section cannot be listened at.
+    pub(crate) fn new(
+        loaded: &Loaded,
+        section: &str,
+        address: SocketAddr,
+        error: &io::Error,
+    ) -> Self {
+        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+        let reason =
+            if is_taken { "another process listens there".to_owned() } else { error.to_string() };
+        let refused = loaded.error(
+            &format!("{section}.listen"),
+            format!(
+                "cannot listen at {address}: {reason}. Give `listen` of [{section}] another address; port 0 \
+                 takes a free one: [{section}] listen = \"127.0.0.1:0\""
+            ),
+        );
+        if is_taken { Self::AddressInUse(refused) } else { Self::Config(refused) }
+    }
+}

@@ -1,0 +1,115 @@
+//! Errors as problem details (RFC 9457), in plain words.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use ordain_store::StoreError;
+use ordain_wasm::LoadingError;
+
+/// An error to answer.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    detail: String,
+    /// What is wrong with each of several things.
+    errors: Vec<Value>,
+    /// When to try again, in seconds.
+    retry_after: Option<u64>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), errors: Vec::new(), retry_after: None }
+    }
+
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    pub(crate) fn unauthorized(section: &str) -> Self {
+        let detail = format!("the token of [{section}] is needed: `Authorization: Bearer TOKEN`");
+        Self::new(StatusCode::UNAUTHORIZED, detail)
+    }
+
+    /// What is wrong with each of several things.
+    pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
+        self.errors = errors;
+        self
+    }
+
+    /// When trying again may help, in seconds.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    pub(crate) fn no_metrics() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug of the host: metrics were not written")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        if !self.errors.is_empty() {
+            body["errors"] = self.errors.into();
+        }
+        let mut response = (self.status, body.to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad(format!("the path cannot be read: {}", rejection.body_text()))
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad(format!("the query cannot be read: {}", rejection.body_text()))
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let status = match &error {
+            StoreError::Cursor(_) => StatusCode::BAD_REQUEST,
+            StoreError::Unavailable(_) | StoreError::InUse(_) => StatusCode::SERVICE_UNAVAILABLE,
+            StoreError::Unusable(_) | StoreError::Failed(_) | StoreError::Corrupt(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<LoadingError> for Problem {
+    fn from(error: LoadingError) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{:#}", anyhow::Error::from(error)))
+    }
+}

@@ -1,0 +1,167 @@
+//! What events and handlers wrote, as part of a JSON text. Much of it may be shown at once: none of
+//! it is ever made a tree, which takes up to a hundred times the memory of its text.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use ordain_cloudevents::compact;
+
+/// How deep arrays and objects may lie in each other: readers of JSON have limits of 100 and more,
+/// and what is shown lies in a few levels of its own.
+const NESTING: usize = 90;
+
+/// Bytes as JSON if they are that and every reader takes it, else as text, else as base64. So that
+/// they can be told apart, `{"text": …}` is what is JSON and not every reader takes (because it is
+/// nested deeply, or has numbers or escapes beyond all bounds), and `{"base64": …}` is no text.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Data<'a> {
+    /// JSON, as it was written but for white space.
+    Json(Box<RawValue>),
+    /// No JSON.
+    Text(&'a str),
+    /// JSON that not every reader takes.
+    Odd {
+        /// As it was written.
+        text: &'a str,
+    },
+    /// No text.
+    Binary {
+        /// The bytes.
+        base64: String,
+    },
+}
+
+/// Shows bytes.
+pub fn data(bytes: &[u8]) -> Data<'_> {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Data::Binary { base64: STANDARD.encode(bytes) };
+    };
+    if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        return Data::Text(text);
+    }
+    let json = if is_fit(text) { compact(text).ok() } else { None };
+    let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
+    json.map_or(Data::Odd { text }, Data::Json)
+}
+
+/// Whether every reader takes a JSON text.
+fn is_fit(json: &str) -> bool {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    Fit { levels: NESTING }.deserialize(&mut reader).is_ok()
+}
+
+/// Reads JSON to its end and keeps nothing: so many levels of arrays and objects at most.
+#[derive(Clone, Copy)]
+struct Fit {
+    levels: usize,
+}
+
+impl Fit {
+    fn deeper<E: Error>(self) -> Result<Self, E> {
+        let levels = self.levels.checked_sub(1).ok_or_else(|| E::custom("nested too deeply"))?;
+        Ok(Self { levels })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Fit {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Fit {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while list.next_element_seed(inner)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while object.next_key_seed(self)?.is_some() {
+            object.next_value_seed(inner)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(bytes: &[u8]) -> String {
+        serde_json::to_string(&data(bytes)).unwrap()
+    }
+
+    #[test]
+    fn what_it_is_can_be_told() {
+        for (bytes, right) in [
+            (&b"null"[..], "null"),
+            (
+                b" {\n \"a\": [1.0, 12345678901234567890123, \"x y\"] } ",
+                r#"{"a":[1.0,12345678901234567890123,"x y"]}"#,
+            ),
+            (b"{\"b\":1,\"a\":2,\"b\":3}", r#"{"b":1,"a":2,"b":3}"#),
+            (b"no JSON \x07", r#""no JSON \u0007""#),
+            (b"[1] [2]", r#""[1] [2]""#),
+            (b"", r#""""#),
+            (b"[1e999]", r#"{"text":"[1e999]"}"#),
+            (br#"{"\ud800":1}"#, r#"{"text":"{\"\\ud800\":1}"}"#),
+            (b"\xff", r#"{"base64":"/w=="}"#),
+        ] {
+            assert_eq!(shown(bytes), right);
+        }
+    }
+
+    #[test]
+    fn what_is_nested_deeply_is_text() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert_eq!(shown(nested(NESTING).as_bytes()), nested(NESTING));
+        for levels in [NESTING + 1, 100_000] {
+            assert_eq!(
+                shown(nested(levels).as_bytes()),
+                format!("{{\"text\":\"{}\"}}", nested(levels))
+            );
+        }
+        let objects = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
+        assert!(matches!(data(objects.as_bytes()), Data::Odd { .. }));
+    }
+}

@@ -1,0 +1,393 @@
+//! One atomic write in the making: what the parts of a batch do to the tables.
+//!
+//! Nothing of it is in the store until the engine's batch is committed. Reads see the state
+//! before it, which is right because a batch has at most one write for each key. Must decide
+//! nothing beyond the conditions that the write itself names.
+
+use std::collections::HashSet;
+
+use fjall::{OwnedWriteBatch, Slice};
+use ordain_core::{Batch, Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
+
+use super::keys;
+use super::recent::Recent;
+use super::record::{self, Envelope, INLINE_STATE, Record, State};
+use super::shared::Shared;
+use super::tables::{Tables, is_damage, own_key};
+use ordain_store::codec::{
+    TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
+};
+use ordain_store::{Partition, too_long};
+
+/// Ids removed by naming them instead of looking which are there: as many as are remembered of a
+/// key by default. Sequences have no holes, so that normally each one is there.
+const NAMED_IDS: u64 = 4_000;
+
+pub(super) struct Changes<'a> {
+    pub(super) batch: OwnedWriteBatch,
+    pub(super) outbox: Vec<u8>,
+    pub(super) present: Vec<Present>,
+    pub(super) earliest: Earliest,
+    tables: &'a Tables,
+    recent: &'a mut Recent,
+    partition: &'a Partition,
+    now: u64,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn new(
+        tables: &'a Tables,
+        recent: &'a mut Recent,
+        partition: &'a Partition,
+        now: u64,
+        writes: usize,
+    ) -> Self {
+        // Mostly one entry for each write; the fence and the outbox are few.
+        let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), writes + writes / 2 + 8);
+        Self {
+            batch,
+            outbox: Vec::new(),
+            present: Vec::new(),
+            earliest: Earliest::default(),
+            tables,
+            recent,
+            partition,
+            now,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds writes, and answers which are refused and why, by their position.
+    pub(super) fn writes(&mut self, writes: &[JobWrite]) -> fjall::Result<Vec<(usize, Refusal)>> {
+        // In the tables' order, neighbours find in the processor's cache what the one before
+        // them has walked through.
+        let mut order: Vec<usize> = (0..writes.len()).collect();
+        order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
+        let mut refused = Vec::new();
+        for index in order {
+            if let Some(refusal) = self.write(index, &writes[index])? {
+                refused.push((index, refusal));
+            }
+        }
+        refused.sort_unstable_by_key(|(index, _)| *index);
+        self.present.sort_unstable_by_key(|present| (present.write, present.sequence));
+        for (index, write) in writes.iter().enumerate() {
+            if refused.binary_search_by_key(&index, |(refused, _)| *refused).is_err() {
+                let incarnation = match write.job.incarnation {
+                    0 => self.now,
+                    since => since,
+                };
+                encode_outbox_write(&write.key, incarnation, &write.messages, &mut self.outbox);
+            }
+        }
+        Ok(refused)
+    }
+
+    fn write(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
+        if let Some(words) = too_long(&write.key) {
+            return Ok(Some(Refusal::Corrupt(words)));
+        }
+        match self.write_sound(index, write) {
+            Err(error) if is_damage(&error) => Ok(Some(Refusal::Corrupt(error.to_string()))),
+            other => other,
+        }
+    }
+
+    /// Reads all it needs before it changes anything, so that a key of which a part cannot be
+    /// read is refused whole.
+    fn write_sound(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
+        let tables = self.tables;
+        let place = Slice::from(keys::job(&self.partition.stream, &write.key));
+        let stored = self.recent.get(tables, &place)?;
+        let old = match stored.as_deref().map(Record::parse).transpose() {
+            Ok(old) => old,
+            Err(error) => return Ok(Some(Refusal::Corrupt(error.to_string()))),
+        };
+        let expired = old.as_ref().is_some_and(|old| old.envelope.expired(self.now));
+        let live = old.as_ref().filter(|_| !expired);
+        if let Some(refusal) = refuse(write, live, self.partition.number) {
+            return Ok(Some(refusal));
+        }
+        if let Some(old) = &old
+            && expired
+        {
+            // By itself, so that the batch names no place twice. Nobody sees an expired job.
+            let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
+            remove_job(tables, self.recent, &mut leftover, &place, old)?;
+            leftover.commit()?;
+        }
+        let found = self.look(write, live)?;
+        self.apply(index, write, place, live, found);
+        Ok(None)
+    }
+
+    /// Reads what a write depends on beyond the job itself; mostly nothing.
+    fn look(&self, write: &JobWrite, old: Option<&Record<'_>>) -> fjall::Result<Found> {
+        let mut found = Found::default();
+        let Some(old) = old else { return Ok(found) };
+        let stream = &self.partition.stream;
+        let place = |sequence| keys::event(stream, &write.key, sequence);
+        let held = old.job.spilled;
+        let kept = write.job.spilled.count;
+        for (sequence, event) in &write.spill {
+            if held.spans(*sequence)
+                && let Some(there) = self.tables.spill.get(place(*sequence))?
+            {
+                let there = Event::decode(there.into());
+                let same = there.is_ok_and(|there| there.content() == event.content());
+                found.present.push((*sequence, same));
+            }
+        }
+        let next = write.job.next;
+        // Where nothing is to be left, what lies beyond `next` goes as well: the key has ended.
+        let end = if kept == 0 { u64::MAX } else { next };
+        if held.count > 0 && held.first < end {
+            found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
+        }
+        // Where none are remembered any more, the next sequence is above them all.
+        let to = if write.job.ids_from == 0 { next } else { write.job.ids_from };
+        let from = old.job.ids_from;
+        if from != 0 && from < to {
+            found.old_ids = if to - from > NAMED_IDS {
+                in_range(&self.tables.ids, place(from), place(to))?
+            } else {
+                (from..to).map(|sequence| place(sequence).into()).collect()
+            };
+        }
+        Ok(found)
+    }
+
+    fn apply(
+        &mut self,
+        index: usize,
+        write: &JobWrite,
+        place: Slice,
+        old: Option<&Record<'_>>,
+        found: Found,
+    ) {
+        self.spill(index, write, &found.present);
+        self.ids(write);
+        for place in found.settled {
+            self.batch.remove(&self.tables.spill, place);
+        }
+        for place in found.old_ids {
+            self.batch.remove(&self.tables.ids, place);
+        }
+        let before = old.map(|old| old.envelope).unwrap_or_default();
+        let envelope = Envelope {
+            due_at: write.due_in.map_or(0, |ms| self.now.saturating_add(ms)),
+            expire_at: write.expire_in.map_or(0, |ms| self.now.saturating_add(ms)),
+            expiry_entry: before.expiry_entry,
+        };
+        let state = old.map(|old| old.state).unwrap_or_default();
+        let state = self.state(&write.state, &place, state);
+        self.due(&write.key, before.due_at, envelope.due_at);
+        let envelope = self.expiry(&place, envelope);
+        self.scratch.clear();
+        record::encode(&envelope, state, &write.job, self.now, &mut self.scratch);
+        let job = Slice::from(self.scratch.as_slice());
+        self.recent.put(&place, job.clone());
+        self.batch.insert(&self.tables.jobs, place, job);
+
+        for id in &write.consumed {
+            let place = keys::letter(&self.partition.stream, id);
+            self.batch.remove(&self.tables.letters, place);
+        }
+        self.letters(&write.letters);
+    }
+
+    /// What becomes of the state.
+    fn state<'s>(&mut self, change: &'s Change, place: &Slice, before: State<'s>) -> State<'s> {
+        let after = match change {
+            Change::Keep => return before,
+            Change::Put(state) if state.len() <= INLINE_STATE => State::Inline(state),
+            Change::Put(state) => {
+                self.batch.insert(&self.tables.states, place.clone(), state.clone());
+                return State::Beside(state.len() as u64);
+            }
+            Change::Delete => State::None,
+        };
+        if matches!(before, State::Beside(_)) {
+            self.batch.remove(&self.tables.states, place.clone());
+        }
+        after
+    }
+
+    fn due(&mut self, key: &str, before: u64, after: u64) {
+        if before == after {
+            return;
+        }
+        if before != 0 {
+            self.batch.remove(&self.tables.times, keys::due(self.partition, before, key));
+        }
+        if after != 0 {
+            self.batch.insert(&self.tables.times, keys::due(self.partition, after, key), b"");
+            self.earliest.due = self.earliest.due.min(after);
+        }
+    }
+
+    /// Moves the expiry entry only where it would be too late: a sweep moves early ones.
+    fn expiry(&mut self, place: &[u8], mut envelope: Envelope) -> Envelope {
+        let (entry, at) = (envelope.expiry_entry, envelope.expire_at);
+        if entry != 0 && at != 0 && entry <= at {
+            return envelope;
+        }
+        if entry != 0 {
+            self.batch.remove(&self.tables.times, keys::expiry(entry, place));
+        }
+        if at != 0 {
+            self.batch.insert(&self.tables.times, keys::expiry(at, place), b"");
+            self.earliest.expiry = self.earliest.expiry.min(at);
+        }
+        envelope.expiry_entry = at;
+        envelope
+    }
+
+    fn spill(&mut self, index: usize, write: &JobWrite, present: &[(u64, bool)]) {
+        for (sequence, event) in &write.spill {
+            if let Some(&(sequence, same)) = present.iter().find(|(there, _)| there == sequence) {
+                self.present.push(Present { write: index, sequence, same });
+            } else if *sequence >= write.job.next {
+                let place = keys::event(&self.partition.stream, &write.key, *sequence);
+                let mut value = Vec::with_capacity(event.encoded_len());
+                event.encode(&mut value);
+                self.batch.insert(&self.tables.spill, place, value);
+            }
+        }
+    }
+
+    fn ids(&mut self, write: &JobWrite) {
+        let from = write.job.ids_from;
+        for id in write.ids.iter().filter(|id| from != 0 && id.sequence >= from) {
+            let mut value = Vec::with_capacity(TAKEN_ID_SIZE);
+            encode_taken_id(id, &mut value);
+            let place = keys::event(&self.partition.stream, &write.key, id.sequence);
+            self.batch.insert(&self.tables.ids, place, value);
+        }
+    }
+
+    /// Puts the letters that belong to no write. Where they are forwarded, answers which of them
+    /// were there already.
+    pub(super) fn free_letters(
+        &mut self,
+        batch: &Batch,
+        shared: &Shared,
+    ) -> fjall::Result<Vec<usize>> {
+        let (mut known, mut seen) = (Vec::new(), HashSet::new());
+        let forwarded = batch.letters.iter().enumerate().filter(|_| batch.forward);
+        for (at, letter) in forwarded {
+            let place = keys::letter(&self.partition.stream, &letter.id);
+            let there = match self.tables.letters.get(&place) {
+                Err(error) if !is_damage(&error) => return Err(error),
+                there => there.ok().flatten().and_then(|there| letter_time(&there)),
+            };
+            let lives = there.is_some_and(|put| shared.letter_lives(put, self.now));
+            if !seen.insert(place) || lives {
+                known.push(at);
+            }
+        }
+        self.letters(&batch.letters);
+        Ok(known)
+    }
+
+    fn letters(&mut self, letters: &[DeadLetter]) {
+        for letter in letters {
+            let place = keys::letter(&self.partition.stream, &letter.id);
+            let mut value = Vec::new();
+            encode_letter(letter, self.now, &mut value);
+            let age = keys::letter_age(self.now, &place);
+            self.earliest.letter = self.now;
+            self.batch.insert(&self.tables.times, age, b"");
+            self.batch.insert(&self.tables.letters, place, value);
+        }
+    }
+}
+
+/// The earliest entries put in the order of time, by kind; the end of time where none was.
+pub(super) struct Earliest {
+    pub(super) due: u64,
+    pub(super) expiry: u64,
+    pub(super) letter: u64,
+    pub(super) kept: u64,
+}
+
+impl Default for Earliest {
+    fn default() -> Self {
+        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX, kept: u64::MAX }
+    }
+}
+
+/// What a write finds besides the job.
+#[derive(Default)]
+struct Found {
+    /// Spilled events that are there already: sequence, and whether the content is the same.
+    present: Vec<(u64, bool)>,
+    /// Places of spilled events below the job's new `next`.
+    settled: Vec<Slice>,
+    /// Places of ids that are no longer remembered.
+    old_ids: Vec<Slice>,
+}
+
+/// Whether a write's condition holds.
+fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<Refusal> {
+    let takeovers = write.job.takeovers;
+    match (write.expect, job.map(|record| &record.job)) {
+        (Expect::Absent, None) => None,
+        (Expect::Next(_), None) => Some(Refusal::Next(None)),
+        (_, Some(job)) if job.partition != partition => Some(Refusal::Partition(job.next)),
+        (Expect::Next(_), Some(job)) if job.takeovers != takeovers => {
+            Some(Refusal::Partition(job.next))
+        }
+        (Expect::Next(next), Some(job)) if job.next == next => {
+            let is_older = write.job.version_generation() < job.version_generation;
+            is_older.then_some(Refusal::Version)
+        }
+        (_, Some(job)) => Some(Refusal::Next(Some(job.next))),
+    }
+}
+
+/// Removes all there is of a job, except its dead letters. Answers how many entries that is.
+pub(super) fn remove_job(
+    tables: &Tables,
+    recent: &mut Recent,
+    batch: &mut OwnedWriteBatch,
+    place: &[u8],
+    record: &Record<'_>,
+) -> fjall::Result<usize> {
+    let before = batch.len();
+    batch.remove(&tables.jobs, place);
+    recent.forget(place);
+    if matches!(record.state, State::Beside(_)) {
+        batch.remove(&tables.states, place);
+    }
+    if record.envelope.expiry_entry != 0 {
+        batch.remove(&tables.times, keys::expiry(record.envelope.expiry_entry, place));
+    }
+    let Some((stream, key)) = keys::split_job(place) else {
+        return Ok(batch.len() - before);
+    };
+    if record.envelope.due_at != 0 {
+        let partition = Partition { stream: stream.into(), number: record.job.partition };
+        batch.remove(&tables.times, keys::due(&partition, record.envelope.due_at, key));
+    }
+    let place = |sequence| keys::event(stream, key, sequence);
+    for (table, any) in
+        [(&tables.spill, record.job.spilled.count > 0), (&tables.ids, record.job.ids_from > 0)]
+    {
+        if any {
+            for place in in_range(table, place(0), place(u64::MAX))? {
+                batch.remove(table, place);
+            }
+        }
+    }
+    Ok(batch.len() - before)
+}
+
+/// The places from `from` to before `to` that there are.
+fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
+    if from >= to {
+        return Ok(Vec::new());
+    }
+    table.range(from..to).map(own_key).collect()
+}

@@ -1,0 +1,75 @@
+//! The fences: who may commit, and what the last commit of each shard answered.
+//!
+//! Only the writer changes them, and this process has the folder for itself, so what is in
+//! memory is what is stored. One entry for each (partition, shard) that was ever claimed.
+
+use std::collections::HashMap;
+
+use fjall::OwnedWriteBatch;
+
+use super::keys;
+use super::tables::{Tables, read_error};
+use ordain_store::codec::{FenceRecord, Verdict, decode_fence, encode_fence};
+use ordain_store::{Claim, Partition, StoreError};
+
+#[derive(Default)]
+pub(super) struct Fences(HashMap<(Partition, u32), FenceRecord>);
+
+impl Fences {
+    /// Reads all of them.
+    pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
+        let mut fences = HashMap::new();
+        for entry in tables.meta.prefix(keys::FENCES) {
+            let (key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+            let place = keys::split_fence(&key)
+                .ok_or_else(|| StoreError::Corrupt(format!("the key {key:?} of a fence")))?;
+            let fence = decode_fence(&value).map_err(|error| {
+                let (partition, shard) = &place;
+                StoreError::Corrupt(format!(
+                    "stream {:?}, partition {}, shard {shard}: {error}",
+                    partition.stream, partition.number
+                ))
+            })?;
+            fences.insert(place, fence);
+        }
+        Ok(Self(fences))
+    }
+
+    /// The time of the newest commit.
+    pub(super) fn newest_time(&self) -> u64 {
+        self.0.values().map(|fence| fence.applied.time).max().unwrap_or_default()
+    }
+
+    pub(super) fn get(&self, partition: &Partition, shard: u32) -> Option<&FenceRecord> {
+        self.0.get(&(partition.clone(), shard))
+    }
+
+    /// Whether a commit may be applied.
+    pub(super) fn judge(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        number: u64,
+    ) -> Verdict {
+        match self.get(partition, shard) {
+            None => Verdict::Answer(Verdict::unclaimed()),
+            Some(fence) => fence.judge(claim, number),
+        }
+    }
+
+    /// Writes a fence, in memory as well: should the batch fail, the store is out of use.
+    pub(super) fn put(
+        &mut self,
+        tables: &Tables,
+        batch: &mut OwnedWriteBatch,
+        partition: &Partition,
+        shard: u32,
+        fence: FenceRecord,
+    ) {
+        let mut value = Vec::new();
+        encode_fence(&fence, &mut value);
+        batch.insert(&tables.meta, keys::fence(partition, shard), value);
+        self.0.insert((partition.clone(), shard), fence);
+    }
+}

@@ -1,0 +1,331 @@
+//! Where each record lies: the binary keys of all tables.
+//!
+//! Two different things must never have one key, nor one thing's range reach into another's.
+//! So a stream's name has its length before it; a key of the stream stands last, or has its
+//! length before it, or, where its order counts, is escaped and terminated. Numbers are
+//! big-endian, so that they sort as numbers.
+
+use ordain_core::{Key, LetterId};
+
+use ordain_store::codec::{put_letter_key, split_letter_place};
+use ordain_store::{Destination, Origin, Partition};
+
+const DUE: u8 = b'd';
+const EXPIRY: u8 = b'e';
+const LETTER_AGE: u8 = b'l';
+const KEPT_AGE: u8 = b'r';
+
+const COUNTER: u8 = b'c';
+const DONE: u8 = b'd';
+const FENCE: u8 = b'f';
+const MARK: u8 = b'm';
+
+const QUEUE: u8 = b'q';
+const COUNT: u8 = b'c';
+const ID: u8 = b'i';
+const RETAINED: u8 = b'm';
+const ORIGIN: u8 = b'o';
+
+/// All records of a stream in the tables that begin with it. The name has at most
+/// [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes, which a claim checks.
+pub(super) fn stream(name: &str) -> Vec<u8> {
+    with_stream(&[], name, 0)
+}
+
+/// The first place after all of a stream.
+pub(super) fn after_stream(name: &str) -> Vec<u8> {
+    let mut out = stream(name);
+    // Of an empty name this is the length; no byte of a text is the last one there is.
+    if let Some(last) = out.last_mut() {
+        *last += 1;
+    }
+    out
+}
+
+/// The stream of a key that begins with one, and what follows it.
+pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = key.split_first()?;
+    let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+    Some((std::str::from_utf8(name).ok()?, rest))
+}
+
+/// A job, and its state.
+pub(super) fn job(stream: &str, key: &str) -> Vec<u8> {
+    let mut out = with_stream(&[], stream, key.len());
+    out.extend_from_slice(key.as_bytes());
+    out
+}
+
+/// The stream and the key of a job.
+pub fn split_job(key: &[u8]) -> Option<(&str, &str)> {
+    let (stream, key) = split_stream(key)?;
+    Some((stream, std::str::from_utf8(key).ok()?))
+}
+
+/// A spilled event or a taken id.
+pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
+    let mut out = with_stream(&[], stream, 2 + key.len() + 8);
+    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(&sequence.to_be_bytes());
+    out
+}
+
+/// A dead letter: by stream, key, sequence and tag.
+pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
+    let mut out = letter_sequence(stream, &id.key, id.sequence);
+    out.extend_from_slice(&id.tag.to_be_bytes());
+    out
+}
+
+/// The identity of a letter, from its place; `None` if that is no letter's.
+pub fn split_letter(place: &[u8]) -> Option<LetterId> {
+    split_letter_place(split_stream(place)?.1)
+}
+
+/// The first possible letter of a sequence.
+pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
+    let mut out = letter_key(stream, key);
+    out.extend_from_slice(&sequence.to_be_bytes());
+    out
+}
+
+/// All letters of a key.
+pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
+    let mut out = with_stream(&[], stream, key.len() + 18);
+    put_letter_key(key, &mut out);
+    out
+}
+
+/// All due entries of a partition from a time on: their beginning.
+pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
+    let mut out = due_all(partition);
+    out.extend_from_slice(&at.to_be_bytes());
+    out
+}
+
+/// All due entries of a partition.
+pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
+    let mut out = with_stream(&[DUE], &partition.stream, 12);
+    out.extend_from_slice(&partition.number.to_be_bytes());
+    out
+}
+
+/// A due entry.
+pub(super) fn due(partition: &Partition, at: u64, key: &str) -> Vec<u8> {
+    let mut out = due_from(partition, at);
+    out.extend_from_slice(key.as_bytes());
+    out
+}
+
+/// What comes right after an entry.
+pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
+    entry.push(0);
+    entry
+}
+
+/// The time and the key of a due entry, of which `prefix` is [`due_all`].
+pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
+    let (at, key) = entry.strip_prefix(prefix)?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
+}
+
+/// The entry by which an expired job is found.
+pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
+    timed(EXPIRY, at, job)
+}
+
+/// The entry by which an old letter is found.
+pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
+    timed(LETTER_AGE, at, letter)
+}
+
+/// The time of an entry of one of those two, and what it is about.
+pub fn split_timed(entry: &[u8]) -> Option<(u64, &[u8])> {
+    let (at, subject) = entry.get(1..)?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*at), subject))
+}
+
+/// The outbox entry of a commit.
+pub(super) fn outbox(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
+    let mut out = with_shard(&[], partition, shard, 8);
+    out.extend_from_slice(&number.to_be_bytes());
+    out
+}
+
+/// The number of the commit of an outbox entry.
+pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
+    entry.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+/// Through which commit a shard's outbox is done.
+pub(super) fn done(partition: &Partition, shard: u32) -> Vec<u8> {
+    with_shard(&[DONE], partition, shard, 0)
+}
+
+/// The fence of a shard.
+pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
+    with_shard(&[FENCE], partition, shard, 0)
+}
+
+/// All fences.
+pub(super) const FENCES: [u8; 1] = [FENCE];
+
+/// The partition and the shard of a fence.
+pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
+    let (stream, numbers) = split_stream(key.strip_prefix(&FENCES)?)?;
+    let (number, shard) = numbers.split_first_chunk::<4>()?;
+    let shard = u32::from_be_bytes(shard.try_into().ok()?);
+    Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
+}
+
+/// What waits for a partition in a shard, by number.
+pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
+    outbox(partition, shard, number)
+}
+
+/// From which number to which there is something.
+pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
+    with_shard(&[QUEUE], partition, shard, 0)
+}
+
+/// How far a key of a destination has counted.
+pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
+    let mut out = with_destination(COUNT, to, key.len());
+    out.extend_from_slice(key.as_bytes());
+    out
+}
+
+/// Until when a record of the log is kept, in ms since the Unix epoch; `None` for one that stays.
+pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
+    let at = match *place.first()? {
+        RETAINED => 0,
+        COUNT => 9,
+        ID => 16,
+        _ => return None,
+    };
+    let until = value.get(at..at + 8).and_then(|it| it.try_into().ok()).map(u64::from_le_bytes)?;
+    // A count that has not ended.
+    Some(if until == 0 { u64::MAX } else { until })
+}
+
+/// A message that is kept.
+pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
+    of_key(RETAINED, to, key, sequence)
+}
+
+/// An id that is remembered, by its digest.
+pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
+    of_key(ID, to, key, digest)
+}
+
+/// What a shard of a destination knows of an origin.
+pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
+    let Origin { partition, shard: of_outbox, .. } = origin;
+    let mut out = with_destination(ORIGIN, to, 20 + partition.stream.len());
+    out.extend_from_slice(&shard.to_be_bytes());
+    out.extend_from_slice(&with_shard(&[], partition, *of_outbox, 0));
+    out
+}
+
+/// A block of what it has given.
+pub(super) fn given(origin: &[u8], number: u64) -> Vec<u8> {
+    [origin, &number.to_be_bytes()].concat()
+}
+
+/// The entry by which what is kept until then is found: one of several of that time.
+pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
+    timed(KEPT_AGE, at, &which.to_be_bytes())
+}
+
+/// How many commits were ever made.
+pub(super) const COMMITS: [u8; 1] = [COUNTER];
+
+/// A mark.
+pub(super) fn mark(name: &str) -> Vec<u8> {
+    let mut out = vec![MARK];
+    out.extend_from_slice(name.as_bytes());
+    out
+}
+
+fn of_key(tag: u8, to: &Destination, key: &str, number: u64) -> Vec<u8> {
+    let mut out = with_destination(tag, to, key.len() + 10);
+    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(&number.to_be_bytes());
+    out
+}
+
+fn with_destination(tag: u8, to: &Destination, room: usize) -> Vec<u8> {
+    let to = to.to_string();
+    let mut out = Vec::with_capacity(3 + to.len() + room);
+    out.push(tag);
+    out.extend_from_slice(&(to.len() as u16).to_be_bytes());
+    out.extend_from_slice(to.as_bytes());
+    out
+}
+
+fn with_stream(tag: &[u8], stream: &str, room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(tag.len() + 1 + stream.len() + room);
+    out.extend_from_slice(tag);
+    out.push(stream.len() as u8);
+    out.extend_from_slice(stream.as_bytes());
+    out
+}
+
+fn with_shard(tag: &[u8], partition: &Partition, shard: u32, room: usize) -> Vec<u8> {
+    let mut out = with_stream(tag, &partition.stream, 8 + room);
+    out.extend_from_slice(&partition.number.to_be_bytes());
+    out.extend_from_slice(&shard.to_be_bytes());
+    out
+}
+
+fn timed(tag: u8, at: u64, subject: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(9 + subject.len());
+    out.push(tag);
+    out.extend_from_slice(&at.to_be_bytes());
+    out.extend_from_slice(subject);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ordain_store::KEY_SIZE_LIMIT;
+
+    #[test]
+    fn streams_and_keys_do_not_meet() {
+        assert_ne!(job("a", "b"), job("ab", ""));
+        assert_ne!(job("a", "\u{1}b"), job("\u{1}", "ab"));
+        assert!(!job("ab", "c").starts_with(&stream("a")));
+        assert!(!event("s", "aa", 1).starts_with(&event("s", "a", 1)[..5]));
+        assert_eq!(split_job(&job("s", "k\0ü")), Some(("s", "k\0ü")));
+    }
+
+    #[test]
+    fn letters_sort_by_key_and_sequence() {
+        let keys = ["", "\0", "\0\0", "\0a", "\u{1}", "a", "a\0", "a\0b", "a\u{1}", "aa", "b"];
+        let mut last = Vec::new();
+        for key in keys {
+            for sequence in [0, 1, 255, 256, u64::MAX] {
+                let id = LetterId { key: key.into(), sequence, tag: 7 };
+                let here = letter("s", &id);
+                assert!(last < here, "{key:?} {sequence}");
+                assert_eq!(split_letter(&here), Some(id));
+                last = here;
+            }
+        }
+        for (short, long) in [("", "\0"), ("a", "a\0"), ("a", "ab")] {
+            assert!(!letter_key("s", long).starts_with(&letter_key("s", short)));
+        }
+    }
+
+    /// The longest key there may be still fits the engine, whatever is in it.
+    #[test]
+    fn the_longest_key_fits() {
+        let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);
+        let id = LetterId { key: "\0".repeat(KEY_SIZE_LIMIT).into(), sequence: 1, tag: 1 };
+        let longest = letter_age(1, &letter(&name, &id));
+        assert!(u16::try_from(longest.len()).is_ok(), "{} bytes", longest.len());
+    }
+}

@@ -1,0 +1,129 @@
+//! The one process that has the folder is the one instance: it is heard of as long as it runs, and
+//! nothing of it is left when it ends, except what was decided on: marks have that. In tests there may
+//! be several in the process.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use ordain_core::Decided;
+
+use super::Embedded;
+use super::writer::Request;
+use ordain_store::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
+use ordain_store::{Mark, Partition, Store as _, StoreError, versions};
+
+/// With what the names of such marks begin.
+pub(super) const DECIDED: &str = "decided/";
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    table: Mutex<Table>,
+    /// Whoever decides.
+    deciding: tokio::sync::Mutex<()>,
+}
+
+impl Registry {
+    /// With what was decided on, by streams.
+    pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
+        let decided = decided.filter_map(|(stream, text)| {
+            let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
+            Some((stream.into(), decided.into()))
+        });
+        let table = Mutex::new(Table { versions: decided.collect(), ..Table::default() });
+        Self { table, ..Self::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Leases for Embedded {
+    async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError> {
+        let mut table = self.registry.table();
+        let before = table.members.get(&beat.id);
+        if before.is_none_or(|it| it.about != beat.about) {
+            table.generation = rand::random();
+        }
+        let report = beat.report.map(ToOwned::to_owned);
+        let report = report.or_else(|| table.members.get(&beat.id)?.report.clone());
+        let member = Member { about: beat.about.to_owned(), report, lasts: None };
+        table.members.insert(beat.id, member);
+        let is_new = table.generation != beat.seen;
+        Ok(Beaten { lasts: None, table: is_new.then(|| table.clone()) })
+    }
+
+    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError> {
+        let asked = partition.clone();
+        let newest = self.ask(|answer| Request::NewestEpoch { partition: asked, answer }).await?;
+        let mut table = self.registry.table();
+        if !table.members.contains_key(&to) {
+            return Ok(Leased::Unheard);
+        }
+        match table.holder(partition) {
+            Some(holder) if holder != to => return Ok(Leased::Held(holder)),
+            _ => {}
+        }
+        let given = table.leases.get(partition).map_or(0, |it| it.epoch);
+        let epoch = newest.max(given).saturating_add(1);
+        let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
+        table.leases.insert(partition.clone(), lease);
+        table.generation = rand::random();
+        Ok(Leased::Given(epoch))
+    }
+
+    async fn release(
+        &self,
+        partition: &Partition,
+        holder: InstanceId,
+        epoch: u64,
+    ) -> Result<(), StoreError> {
+        let (mut table, now) = (self.registry.table(), self.shared.clock.now());
+        if let Some(lease) = table.leases.get_mut(partition)
+            && (lease.holder, lease.epoch) == (Some(holder), epoch)
+        {
+            (lease.holder, lease.since) = (None, now);
+            table.generation = rand::random();
+        }
+        Ok(())
+    }
+
+    async fn forget(&self, id: InstanceId) -> Result<(), StoreError> {
+        let (mut table, now) = (self.registry.table(), self.shared.clock.now());
+        table.members.remove(&id);
+        for lease in table.leases.values_mut().filter(|it| it.holder == Some(id)) {
+            (lease.holder, lease.since) = (None, now);
+        }
+        table.generation = rand::random();
+        Ok(())
+    }
+
+    async fn decide(
+        &self,
+        stream: &str,
+        before: u64,
+        decided: &Decided,
+    ) -> Result<bool, StoreError> {
+        let _deciding = self.registry.deciding.lock().await;
+        let found = self.registry.table().versions.get(stream).cloned();
+        if found.as_deref() == Some(decided) {
+            return Ok(true);
+        }
+        if found.map_or(0, |it| it.generation) != before {
+            return Ok(false);
+        }
+        let mark =
+            Mark { name: format!("{DECIDED}{stream}"), value: versions::encode(decided).into() };
+        // It is durable before any commit that rests on it.
+        self.put_marks(&[mark]).await?;
+        let mut table = self.registry.table();
+        table.versions.insert(stream.into(), decided.clone().into());
+        table.generation = rand::random();
+        Ok(true)
+    }
+
+    async fn table(&self) -> Result<Table, StoreError> {
+        Ok(self.registry.table().clone())
+    }
+}

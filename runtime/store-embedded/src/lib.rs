@@ -1,0 +1,490 @@
+//! The embedded store: a log-structured key-value engine in one folder, for one process.
+//!
+//! **Durability.** A commit or a claim is answered when it is on disk: one `fdatasync` for all
+//! that wait together. Marks and removals from the outbox become durable with the next of those,
+//! in order.
+//!
+//! **Failure.** After a failed write or sync nobody knows what is on the disk, and asking again
+//! would not tell. So the store then is out of use: the reason is logged once, commits answer
+//! [`CommitReply::Unknown`] and everything else [`StoreError::Failed`]. Only opening it again
+//! reads what the disk really holds, so a process that runs on it ends.
+//!
+//! **Reading** goes to blocking threads, a few at a time: most reads are served from memory, but any
+//! of them may meet the disk, or a scan of thousands of entries.
+//!
+//! Policy must never be decided here; what a write does and when it applies stands in the batch.
+
+mod answered;
+pub mod chains;
+mod changes;
+mod clock;
+mod fences;
+mod folder;
+mod journal;
+pub mod keys;
+mod leases;
+pub mod list;
+mod read;
+mod recent;
+pub mod record;
+mod shared;
+mod sweep;
+mod tables;
+mod writer;
+
+use std::ops::{Range, RangeInclusive};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::slice;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+pub use self::clock::Clock;
+
+use self::answered::Answered;
+use self::clock::Monotone;
+use self::fences::Fences;
+use self::folder::Folder;
+use self::leases::Registry;
+use self::shared::Shared;
+use self::tables::{Tables, read_error};
+use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
+use ordain_store::{
+    Assign, AssignReply, Chains, Claim, Claimed, Destination, Durability, KeyFilter, KeyRow,
+    MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition, Queued, STREAM_NAME_LIMIT, Store,
+    StoreError, StoredLetter, claimed_by_another,
+};
+
+/// How long an answer may be out before it is looked at whether the engine is still alive: when
+/// its background work has failed, it makes writers wait for ever.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// Memory for blocks that were read from disk, by default. Enough for the index blocks and the
+/// hot part of the jobs of a million keys; the rest is in the system's own cache.
+const CACHE: u64 = 64 * 1024 * 1024;
+
+/// Reads under way at one time. Each has a thread, which keeps memory of what it has read.
+const READS: usize = 4;
+
+/// How long dead letters are kept by default, in ms: 30 days, for somebody to look at them.
+const DEAD_TTL: u64 = 30 * 24 * 60 * 60 * 1000;
+
+/// How to open it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its folder; made where there is none.
+    pub path: PathBuf,
+    /// Shards; written down when the folder is made, and to be the same from then on. More than
+    /// one helps nothing here.
+    pub shards: u32,
+    /// How long dead letters are kept, in ms.
+    pub dead_ttl: u64,
+    /// Memory for blocks read from disk, in bytes.
+    pub cache: u64,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+impl Options {
+    /// The defaults, in a folder.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let (path, clock) = (path.into(), Clock::machine());
+        Self { path, shards: 1, dead_ttl: DEAD_TTL, cache: CACHE, clock }
+    }
+}
+
+/// The embedded store. Dropping it waits for what was asked of it, and gives the folder back.
+pub struct Embedded {
+    shared: Arc<Shared>,
+    reads: Semaphore,
+    registry: Registry,
+    /// `None` only while it is dropped.
+    requests: Option<mpsc::Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// Opens the store; reads at most the engine's journal, which is bounded. Blocks.
+    pub fn open(options: Options) -> Result<Self, StoreError> {
+        let Options { path, shards, dead_ttl, cache, clock } = options;
+        let shards = shards.max(1);
+        let folder = Folder::take(&path, shards)?;
+        folder.make_data(|draft| Tables::make(draft, cache))?;
+        let tables = Tables::open(&folder.data(), cache)?;
+        let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
+        let commits = writer::read_number(commits);
+        let answered = Answered::open(folder.answered(), commits)?;
+        folder.sync()?;
+        let fences = Fences::load(&tables)?;
+        let clock = Monotone::new(clock, fences.newest_time());
+        let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
+        let (sender, requests) = mpsc::channel(QUEUE);
+        let writer = Writer::new(shared.clone(), fences, answered, commits);
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run(requests))
+            .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
+        let reads = Semaphore::new(READS);
+        let registry = Registry::new(read::marks(&shared, leases::DECIDED)?.into_iter());
+        Ok(Self { shared, reads, registry, requests: Some(sender), thread: Some(thread) })
+    }
+
+    /// Puts any bytes in the place of a job. For tests of what a damaged job does.
+    #[doc(hidden)]
+    pub async fn overwrite_job(
+        &self,
+        stream: &str,
+        key: &str,
+        bytes: Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let (stream, key) = (stream.to_owned(), key.to_owned());
+        self.ask(|answer| Request::Overwrite { stream, key, bytes, answer }).await
+    }
+
+    /// Asks the writer and waits for its answer.
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
+        self.shared.check()?;
+        let (answer, answered) = oneshot::channel();
+        let requests = self.requests.as_ref().expect("it is there until the drop");
+        let sent = self.watched(requests.send(request(answer))).await?;
+        sent.map_err(|_| self.failure())?;
+        self.watched(answered).await?.map_err(|_| self.failure())
+    }
+
+    /// Waits for the writer, and looks now and then whether there is anything to wait for.
+    async fn watched<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
+        let mut wait = pin!(wait);
+        loop {
+            match timeout(STALLED, &mut wait).await {
+                Ok(done) => return Ok(done),
+                Err(_) => self.look_at_engine().await?,
+            }
+        }
+    }
+
+    /// Why the writer has gone.
+    fn failure(&self) -> StoreError {
+        // It says so before it drops what it was asked.
+        let failed = self.shared.check().err();
+        failed.unwrap_or_else(|| StoreError::Unavailable("it is being closed".to_owned()))
+    }
+
+    /// Whether the engine still takes writes: a writer that it holds back for ever cannot say.
+    async fn look_at_engine(&self) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        let pushed = spawn_blocking(move || {
+            shared.tables.push().inspect_err(|error| shared.fail(&tables::reason(error)))
+        });
+        match pushed.await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Reads on a blocking thread.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _permit = self.reads.acquire().await.expect("it is never closed");
+        self.shared.check()?;
+        let shared = self.shared.clone();
+        match spawn_blocking(move || read(&shared)).await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => {
+                let words = tables::words_of(error.into_panic().as_ref());
+                Err(StoreError::Corrupt(format!("reading it failed: {words}")))
+            }
+            Err(_) => Err(StoreError::Unavailable("the process is ending".to_owned())),
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        // A failed engine may hold the writer back for ever.
+        if self.shared.check().is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // Its panics are caught and told where they happen.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Chains for Embedded {
+    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        self.ask(|answer| Request::Assign { assign, answer }).await?
+    }
+
+    async fn retained(
+        &self,
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        bytes: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let (to, key, wanted) = (to.clone(), key.clone(), wanted.to_vec());
+        self.read(move |shared| chains::retained(shared, &to, &key, &wanted, bytes)).await
+    }
+
+    async fn queued(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<(u64, Queued)>, StoreError> {
+        let partition = partition.clone();
+        let read =
+            move |shared: &Shared| chains::queued(shared, &partition, shard, after, limit, bytes);
+        self.read(read).await
+    }
+
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> Result<(), StoreError> {
+        let partition = partition.clone();
+        self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
+    }
+
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let places: Vec<_> = keys.iter().map(|key| keys::job(stream, key)).collect();
+        self.read(move |shared| chains::partitions_of(shared, &places)).await
+    }
+
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+        let partition = partition.clone();
+        self.read(move |shared| chains::waiting_in(shared, &partition)).await
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    fn shards(&self) -> u32 {
+        self.shared.shards
+    }
+
+    fn durability(&self) -> Durability {
+        let words = "embedded store: what is acknowledged is on this machine's disk (each commit is \
+                     synced before it is answered), so it outlives a crash and a power failure, but \
+                     not the disk";
+        Durability { words: words.to_owned(), is_at_risk: false }
+    }
+
+    async fn failed(&self) -> StoreError {
+        self.shared.failed().await
+    }
+
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
+        let length = partition.stream.len();
+        if length > STREAM_NAME_LIMIT {
+            return Err(StoreError::Unusable(format!(
+                "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+            )));
+        }
+        let claimed = partition.clone();
+        let claimed =
+            self.ask(|answer| Request::Claim { partition: claimed, epoch, answer }).await?;
+        claimed.ok_or_else(|| claimed_by_another(partition))
+    }
+
+    async fn load(
+        &self,
+        partition: &Partition,
+        keys: &[Key],
+        bytes: usize,
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
+        let (stream, wanted) = (partition.stream.clone(), keys.to_vec());
+        let read = move |shared: &Shared| read::load(shared, &stream, &wanted, bytes);
+        let mut loaded = self.read(read).await?;
+        let is_foreign = |job: &read::LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+        let foreign: Vec<usize> =
+            (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
+        if foreign.is_empty() {
+            return Ok(loaded);
+        }
+        // Read again afterwards: the one that had it may have committed in between.
+        let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
+        let request = (partition.clone(), taken.clone());
+        self.ask(|answer| Request::TakeOver { partition: request.0, keys: request.1, answer })
+            .await?;
+        let stream = partition.stream.clone();
+        let again = move |shared: &Shared| read::load(shared, &stream, &taken, usize::MAX);
+        let again = self.read(again).await?;
+        for (index, job) in foreign.into_iter().zip(again) {
+            loaded[index] = job;
+        }
+        Ok(loaded)
+    }
+
+    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
+        let partition = partition.clone();
+        let reply = self.ask(|answer| Request::Commit { partition, claim, batch, answer }).await;
+        reply.unwrap_or(CommitReply::Unknown)
+    }
+
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<OfKey<SpillPage>, StoreError> {
+        let (stream, key) = (partition.stream.clone(), key.clone());
+        let read = move |shared: &Shared| {
+            read::of_key(read::spill(shared, &stream, &key, from, limit, bytes))
+        };
+        self.read(read).await
+    }
+
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+        let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
+        let read = move |shared: &Shared| {
+            read::of_key(read::find(shared, &stream, &key, &missing, within))
+        };
+        self.read(read).await
+    }
+
+    async fn due(
+        &self,
+        partition: &Partition,
+        after: Option<&(u64, Key)>,
+        limit: usize,
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+        let (partition, after) = (partition.clone(), after.cloned());
+        self.read(move |shared| read::due(shared, &partition, after.as_ref(), limit, all)).await
+    }
+
+    async fn outbox(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<OutboxEntry>, StoreError> {
+        let partition = partition.clone();
+        self.read(move |shared| read::outbox(shared, &partition, shard, after, limit)).await
+    }
+
+    async fn outbox_done(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+        marks: &[Mark],
+    ) -> Result<Option<u64>, StoreError> {
+        check_marks(marks)?;
+        let outbox = Some(OutboxDone { partition: partition.clone(), claim, shard, through });
+        let marks = marks.to_vec();
+        self.ask(|answer| Request::Done { outbox, marks, answer }).await
+    }
+
+    async fn put_checkpoint(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        _breaks: u64,
+        mark: &Mark,
+    ) -> Result<bool, StoreError> {
+        // In one write with nothing that is done of an outbox: that looks at the claim.
+        self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
+        Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
+    }
+
+    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
+        check_marks(marks)?;
+        let marks = marks.to_vec();
+        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await.map(drop)
+    }
+
+    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
+        let name = name.to_owned();
+        self.read(move |shared| read::mark(shared, &name)).await
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        self.ask(|answer| Request::Flush { answer }).await
+    }
+
+    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.read(list::streams).await
+    }
+
+    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+        let (stream, filter) = (stream.to_owned(), filter.clone());
+        self.read(move |shared| list::keys(shared, &stream, &filter)).await
+    }
+
+    async fn key(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+        let (stream, key) = (stream.to_owned(), key.to_owned());
+        self.read(move |shared| list::key(shared, &stream, &key)).await
+    }
+
+    async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<StoredLetter>, StoreError> {
+        let stream = stream.to_owned();
+        let (key, cursor) = (key.map(str::to_owned), cursor.map(str::to_owned));
+        self.read(move |shared| {
+            list::letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit)
+        })
+        .await
+    }
+
+    async fn letter(
+        &self,
+        stream: &str,
+        id: &LetterId,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        let (stream, id) = (stream.to_owned(), id.clone());
+        self.read(move |shared| list::letter(shared, &stream, &id)).await
+    }
+}
+
+/// The engine would refuse longer names by a panic.
+fn check_marks(marks: &[Mark]) -> Result<(), StoreError> {
+    match marks.iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
+        None => Ok(()),
+        Some(mark) => Err(StoreError::Unusable(format!(
+            "the name of a mark has {} bytes; {MARK_NAME_LIMIT} are allowed",
+            mark.name.len()
+        ))),
+    }
+}

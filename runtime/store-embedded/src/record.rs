@@ -1,0 +1,142 @@
+//! A job as the embedded store keeps it: its record, with what only the store knows of it and a
+//! small state in front. Must not change anything in the record itself except the partition.
+
+use ordain_core::Job;
+
+use ordain_store::codec::{JobView, Reader, Undecodable, encode_job, put_varint, take_over};
+
+const FORMAT: u8 = 1;
+
+/// States up to so many bytes are kept in the job's record: one entry for each event instead of
+/// two is a third of the engine's work. A larger one is worth an entry of its own, since every
+/// write of the job would rewrite it.
+pub(super) const INLINE_STATE: usize = 1024;
+
+const NO_STATE: u8 = 0;
+const INLINE: u8 = 1;
+const BESIDE: u8 = 2;
+
+/// What the store knows of a job. Times are the store's, 0 where there is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Envelope {
+    /// The time of its due entry.
+    pub(super) due_at: u64,
+    /// From when on there is no such job any more.
+    pub(super) expire_at: u64,
+    /// The time of its expiry entry, which is never later than `expire_at`: a job that is
+    /// written again and again with a new expiry leaves its entry where it is.
+    pub(super) expiry_entry: u64,
+}
+
+/// Where the state of a job is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum State<'a> {
+    /// It has none.
+    #[default]
+    None,
+    /// Here.
+    Inline(&'a [u8]),
+    /// In the table of states, with so many bytes.
+    Beside(u64),
+}
+
+impl State<'_> {
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Inline(state) => Some(state.len() as u64),
+            Self::Beside(size) => Some(*size),
+        }
+    }
+}
+
+impl Envelope {
+    pub(super) fn expired(&self, now: u64) -> bool {
+        self.expire_at != 0 && self.expire_at <= now
+    }
+
+    pub(super) fn due_in(&self, now: u64) -> Option<u64> {
+        (self.due_at != 0).then(|| self.due_at.saturating_sub(now))
+    }
+
+    pub(super) fn expire_in(&self, now: u64) -> Option<u64> {
+        (self.expire_at != 0).then(|| self.expire_at.saturating_sub(now))
+    }
+
+    fn encode(&self, state: State<'_>, out: &mut Vec<u8>) {
+        out.push(FORMAT);
+        put_varint(self.due_at, out);
+        put_varint(self.expire_at, out);
+        put_varint(self.expiry_entry, out);
+        match state {
+            State::None => out.push(NO_STATE),
+            State::Inline(state) => {
+                out.push(INLINE);
+                put_varint(state.len() as u64, out);
+                out.extend_from_slice(state);
+            }
+            State::Beside(size) => {
+                out.push(BESIDE);
+                put_varint(size, out);
+            }
+        }
+    }
+}
+
+/// A stored job, checked whole and not copied.
+#[derive(Debug)]
+pub struct Record<'a> {
+    pub(super) envelope: Envelope,
+    pub(super) state: State<'a>,
+    /// The job.
+    pub job: JobView<'a>,
+    job_bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Reads a stored job.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
+        let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
+        let envelope = Envelope {
+            due_at: reader.varint("due time")?,
+            expire_at: reader.varint("expiry")?,
+            expiry_entry: reader.varint("expiry entry")?,
+        };
+        let state = match reader.u8("state")? {
+            NO_STATE => State::None,
+            INLINE => State::Inline(reader.bytes("state")?),
+            BESIDE => State::Beside(reader.varint("state size")?),
+            _ => return Err(reader.bad("state")),
+        };
+        let job_bytes = reader.rest();
+        Ok(Self { envelope, state, job: JobView::parse(job_bytes)?, job_bytes })
+    }
+
+    /// The same job with another envelope.
+    pub(super) fn with_envelope(&self, envelope: &Envelope) -> Vec<u8> {
+        let mut out = Vec::new();
+        envelope.encode(self.state, &mut out);
+        out.extend_from_slice(self.job_bytes);
+        out
+    }
+
+    /// The same job taken over by another partition.
+    pub fn with_partition(&self, partition: u32) -> Vec<u8> {
+        let mut out = self.with_envelope(&self.envelope);
+        let job_at = out.len() - self.job_bytes.len();
+        take_over(&mut out[job_at..], &self.job, partition);
+        out
+    }
+}
+
+/// A new record, with `now` in place of the job's zero times.
+pub(super) fn encode(
+    envelope: &Envelope,
+    state: State<'_>,
+    job: &Job,
+    now: u64,
+    out: &mut Vec<u8>,
+) {
+    envelope.encode(state, out);
+    encode_job(job, now, out);
+}

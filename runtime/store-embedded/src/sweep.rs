@@ -1,0 +1,188 @@
+//! Removes what has expired, a few entries at a time: with each group of commits and when the
+//! store is opened, so that no process of its own is needed. Until then it is only invisible.
+//! Must never remove what can still be seen.
+
+use fjall::OwnedWriteBatch;
+
+use super::chains;
+use super::changes::{Earliest, remove_job};
+use super::keys;
+use super::recent::Recent;
+use super::record::{Envelope, Record};
+use super::shared::Shared;
+use super::tables::{is_damage, own_key};
+use ordain_store::codec::letter_time;
+
+/// Entries at opening: about a tenth of a second.
+pub(super) const AT_OPENING: usize = 10_000;
+/// Entries with a group of commits that wrote `writes` jobs. More than can come to be in it, so
+/// that sweeping keeps up, and little beside the writing itself.
+pub(super) fn with_group(writes: usize) -> usize {
+    16 + 2 * writes
+}
+
+/// Before which times there is nothing to sweep. As with [`DueMarks`](super::shared::DueMarks),
+/// what was removed should not be passed over again.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    jobs_from: u64,
+    letters_from: u64,
+    kept_from: u64,
+    /// An index could not be read.
+    stopped: bool,
+}
+
+impl Sweep {
+    /// Entries have been put.
+    pub(super) fn lower(&mut self, earliest: &Earliest) {
+        self.jobs_from = self.jobs_from.min(earliest.expiry);
+        self.letters_from = self.letters_from.min(earliest.letter);
+        self.kept_from = self.kept_from.min(earliest.kept);
+    }
+
+    /// Removes about `limit` entries that have expired.
+    pub(super) fn run(
+        &mut self,
+        shared: &Shared,
+        recent: &mut Recent,
+        now: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
+        let tables = &shared.tables;
+        let before = now.saturating_sub(shared.dead_ttl);
+        let is_early = self.jobs_from > now && self.letters_from > before && self.kept_from > now;
+        if self.stopped || is_early {
+            return Ok(());
+        }
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 64);
+        let looked = self
+            .jobs(shared, recent, &mut batch, now, limit)
+            .and_then(|()| self.letters(shared, &mut batch, before, limit))
+            .and_then(|()| self.kept(shared, &mut batch, now, limit));
+        match looked {
+            Err(error) if is_damage(&error) => {
+                tracing::error!(
+                    "expired jobs, letters and messages are no longer removed: {error}"
+                );
+                self.stopped = true;
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => batch.commit(),
+        }
+    }
+
+    fn jobs(
+        &mut self,
+        shared: &Shared,
+        recent: &mut Recent,
+        batch: &mut OwnedWriteBatch,
+        now: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
+        let times = &shared.tables.times;
+        let mut moved_to = u64::MAX;
+        let mut work = 0;
+        for entry in times.range(keys::expiry(self.jobs_from, &[])..keys::expiry(u64::MAX, &[])) {
+            let entry = own_key(entry)?;
+            let Some((at, place)) = keys::split_timed(&entry) else { continue };
+            self.jobs_from = at;
+            if at > now || work >= limit {
+                self.jobs_from = at.min(moved_to);
+                return Ok(());
+            }
+            let (removed, moved) = job(shared, recent, batch, &entry, (place, at), now)?;
+            work += removed;
+            moved_to = moved_to.min(moved);
+        }
+        self.jobs_from = moved_to;
+        Ok(())
+    }
+
+    fn letters(
+        &mut self,
+        shared: &Shared,
+        batch: &mut OwnedWriteBatch,
+        before: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
+        let tables = &shared.tables;
+        let from = keys::letter_age(self.letters_from, &[]);
+        let to = keys::letter_age(u64::MAX, &[]);
+        for (count, entry) in tables.times.range(from..to).enumerate() {
+            let entry = own_key(entry)?;
+            let Some((at, place)) = keys::split_timed(&entry) else { continue };
+            self.letters_from = at;
+            if at > before || count >= limit {
+                return Ok(());
+            }
+            // A letter that was replaced since has another entry.
+            let kept = tables.letters.get(place)?;
+            if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
+                batch.remove(&tables.letters, place);
+            }
+            batch.remove(&tables.times, entry);
+        }
+        self.letters_from = u64::MAX;
+        Ok(())
+    }
+}
+
+impl Sweep {
+    /// What was kept for replay, and counts that have ended.
+    fn kept(
+        &mut self,
+        shared: &Shared,
+        batch: &mut OwnedWriteBatch,
+        now: u64,
+        limit: usize,
+    ) -> fjall::Result<()> {
+        let times = &shared.tables.times;
+        let mut work = 0;
+        let from = keys::kept_age(self.kept_from, 0);
+        for entry in times.range(from..keys::kept_age(u64::MAX, 0)) {
+            let entry = own_key(entry)?;
+            let Some((at, _)) = keys::split_timed(&entry) else { continue };
+            self.kept_from = at;
+            if at > now || work >= limit {
+                return Ok(());
+            }
+            work += chains::forget(&shared.tables, batch, entry, now)?;
+        }
+        self.kept_from = u64::MAX;
+        Ok(())
+    }
+}
+
+/// One expiry entry. Answers how much work it was, and the time of the entry it was moved to.
+fn job(
+    shared: &Shared,
+    recent: &mut Recent,
+    batch: &mut OwnedWriteBatch,
+    entry: &fjall::Slice,
+    (place, at): (&[u8], u64),
+    now: u64,
+) -> fjall::Result<(usize, u64)> {
+    let tables = &shared.tables;
+    let stored = tables.jobs.get(place)?;
+    // What cannot be read stays for people to look at; what is about another life is stale.
+    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    match record.filter(|record| record.envelope.expiry_entry == at) {
+        None => batch.remove(&tables.times, entry.clone()),
+        Some(record) if record.envelope.expired(now) => {
+            return Ok((remove_job(tables, recent, batch, place, &record)?, u64::MAX));
+        }
+        Some(record) => {
+            let expire_at = record.envelope.expire_at;
+            let envelope = Envelope { expiry_entry: expire_at, ..record.envelope };
+            batch.remove(&tables.times, entry.clone());
+            batch.insert(&tables.jobs, place, record.with_envelope(&envelope));
+            recent.forget(place);
+            if expire_at != 0 {
+                batch.insert(&tables.times, keys::expiry(expire_at, place), b"");
+                return Ok((1, expire_at));
+            }
+        }
+    }
+    Ok((1, u64::MAX))
+}

@@ -1,0 +1,432 @@
+//! The thread that writes. Everything that changes the store goes through it, one request after
+//! the other, so that conditions are checked and applied without locks.
+//!
+//! It takes all requests that wait, applies each as one atomic batch of the engine, makes all of
+//! them durable with one sync, and answers them: a slow disk makes groups larger, not latency
+//! longer for each. Readers may see a request a moment before it is durable; whatever they do
+//! about it comes later in the same journal, and ownership is handed over by a claim, which is
+//! synced itself. Must never answer a commit or a claim before it is durable.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fjall::{OwnedWriteBatch, Slice};
+use ordain_core::{Applied, Batch, CommitReply, Key};
+use tokio::sync::{mpsc, oneshot};
+
+use super::answered::Answered;
+use super::chains::{Assigning, Failed, Queue};
+use super::changes::{Changes, Earliest};
+use super::fences::Fences;
+use super::keys;
+use super::recent::Recent;
+use super::record::Record;
+use super::shared::Shared;
+use super::sweep::{self, Sweep};
+use super::tables::{is_damage, own_key, reason, words_of};
+use ordain_store::codec::{FenceRecord, Verdict, encode_outbox_letters};
+use ordain_store::{Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, StoreError};
+
+/// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
+/// commit under way, so that this is only met with more partitions than that.
+pub(super) const QUEUE: usize = 256;
+
+/// Requests of one group, so that the first of them does not wait for long.
+const GROUP: usize = 64;
+
+/// What is asked of the writer. The answer says what happened once it is durable enough; if the
+/// store has failed, the sender is dropped instead.
+pub(super) enum Request {
+    Commit {
+        partition: Partition,
+        claim: Claim,
+        batch: Arc<Batch>,
+        answer: Answer<CommitReply>,
+    },
+    /// Answers with nothing where the epoch is not above all before.
+    Claim {
+        partition: Partition,
+        epoch: u64,
+        answer: Answer<Option<Claimed>>,
+    },
+    /// The highest epoch of the partition's claims.
+    NewestEpoch {
+        partition: Partition,
+        answer: Answer<u64>,
+    },
+    /// Takes jobs over that another partition has.
+    TakeOver {
+        partition: Partition,
+        keys: Vec<Key>,
+        answer: Answer<()>,
+    },
+    /// Removes outbox entries if there is a place to remove them from, and puts marks.
+    Done {
+        outbox: Option<OutboxDone>,
+        marks: Vec<Mark>,
+        answer: Answer<Option<u64>>,
+    },
+    Assign {
+        assign: Arc<Assign>,
+        answer: Answer<Result<AssignReply, StoreError>>,
+    },
+    /// Removes what waits for a partition up to a number.
+    Dequeue {
+        partition: Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+        answer: Answer<Result<(), StoreError>>,
+    },
+    Flush {
+        answer: Answer<()>,
+    },
+    /// Puts any bytes in the place of a job, for tests.
+    Overwrite {
+        stream: String,
+        key: String,
+        bytes: Vec<u8>,
+        answer: Answer<()>,
+    },
+}
+
+/// Through which commit an outbox is done, and who says so.
+pub(super) struct OutboxDone {
+    pub(super) partition: Partition,
+    pub(super) claim: Claim,
+    pub(super) shard: u32,
+    pub(super) through: u64,
+}
+
+pub(super) type Answer<T> = oneshot::Sender<T>;
+
+/// An answer that waits for the group to be durable.
+enum Ready {
+    Commit(Answer<CommitReply>, CommitReply),
+    Claim(Answer<Option<Claimed>>, Option<Claimed>),
+    Epoch(Answer<u64>, u64),
+    Assign(Answer<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
+    Dequeue(Answer<Result<(), StoreError>>, Result<(), StoreError>),
+    Done(Answer<Option<u64>>, Option<u64>),
+    Unit(Answer<()>),
+}
+
+impl Ready {
+    fn send(self) {
+        // Whoever asked may have gone away.
+        match self {
+            Self::Commit(answer, reply) => drop(answer.send(reply)),
+            Self::Claim(answer, claimed) => drop(answer.send(claimed)),
+            Self::Epoch(answer, epoch) => drop(answer.send(epoch)),
+            Self::Assign(answer, reply) => drop(answer.send(reply)),
+            Self::Dequeue(answer, done) => drop(answer.send(done)),
+            Self::Done(answer, last) => drop(answer.send(last)),
+            Self::Unit(answer) => drop(answer.send(())),
+        }
+    }
+}
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    fences: Fences,
+    sweep: Sweep,
+    recent: Recent,
+    answered: Answered,
+    /// Commits ever made.
+    commits: u64,
+    /// Whether the present group must be synced before it is answered.
+    must_sync: bool,
+    /// Jobs written by the present group.
+    written: usize,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        fences: Fences,
+        answered: Answered,
+        commits: u64,
+    ) -> Self {
+        let (sweep, recent) = (Sweep::default(), Recent::default());
+        Self { shared, fences, sweep, recent, answered, commits, must_sync: false, written: 0 }
+    }
+
+    /// Works until nobody can ask any more, or until a write fails.
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let shared = self.shared.clone();
+        let work = AssertUnwindSafe(|| self.work(&mut requests));
+        match catch_unwind(work) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => shared.fail(&reason(&error)),
+            Err(panic) => shared.fail(&words_of(panic.as_ref())),
+        }
+    }
+
+    fn work(&mut self, requests: &mut mpsc::Receiver<Request>) -> fjall::Result<()> {
+        let now = self.shared.clock.now();
+        self.sweep.run(&self.shared, &mut self.recent, now, sweep::AT_OPENING)?;
+        while let Some(first) = requests.blocking_recv() {
+            let more = std::iter::from_fn(|| requests.try_recv().ok());
+            self.group(std::iter::once(first).chain(more).take(GROUP))?;
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, requests: impl Iterator<Item = Request>) -> fjall::Result<()> {
+        (self.must_sync, self.written) = (false, 0);
+        let mut ready = Vec::new();
+        for request in requests {
+            ready.push(self.perform(request)?);
+        }
+        if self.must_sync {
+            self.shared.tables.sync()?;
+            self.answered.write(self.commits);
+        } else {
+            self.shared.tables.push()?;
+        }
+        for answer in ready {
+            answer.send();
+        }
+        let now = self.shared.clock.now();
+        let limit = sweep::with_group(self.written);
+        self.sweep.run(&self.shared, &mut self.recent, now, limit)
+    }
+
+    fn perform(&mut self, request: Request) -> fjall::Result<Ready> {
+        Ok(match request {
+            Request::Commit { partition, claim, batch, answer } => {
+                Ready::Commit(answer, self.commit(&partition, claim, &batch)?)
+            }
+            Request::Claim { partition, epoch, answer } => {
+                Ready::Claim(answer, self.claim(&partition, epoch)?)
+            }
+            Request::NewestEpoch { partition, answer } => {
+                Ready::Epoch(answer, self.newest_epoch(&partition))
+            }
+            Request::TakeOver { partition, keys, answer } => {
+                self.take_over(&partition, &keys)?;
+                Ready::Unit(answer)
+            }
+            Request::Done { outbox, marks, answer } => {
+                let last = self.done(outbox.as_ref(), marks)?;
+                Ready::Done(answer, last)
+            }
+            Request::Assign { assign, answer } => {
+                let reply = self.assign(&assign)?;
+                Ready::Assign(answer, reply)
+            }
+            Request::Dequeue { partition, claim, shard, through, answer } => {
+                let done = self.dequeue(&partition, claim, shard, through)?;
+                Ready::Dequeue(answer, done)
+            }
+            Request::Flush { answer } => {
+                self.must_sync = true;
+                Ready::Unit(answer)
+            }
+            Request::Overwrite { stream, key, bytes, answer } => {
+                let place = keys::job(&stream, &key);
+                self.recent.forget(&place);
+                self.shared.tables.jobs.insert(place, bytes)?;
+                Ready::Unit(answer)
+            }
+        })
+    }
+
+    fn commit(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        batch: &Batch,
+    ) -> fjall::Result<CommitReply> {
+        match self.fences.judge(partition, claim, batch.shard, batch.number) {
+            Verdict::Answer(reply) => Ok(reply),
+            Verdict::Apply => self.apply(partition, claim, batch).map(CommitReply::Applied),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        batch: &Batch,
+    ) -> fjall::Result<Applied> {
+        let tables = &self.shared.tables;
+        let now = self.shared.clock.now();
+        let mut changes =
+            Changes::new(tables, &mut self.recent, partition, now, batch.writes.len());
+        let refused = changes.writes(&batch.writes)?;
+        let known = changes.free_letters(batch, &self.shared)?;
+        let Changes { batch: mut writes, mut outbox, present, earliest, .. } = changes;
+        let applied = Applied { time: now, refused, present, known };
+        encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
+        if !outbox.is_empty() {
+            let place = keys::outbox(partition, batch.shard, batch.number);
+            writes.insert(&tables.outbox, place, outbox);
+        }
+        let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
+        self.fences.put(tables, &mut writes, partition, batch.shard, fence);
+        self.commits += 1;
+        writes.insert(&tables.meta, keys::COMMITS, self.commits.to_le_bytes());
+        writes.commit()?;
+        self.must_sync = true;
+        if earliest.due != u64::MAX {
+            self.shared.due.lower(partition, earliest.due);
+        }
+        self.sweep.lower(&earliest);
+        self.written += batch.writes.len();
+        Ok(applied)
+    }
+
+    fn newest_epoch(&self, partition: &Partition) -> u64 {
+        let fences = (0..self.shared.shards).filter_map(|shard| self.fences.get(partition, shard));
+        fences.map(|fence| fence.claim.epoch).max().unwrap_or_default()
+    }
+
+    fn claim(&mut self, partition: &Partition, epoch: u64) -> fjall::Result<Option<Claimed>> {
+        if epoch <= self.newest_epoch(partition) {
+            return Ok(None);
+        }
+        let tables = &self.shared.tables;
+        let found: Vec<_> = (0..self.shared.shards)
+            .map(|shard| self.fences.get(partition, shard).cloned())
+            .collect();
+        let claim = Claim { epoch, random: rand::random() };
+        let mut commits = Vec::with_capacity(found.len());
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), found.len());
+        for (shard, fence) in (0..).zip(found) {
+            let (number, applied) =
+                fence.map(|fence| (fence.number, fence.applied)).unwrap_or_default();
+            commits.push(number);
+            let fence = FenceRecord { claim, number, applied };
+            self.fences.put(tables, &mut batch, partition, shard, fence);
+        }
+        batch.commit()?;
+        self.must_sync = true;
+        Ok(Some(Claimed { claim, commits }))
+    }
+
+    /// Not synced: whatever builds on it comes later in the same journal.
+    fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
+        let tables = &self.shared.tables;
+        let now = self.shared.clock.now();
+        let mut first_due = u64::MAX;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * keys.len());
+        for key in keys {
+            let place = Slice::from(keys::job(&partition.stream, key));
+            // What cannot be read stays where it is: the load says so.
+            let stored = match tables.jobs.get(&place) {
+                Err(error) if !is_damage(&error) => return Err(error),
+                stored => stored.ok().flatten(),
+            };
+            let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+            let Some(record) = record else { continue };
+            if record.job.partition == partition.number || record.envelope.expired(now) {
+                continue;
+            }
+            self.recent.forget(&place);
+            batch.insert(&tables.jobs, place, record.with_partition(partition.number));
+            let due_at = record.envelope.due_at;
+            if due_at != 0 {
+                let stream = partition.stream.clone();
+                let before = Partition { stream, number: record.job.partition };
+                batch.remove(&tables.times, keys::due(&before, due_at, key));
+                batch.insert(&tables.times, keys::due(partition, due_at, key), b"");
+                first_due = first_due.min(due_at);
+            }
+        }
+        batch.commit()?;
+        if first_due != u64::MAX {
+            self.shared.due.lower(partition, first_due);
+        }
+        Ok(())
+    }
+
+    fn done(
+        &mut self,
+        outbox: Option<&OutboxDone>,
+        marks: Vec<Mark>,
+    ) -> fjall::Result<Option<u64>> {
+        let tables = &self.shared.tables;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), marks.len() + 16);
+        let mut last = None;
+        if let Some(OutboxDone { partition, claim, shard, through }) = outbox {
+            let fence = self.fences.get(partition, *shard);
+            let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
+            last = Some(fence.number);
+            // Later commits are not published yet, whatever the caller says.
+            let through = fence.number.min(*through);
+            let place = keys::done(partition, *shard);
+            let done = read_number(tables.meta.get(&place)?);
+            if through > done {
+                let from = keys::outbox(partition, *shard, done + 1);
+                for entry in tables.outbox.range(from..=keys::outbox(partition, *shard, through)) {
+                    batch.remove(&tables.outbox, own_key(entry)?);
+                }
+                batch.insert(&tables.meta, place, through.to_le_bytes());
+            }
+        }
+        for mark in marks {
+            batch.insert(&tables.meta, keys::mark(&mark.name), mark.value);
+        }
+        batch.commit().map(|()| last)
+    }
+}
+
+/// Between stages.
+impl Writer {
+    fn assign(&mut self, assign: &Assign) -> fjall::Result<Result<AssignReply, StoreError>> {
+        let now = self.shared.clock.now();
+        let mut assigning = Assigning::new(&self.shared.tables, assign, now);
+        let reply = match assigning.run() {
+            Err(Failed::Engine(error)) if !is_damage(&error) => return Err(error),
+            Err(Failed::Engine(error)) => return Ok(Err(StoreError::Corrupt(error.to_string()))),
+            Err(Failed::Store(error)) => return Ok(Err(error)),
+            Ok(reply) => reply,
+        };
+        if matches!(reply, AssignReply::Lots(_)) {
+            let Assigning { batch, earliest, .. } = assigning;
+            self.written += batch.len();
+            batch.commit()?;
+            self.sweep.lower(&Earliest { kept: earliest, ..Earliest::default() });
+            // What waits for a stream is read behind it in the same journal.
+            self.must_sync |= !matches!(assign.to, Destination::Stream(_));
+        }
+        Ok(Ok(reply))
+    }
+
+    fn dequeue(
+        &mut self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> fjall::Result<Result<(), StoreError>> {
+        let tables = &self.shared.tables;
+        if self.fences.get(partition, shard).is_none_or(|fence| fence.claim != claim) {
+            return Ok(Ok(()));
+        }
+        let place = keys::queue(partition, shard);
+        let mut queue = match Queue::decode(tables.log.get(&place)?.as_deref()) {
+            Ok(queue) => queue,
+            Err(error) => return Ok(Err(error)),
+        };
+        let through = through.min(queue.last);
+        if through < queue.first {
+            return Ok(Ok(()));
+        }
+        let count = (through - queue.first + 1) as usize;
+        let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), count + 1);
+        for number in queue.first..=through {
+            batch.remove(&tables.queue, keys::queued(partition, shard, number));
+        }
+        queue.first = through + 1;
+        batch.insert(&tables.log, place, queue.encode());
+        batch.commit().map(Ok)
+    }
+}
+
+/// A counter as kept in the table of small things; 0 if there is none.
+pub(super) fn read_number(value: Option<Slice>) -> u64 {
+    let bytes = value.and_then(|value| value.first_chunk().copied());
+    bytes.map_or(0, u64::from_le_bytes)
+}

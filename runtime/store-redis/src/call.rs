@@ -1,0 +1,105 @@
+//! How the server is asked, and asked again.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, RedisResult, Value, cmd};
+
+use super::Redis;
+use super::error::{failed, has_code};
+use super::names::type_of;
+use super::script::{Script, key_of};
+use super::value::text;
+use ordain_store::StoreError;
+
+/// Between two tries of what the server did not answer: from, to.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+impl Redis {
+    /// A call of a script with what all of them have.
+    pub(super) fn call_of(&self, script: &Script, keys: &[String]) -> Cmd {
+        let mut call = script.call(keys);
+        call.arg(self.shift.load(Ordering::Relaxed));
+        call
+    }
+
+    /// Runs a script, again where that may help: all but commits, whose sender knows better when.
+    pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
+        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+        let ask = || async { self.answer(script, &call).await.map_err(|error| failed(&error)) };
+        let answer = self.again(ask, what).await;
+        self.named(answer, || Script::keys(&call)).await
+    }
+
+    /// Sends a command, again where that may help.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        let ask = || async { self.link.call(cmd).await.map_err(|error| failed(&error)) };
+        let answer = self.again(ask, || key_of(cmd).concat()).await;
+        self.named(answer, || key_of(cmd)).await
+    }
+
+    /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
+    /// twice.
+    pub(super) async fn again<F>(
+        &self,
+        ask: impl Fn() -> F,
+        what: impl Fn() -> String,
+    ) -> Result<Value, StoreError>
+    where
+        F: Future<Output = Result<Value, StoreError>>,
+    {
+        let (mut wait, started) = (RETRY_MIN, Instant::now());
+        loop {
+            let answer = ask().await;
+            let Err(StoreError::Unavailable(reason)) = &answer else {
+                self.trouble.over(what);
+                return answer;
+            };
+            if self.patience.is_some_and(|patience| started.elapsed() >= patience) {
+                return answer;
+            }
+            self.trouble.tell(what(), reason);
+            tokio::time::sleep(wait).await;
+            wait = (2 * wait).min(RETRY_MAX);
+        }
+    }
+
+    /// Runs a script once. One that the server does not know is sent whole.
+    pub(super) async fn answer(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.link.call(call).await {
+            Err(error) if has_code(&error, "NOSCRIPT") => {
+                self.link.call(&script.with_text(call)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Names the key where the server said only that there is one that is not right.
+    pub(super) async fn named<T>(
+        &self,
+        answer: Result<T, StoreError>,
+        keys: impl FnOnce() -> Vec<String>,
+    ) -> Result<T, StoreError> {
+        match answer {
+            Err(StoreError::Corrupt(words)) => Err(self.explained(words, keys()).await),
+            answer => answer,
+        }
+    }
+
+    /// Names the key that is not what a script needs; the server says only that there is one.
+    pub(super) async fn explained(&self, words: String, keys: Vec<String>) -> StoreError {
+        for key in keys {
+            let Some(right) = type_of(&key) else { continue };
+            let found = self.link.call(cmd("TYPE").arg(&key)).await.ok().and_then(text);
+            let Some(found) = found.filter(|found| found != right && found != "none") else {
+                continue;
+            };
+            return StoreError::Corrupt(format!(
+                "{key} is a {found}, and a {right} is right. Somebody else has written it: remove \
+                 or rename it"
+            ));
+        }
+        StoreError::Corrupt(words)
+    }
+}

@@ -1,0 +1,285 @@
+//! Numbers for messages, what is kept of them, and queues. What is of one destination in a shard is one
+//! hash; `scripts/assign.lua` says what its fields are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, shard_of};
+use redis::{Cmd, Value, cmd};
+
+use super::Redis;
+use super::claim::note;
+use super::commit::{claim_bytes, job_field, send};
+use super::names::Kind;
+use super::record::Record;
+use super::script::Script;
+use super::value::{array, bytes, number, strange};
+use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
+use ordain_store::{
+    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
+    Origin, Partition, Queued, StoreError, readable,
+};
+
+/// Sequences that are asked for together.
+const WANTED: usize = 1_000;
+
+#[async_trait]
+impl Chains for Redis {
+    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        if let Destination::Stream(stream) = &assign.to {
+            let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+            for number in numbers {
+                // Nobody may have had it yet.
+                note(self, &Partition { stream: Arc::clone(stream), number }).await?;
+            }
+        }
+        let script = &self.scripts.assign;
+        let mut call = self.call_of(script, &[self.log(assign.shard, &assign.to)]);
+        put(&mut call, &assign);
+        let answer = self.run_durably(script, call, assign.shard).await?;
+        let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
+        reply(&answer, &assign).ok_or_else(|| strange(script.name))
+    }
+
+    async fn retained(
+        &self,
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        mut room: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let script = &self.scripts.retained;
+        let names = [self.log(shard_of(key, self.shards), to)];
+        let (mut events, mut wanted) = (Vec::new(), wanted.iter().cloned().flatten().peekable());
+        while room > 0 && wanted.peek().is_some() {
+            let mut call = self.call_of(script, &names);
+            call.arg(&**key).arg(room);
+            for sequence in wanted.by_ref().take(WANTED) {
+                call.arg(&sequence.to_be_bytes()[..]);
+            }
+            for value in array(self.run(script, call).await?, script.name)? {
+                let value = bytes(value).ok_or_else(|| strange(script.name))?;
+                room = room.saturating_sub(value.len());
+                events.extend(readable(key, decode_retained(&value)));
+            }
+        }
+        Ok(events)
+    }
+
+    async fn queued(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+        room: usize,
+    ) -> Result<Vec<(u64, Queued)>, StoreError> {
+        let script = &self.scripts.queued;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let mut call = self.call_of(script, &[self.log(shard, &to)]);
+        call.arg(partition.number).arg(after).arg(limit).arg(room);
+        let mut answer = array(self.run(script, call).await?, script.name)?.into_iter();
+        let mut events = Vec::new();
+        while let (Some(at), Some(event)) = (answer.next(), answer.next()) {
+            let at = number(&at).ok_or_else(|| strange(script.name))?;
+            let event = bytes(event).ok_or_else(|| strange(script.name))?;
+            events.push((at, decode_queued(event)));
+        }
+        Ok(events)
+    }
+
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> Result<(), StoreError> {
+        let script = &self.scripts.dequeue;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let [data] = self.of_stream(shard, &partition.stream, [Kind::Data]);
+        loop {
+            let mut call = self.call_of(script, &[data.clone(), self.log(shard, &to)]);
+            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(through);
+            if number(&self.run(script, call).await?) != Some(1) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, key) in keys.iter().enumerate() {
+            by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
+        }
+        let asked = by_shard.iter().map(async |(shard, places)| {
+            let [data] = self.of_stream(*shard, stream, [Kind::Data]);
+            let mut ask = cmd("HMGET");
+            ask.arg(&data);
+            for at in places {
+                let key = keys[*at];
+                // No job has a longer key.
+                ask.arg(job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+            }
+            array(self.ask(&ask).await?, "HMGET")
+        });
+        let mut partitions = vec![None; keys.len()];
+        for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
+            for (at, record) in places.iter().zip(found) {
+                let record = bytes(record);
+                let record = record.as_deref().and_then(|it| Record::parse(it).ok());
+                partitions[*at] = record.map(|it| it.job.partition);
+            }
+        }
+        Ok(partitions)
+    }
+
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let asked = (0..self.shards).map(async |shard| {
+            let mut ask = cmd("HGET");
+            ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
+            let found = bytes(self.ask(&ask).await?);
+            let ends = found.as_deref().and_then(|it| {
+                let (first, rest) = it.split_first_chunk::<8>()?;
+                Some((*first, *rest.first_chunk::<8>()?))
+            });
+            Ok(ends.map_or(1..1, |(first, last)| {
+                u64::from_le_bytes(first)..u64::from_le_bytes(last).saturating_add(1)
+            }))
+        });
+        try_join_all(asked).await
+    }
+}
+
+impl Redis {
+    /// What there is of a destination in a shard.
+    pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
+        self.names.of_stream(shard, Kind::Log, &to.to_string())
+    }
+
+    /// Runs a script that writes, until as many replicas have it as must.
+    async fn run_durably(
+        &self,
+        script: &Script,
+        call: Cmd,
+        shard: u32,
+    ) -> Result<Value, StoreError> {
+        if self.waiting_links.is_empty() {
+            return self.run(script, call).await;
+        }
+        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+        let send = || async {
+            send(self, script, shard, call.clone()).await?.ok_or_else(|| {
+                let few = format!("fewer than {} replicas have it", self.replicas);
+                StoreError::Unavailable(few)
+            })
+        };
+        let answer = self.again(send, what).await;
+        self.named(answer, || Script::keys(&call)).await
+    }
+}
+
+/// Appends what is to be assigned to the call of the script.
+fn put(call: &mut Cmd, assign: &Assign) {
+    let rules = assign.rules;
+    match rules.numbers {
+        None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
+        Some(it) => {
+            call.arg(1).arg(it.first).arg(it.retain).arg(it.retain_events).arg(it.complete_ttl)
+        }
+    };
+    match rules.queue {
+        None => call.arg(""),
+        Some(limit) => call.arg(limit),
+    };
+    call.arg(assign.lots.len());
+    for lot in &assign.lots {
+        put_origin(call, lot.origin.as_ref());
+        call.arg(lot.parts.len());
+        for part in &lot.parts {
+            call.arg(part.place.commit).arg(part.place.part).arg(part.items.len());
+            for item in &part.items {
+                put_item(call, item, rules.numbers.is_some());
+            }
+        }
+    }
+}
+
+/// Its name, epoch, what its claim found, the last place that was answered, and what is done.
+fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
+    let Some(origin) = origin else {
+        call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
+        return;
+    };
+    let of = &origin.partition;
+    let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
+    call.arg(name).arg(origin.epoch).arg(origin.found);
+    match origin.before {
+        Some(before) => call.arg(before.commit).arg(before.part),
+        None => call.arg("").arg(""),
+    };
+    call.arg(origin.done);
+}
+
+/// Its key; whether it has a sequence of its own, whether it is the last one, its partition, content and
+/// id, and what stands before and at the place of its number; then the event behind that.
+fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
+    let event = &item.event;
+    let sequence = event.sequence().or(is_numbered.then_some(0));
+    // Its content, and then the event.
+    let value = encode_retained(event, sequence);
+    let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);
+    let (own, rest) = rest.split_at(8);
+    let mut about = vec![u8::from(event.sequence().is_some()), u8::from(event.end())];
+    about.extend_from_slice(&item.partition.to_le_bytes());
+    about.extend_from_slice(&before[..8]);
+    about.extend_from_slice(&event.id_digest().to_le_bytes());
+    about.extend_from_slice(&before[8..]);
+    about.extend_from_slice(own);
+    call.arg(event.key()).arg(about).arg(rest);
+}
+
+fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
+    let mut rest = match answer.split_first()? {
+        (b'F', []) => return Some(AssignReply::Full),
+        (b'A', rest) => rest,
+        _ => return None,
+    };
+    let mut replies = Vec::with_capacity(assign.lots.len());
+    for lot in &assign.lots {
+        let (kind, after) = rest.split_first()?;
+        rest = after;
+        replies.push(match kind {
+            b'C' => LotReply::Fenced,
+            b'B' => LotReply::WentBack,
+            b'D' => {
+                let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
+                rest = after;
+                let (answers, _) = answers.as_chunks::<9>();
+                LotReply::Done(answers.iter().map(assigned).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        });
+    }
+    rest.is_empty().then_some(AssignReply::Lots(replies))
+}
+
+fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<Assigned> {
+    let sequence = u64::from_le_bytes(*sequence);
+    Some(match kind {
+        0 => Assigned::New(sequence),
+        1 => Assigned::Known(sequence),
+        2 => Assigned::Conflict(sequence),
+        3 => Assigned::Behind,
+        _ => return None,
+    })
+}

@@ -1,0 +1,92 @@
+//! Taking a partition over.
+
+use std::sync::PoisonError;
+
+use futures_util::future::try_join_all;
+use redis::cmd;
+
+use super::names::Kind;
+use super::value::{bytes, strange};
+use super::{Redis, commit};
+use ordain_store::codec::{FenceRecord, decode_fence};
+use ordain_store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError, claimed_by_another};
+
+/// No partition gets there, and scripts count exactly up to it.
+pub(super) const LAST_EPOCH: u64 = 1 << 52;
+
+/// See [`Store::claim`](ordain_store::Store::claim).
+pub(super) async fn claim(
+    store: &Redis,
+    partition: &Partition,
+    epoch: u64,
+) -> Result<Claimed, StoreError> {
+    let length = partition.stream.len();
+    if length > STREAM_NAME_LIMIT {
+        return Err(StoreError::Unusable(format!(
+            "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+        )));
+    }
+    // The server may have lost it since.
+    store.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
+    note(store, partition).await?;
+    let claim = Claim { epoch, random: rand::random() };
+    let claims = (0..store.shards).map(|shard| claim_shard(store, partition, shard, claim));
+    Ok(Claimed { claim, commits: try_join_all(claims).await? })
+}
+
+/// Writes down that there is a partition, once in the life of this process.
+pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
+    if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
+        return Ok(());
+    }
+    let Partition { stream, number } = partition;
+    let mut note = cmd("SADD");
+    note.arg(store.names.common(Kind::Partitions)).arg(format!("{number}:{stream}"));
+    store.ask(&note).await?;
+    store.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(partition.clone());
+    Ok(())
+}
+
+/// The highest epoch that any shard has seen of a partition.
+pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
+    let fences = (0..store.shards).map(async |shard| {
+        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+        let field = format!("f{}", partition.number);
+        let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
+        let Some(fence) = bytes(fence) else { return Ok(0) };
+        let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
+        if epoch >= LAST_EPOCH {
+            return Err(StoreError::Corrupt(format!(
+                "{field} of {data} is the fence of epoch {epoch}, which nobody can have given: \
+                 remove it"
+            )));
+        }
+        Ok(epoch)
+    });
+    Ok(try_join_all(fences).await?.into_iter().max().unwrap_or_default())
+}
+
+fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRecord, StoreError> {
+    decode_fence(fence).map_err(|error| {
+        StoreError::Corrupt(format!("field f{} of {data}: {error}", partition.number))
+    })
+}
+
+/// Writes a claim into a shard's fence; the number of its last commit.
+async fn claim_shard(
+    store: &Redis,
+    partition: &Partition,
+    shard: u32,
+    claim: Claim,
+) -> Result<u64, StoreError> {
+    let script = &store.scripts.claim;
+    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+    let mut call = store.call_of(script, std::slice::from_ref(&data));
+    call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
+    let fence = bytes(store.run(script, call).await?).ok_or_else(|| strange(script.name))?;
+    let fence = read_fence(&data, partition, &fence)?;
+    if fence.claim == claim {
+        return Ok(fence.number);
+    }
+    Err(claimed_by_another(partition))
+}

@@ -1,0 +1,264 @@
+//! Commits: a batch as the arguments of a script, and what the script answers.
+
+use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrite};
+use redis::{Cmd, Value, pipe};
+
+use super::error::{failed, has_code};
+use super::names::Kind;
+use super::script::Script;
+use super::value::{bytes, number, parts};
+use super::{Redis, record};
+use ordain_store::codec::{
+    Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
+    put_letter_place, put_varint,
+};
+use ordain_store::{Claim, Partition, StoreError};
+
+/// How long the server waits for replicas before it says how many have a commit, in ms.
+const REPLICAS_WAIT: u64 = 1_000;
+
+/// What a write does to the state, as the script knows it.
+const KEEP: u8 = 0;
+const PUT: u8 = 1;
+const PUT_BESIDE: u8 = 2;
+const DELETE: u8 = 3;
+
+/// Flags of a write.
+const ABSENT: u8 = 1;
+const NEW: u8 = 2;
+const TROUBLED: u8 = 4;
+const NEW_GAPS: u8 = 8;
+/// From here on something lies beside the record.
+const LETTERS: u8 = 16;
+const SPILL: u8 = 32;
+const TAKES_IDS: u8 = 64;
+
+/// What tells of a write what is done to its state, its flags and its condition, in bytes.
+const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
+
+/// The names that scripts have for what they need of all this.
+pub(super) const LAYOUT: [(&str, u8); 10] = [
+    ("OP_SIZE", OP_SIZE),
+    ("KEEP", KEEP),
+    ("PUT_BESIDE", PUT_BESIDE),
+    ("ABSENT", ABSENT),
+    ("NEW", NEW),
+    ("TROUBLED", TROUBLED),
+    ("LETTERS", LETTERS),
+    ("SPILL", SPILL),
+    ("TAKES_IDS", TAKES_IDS),
+    ("NEW_GAPS", NEW_GAPS),
+];
+
+/// Bytes of a claim.
+pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&claim.epoch.to_le_bytes());
+    bytes[8..].copy_from_slice(&claim.random.to_le_bytes());
+    bytes
+}
+
+/// The field of a job's record.
+pub(super) fn job_field(key: &str) -> Vec<u8> {
+    [b"j", key.as_bytes()].concat()
+}
+
+/// See [`Store::commit`](ordain_store::Store::commit).
+pub(super) async fn commit(
+    store: &Redis,
+    partition: &Partition,
+    claim: Claim,
+    batch: &Batch,
+) -> CommitReply {
+    let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
+    let kinds =
+        [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
+    let [data, expiry, letters, age, spilled, ids] = store.of_stream(shard, stream, kinds);
+    let due = store.names.due(shard, partition);
+    let keys = [data, due, expiry, letters, age, spilled, ids];
+    let mut call = store.call_of(&store.scripts.commit, &keys);
+    put(&mut call, number, claim, batch, store.dead_ttl);
+    let answer = send(store, &store.scripts.commit, shard, call).await;
+    let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
+    let reason = match store.named(answer, || keys.to_vec()).await {
+        Ok(Some(answer)) => match reply(answer, claim, batch.number) {
+            Some(reply) => {
+                store.trouble.over(what);
+                return reply;
+            }
+            None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
+        },
+        Ok(None) => format!("fewer than {} replicas have it", store.replicas),
+        Err(error) => error.to_string(),
+    };
+    store.trouble.tell(what(), &reason);
+    CommitReply::Unknown
+}
+
+/// Sends what writes once, and waits for replicas where that is asked for; `None` where too few have it
+/// in time.
+pub(super) async fn send(
+    store: &Redis,
+    script: &Script,
+    shard: u32,
+    call: Cmd,
+) -> Result<Option<Value>, StoreError> {
+    if store.waiting_links.is_empty() {
+        return store.answer(script, &call).await.map(Some).map_err(|error| failed(&error));
+    }
+    let link = &store.waiting_links[shard as usize % store.waiting_links.len()];
+    let with_wait = |call: Cmd| {
+        let mut both = pipe();
+        both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_WAIT);
+        both
+    };
+    let both = with_wait(call);
+    let mut answers = link.pipe(&both).await;
+    if answers.as_ref().is_err_and(|error| has_code(error, "NOSCRIPT"))
+        && let Some(call) = both.cmd_iter().next()
+    {
+        answers = link.pipe(&with_wait(script.with_text(call))).await;
+    }
+    let answers = answers.map_err(|error| failed(&error))?;
+    let [reply, replicas] = parts(answers, "what waits for replicas")?;
+    let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
+    Ok(enough.then_some(reply))
+}
+
+/// Appends what a batch has to the call of the script.
+fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
+    let (mut ops, mut lengths, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+    for write in &batch.writes {
+        put_op(partition, write, &mut ops);
+        let before = messages.len();
+        encode_outbox_write(&write.key, write.job.incarnation, &write.messages, &mut messages);
+        lengths.extend_from_slice(&((messages.len() - before) as u32).to_le_bytes());
+    }
+    call.arg(partition)
+        .arg(&claim_bytes(claim)[..])
+        .arg(&batch.number.to_le_bytes()[..])
+        .arg(&batch.number.wrapping_sub(1).to_le_bytes()[..])
+        .arg(batch.number)
+        .arg(dead_ttl)
+        .arg(batch.writes.len())
+        .arg(ops)
+        .arg(lengths)
+        .arg(messages)
+        .arg(batch.letters.len())
+        .arg(u8::from(batch.forward));
+    for write in &batch.writes {
+        call.arg(job_field(&write.key));
+    }
+    let mut scratch = Vec::new();
+    for write in &batch.writes {
+        scratch.clear();
+        record::encode(write, &mut scratch);
+        call.arg(&scratch[..]);
+    }
+    for write in &batch.writes {
+        put_rest(call, write, batch.forward);
+    }
+    for letter in &batch.letters {
+        put_letter(call, letter, batch.forward);
+    }
+}
+
+/// What is done to the state, flags, and the condition: partition, take-overs and next as they
+/// stand in the record.
+fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
+    out.push(match &write.state {
+        Change::Keep => KEEP,
+        Change::Put(_) if record::beside(&write.state).is_some() => PUT_BESIDE,
+        Change::Put(_) => PUT,
+        Change::Delete => DELETE,
+    });
+    out.push(
+        flag(write.expect == Expect::Absent, ABSENT)
+            | flag(write.job.incarnation == 0, NEW)
+            | flag(troubled, TROUBLED)
+            | flag(has_letters(write), LETTERS)
+            | flag(!write.spill.is_empty(), SPILL)
+            | flag(write.job.ids_from > 0, TAKES_IDS)
+            | flag(write.job.gaps.is_new(), NEW_GAPS),
+    );
+    out.extend_from_slice(&partition.to_le_bytes());
+    out.extend_from_slice(&write.job.takeovers.to_le_bytes());
+    let next = match write.expect {
+        Expect::Absent => 0,
+        Expect::Next(next) => next,
+    };
+    out.extend_from_slice(&next.to_le_bytes());
+}
+
+fn has_letters(write: &JobWrite) -> bool {
+    !write.letters.is_empty() || !write.consumed.is_empty()
+}
+
+fn put_rest(call: &mut Cmd, write: &JobWrite, forward: bool) {
+    if let Some(state) = record::beside(&write.state) {
+        call.arg(&state[..]);
+    }
+    if has_letters(write) {
+        call.arg(write.consumed.len());
+        for id in &write.consumed {
+            let mut place = Vec::new();
+            put_letter_place(id, &mut place);
+            call.arg(place);
+        }
+        call.arg(write.letters.len());
+        for letter in &write.letters {
+            put_letter(call, letter, forward);
+        }
+    }
+    if !write.spill.is_empty() {
+        call.arg(write.spill.len());
+        for (sequence, event) in &write.spill {
+            call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event));
+        }
+    }
+    let from = write.job.ids_from;
+    if from > 0 {
+        let mut taken = Vec::new();
+        for id in write.ids.iter().filter(|id| id.sequence >= from) {
+            taken.extend_from_slice(&id.sequence.to_le_bytes());
+            encode_taken_id(id, &mut taken);
+        }
+        call.arg(taken);
+    }
+}
+
+/// Place, record, and, where it is forwarded, the piece of the outbox.
+fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
+    let (mut place, mut record, mut piece) = (Vec::new(), Vec::new(), Vec::new());
+    put_letter_place(&letter.id, &mut place);
+    encode_letter(letter, 0, &mut record);
+    if forward {
+        put_varint(record.len() as u64, &mut piece);
+        piece.extend_from_slice(&record);
+    }
+    call.arg(place).arg(record).arg(piece);
+}
+
+/// A spilled event: its content, so that two are compared without being taken apart, and itself.
+fn spilled_event(event: &Event) -> Vec<u8> {
+    let mut value = Vec::with_capacity(8 + event.encoded_len());
+    value.extend_from_slice(&event.content().to_be_bytes());
+    event.encode(&mut value);
+    value
+}
+
+/// What the script answered; `None` if that makes no sense.
+fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
+    let answer = bytes(answer)?;
+    match answer.split_first()? {
+        (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),
+        (b'C', fence) => match decode_fence(fence).ok()?.judge(claim, number) {
+            Verdict::Answer(reply) => Some(reply),
+            Verdict::Apply => None,
+        },
+        (b'N', _) => Some(Verdict::unclaimed()),
+        _ => None,
+    }
+}

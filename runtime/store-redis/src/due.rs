@@ -1,0 +1,190 @@
+//! The due index: which keys their owner must look at, and when.
+
+use futures_util::future::try_join_all;
+use ordain_core::Key;
+use redis::Value;
+
+use super::Redis;
+use super::names::Kind;
+use super::value::{array, bytes, number, parts, strange};
+use ordain_store::{Partition, StoreError};
+
+/// Entries of one shard that are read at once, beyond its part of what is asked for: shards have
+/// not all the same number.
+const SPARE: usize = 16;
+
+/// See [`Store::due`](ordain_store::Store::due).
+pub(super) async fn due(
+    store: &Redis,
+    partition: &Partition,
+    after: Option<&(u64, Key)>,
+    limit: usize,
+    all: bool,
+) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+    let some = (limit / store.shards as usize * 2 + SPARE).min(limit);
+    let shards = (0..store.shards).map(|shard| of_shard(store, partition, shard, after, some, all));
+    Ok(Due::merge(try_join_all(shards).await?, limit))
+}
+
+async fn of_shard(
+    store: &Redis,
+    partition: &Partition,
+    shard: u32,
+    after: Option<&(u64, Key)>,
+    limit: usize,
+    all: bool,
+) -> Result<Due, StoreError> {
+    let script = &store.scripts.due;
+    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+    let keys = [data, store.names.due(shard, partition)];
+    let mut after = after.cloned();
+    loop {
+        let mut call = store.call_of(script, &keys);
+        call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
+        match &after {
+            None => call.arg("").arg(""),
+            Some((at, key)) => call.arg(at).arg(key.as_bytes()),
+        };
+        let due = Due::read(store.run(script, call).await?, &keys[1])?;
+        // One call looks at so many only; there may be as many that cannot be read.
+        match due.next {
+            Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
+                after = Some(next);
+            }
+            _ => return Ok(due),
+        }
+    }
+}
+
+/// What one shard has in a partition's due index.
+struct Due {
+    now: u64,
+    /// What was asked for.
+    entries: Vec<(u64, Key)>,
+    /// The one after that.
+    next: Option<(u64, Key)>,
+}
+
+impl Due {
+    fn read(answer: Value, index: &str) -> Result<Self, StoreError> {
+        let what = "a read of the due index";
+        let [now, entries, next] = parts(answer, what)?;
+        let now = number(&now).ok_or_else(|| strange(what))?;
+        let entry = |at: &Value, key: Value| -> Result<(u64, Key), StoreError> {
+            let at = number(at).ok_or_else(|| strange(what))?;
+            let key = bytes(key).ok_or_else(|| strange(what))?;
+            let key = std::str::from_utf8(&key).map_err(|_| {
+                let key = String::from_utf8_lossy(&key);
+                StoreError::Corrupt(format!("{index} has {key:?}, which is no key: remove it"))
+            })?;
+            Ok((at, key.into()))
+        };
+        let mut read = Vec::new();
+        let mut values = array(entries, what)?.into_iter();
+        while let (Some(at), Some(key)) = (values.next(), values.next()) {
+            read.push(entry(&at, key)?);
+        }
+        let next = match next {
+            Value::Nil => None,
+            next => {
+                let [at, key] = parts(next, what)?;
+                Some(entry(&at, key)?)
+            }
+        };
+        Ok(Self { now, entries: read, next })
+    }
+
+    /// All shards' entries in one order: those before the first that some shard has left out.
+    fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
+        let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
+        let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
+        let mut all: Vec<_> = shards.into_iter().flat_map(|shard| shard.entries).collect();
+        all.sort_unstable();
+        let known = next.as_ref().map_or(all.len(), |next| all.partition_point(|it| it < next));
+        let taken = known.min(limit);
+        let next = [next, all.get(taken).cloned()].into_iter().flatten().min();
+        all.truncate(taken);
+        (all, next.map(|(at, _)| at.saturating_sub(now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(at: u64, key: &str) -> (u64, Key) {
+        (at, key.into())
+    }
+
+    fn shard(now: u64, entries: &[(u64, &str)], next: Option<(u64, &str)>) -> Due {
+        let entries = entries.iter().map(|(at, key)| entry(*at, key)).collect();
+        Due { now, entries, next: next.map(|(at, key)| entry(at, key)) }
+    }
+
+    #[test]
+    fn due_entries_of_shards_are_put_in_one_order() {
+        let shards = || {
+            vec![
+                shard(100, &[(10, "a"), (30, "c")], None),
+                shard(100, &[], Some((150, "z"))),
+                shard(100, &[(20, "b"), (30, "b")], None),
+            ]
+        };
+        let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
+        assert_eq!(Due::merge(shards(), 10), (all.to_vec(), Some(50)));
+        // Those that are left out for the limit are the next ones, though they have passed.
+        assert_eq!(Due::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
+        assert_eq!(Due::merge(shards(), 0), (vec![], Some(0)));
+        assert_eq!(Due::merge(Vec::new(), 3), (vec![], None));
+    }
+
+    /// A shard that was cut hides what lies between its cut and the entries of the others.
+    #[test]
+    fn due_entries_end_where_a_shard_was_cut() {
+        let shards = vec![
+            shard(100, &[(10, "a"), (40, "d")], Some((50, "e"))),
+            shard(90, &[(20, "b")], Some((30, "c"))),
+            shard(95, &[(30, "b"), (60, "f")], None),
+        ];
+        let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
+        assert_eq!(Due::merge(shards, 10), (known, Some(0)));
+
+        // By the latest clock, and what is next may be an entry that was cut off.
+        let shards = vec![
+            shard(100, &[(10, "a")], Some((130, "e"))),
+            shard(90, &[(20, "b")], Some((120, "c"))),
+        ];
+        assert_eq!(Due::merge(shards, 10), (vec![entry(10, "a"), entry(20, "b")], Some(20)));
+    }
+
+    /// Whoever goes on behind the last one gets each entry once, whatever the cuts.
+    #[test]
+    fn due_entries_are_all_met_by_going_on() {
+        let all: Vec<Vec<(u64, String)>> = (0..3)
+            .map(|shard| {
+                (0..20 * (shard + 1)).map(|it| (it * 7 % 50, format!("{shard}/{it}"))).collect()
+            })
+            .collect();
+        let (mut met, mut after) = (Vec::new(), None);
+        loop {
+            let read = |entries: &Vec<(u64, String)>| {
+                let mut entries: Vec<_> = entries.iter().map(|(at, key)| entry(*at, key)).collect();
+                entries.sort();
+                entries.retain(|it| after.as_ref().is_none_or(|after| it > after));
+                let next = entries.get(3).cloned();
+                entries.truncate(3);
+                Due { now: 100, entries, next }
+            };
+            let (entries, next) = Due::merge(all.iter().map(read).collect(), 4);
+            assert!(entries.len() <= 4 && (next.is_none() || !entries.is_empty()));
+            met.extend(entries);
+            after = met.last().cloned();
+            if next.is_none() {
+                break;
+            }
+        }
+        let mut expected: Vec<_> = all.iter().flatten().map(|(at, key)| entry(*at, key)).collect();
+        expected.sort();
+        assert_eq!(met, expected);
+    }
+}

@@ -1,0 +1,161 @@
+//! Instances, leases, and which versions execute events. All of it lies in shard 0.
+//!
+//! `instances` has the times until which each is heard of, `about` what they are (by id), how they do
+//! (by `r` and id), how long their leases last (by `l` and id) and the generation of it
+//! all, `leases` epoch, holder and time by partition, `versions` what was decided on by stream.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ordain_core::Decided;
+use rand::RngExt as _;
+use redis::{Value, cmd};
+
+use super::Redis;
+use super::claim::{LAST_EPOCH, newest_epoch};
+use super::names::Kind;
+use super::value::{array, bytes, number, parts, strange, text};
+use ordain_store::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
+use ordain_store::{Partition, StoreError, versions};
+
+/// In the place of a holder.
+const NOBODY: &str = "-";
+
+fn field(Partition { stream, number }: &Partition) -> String {
+    format!("{number}:{stream}")
+}
+
+fn nonce() -> Generation {
+    // 0 is no generation, and none has 20 digits.
+    rand::rng().random_range(1..10_u64.pow(19))
+}
+
+#[async_trait]
+impl Leases for Redis {
+    async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError> {
+        let script = &self.scripts.beat;
+        let keys = [Kind::Instances, Kind::About].map(|kind| self.names.common(kind));
+        let mut call = self.call_of(script, &keys);
+        call.arg(beat.id.to_string()).arg(beat.about).arg(beat.report.unwrap_or_default());
+        call.arg(beat.lease.as_millis() as u64).arg(nonce());
+        let [lasts, generation] = parts(self.run(script, call).await?, script.name)?;
+        let (lasts, generation) = (number(&lasts), number(&generation));
+        let (lasts, generation) = lasts.zip(generation).ok_or_else(|| strange(script.name))?;
+        let table = if generation == beat.seen { None } else { Some(self.table().await?) };
+        Ok(Beaten { lasts: Some(Duration::from_millis(lasts)), table })
+    }
+
+    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError> {
+        let floor = newest_epoch(self, partition).await?;
+        let script = &self.scripts.lease;
+        let kinds = [Kind::Leases, Kind::Instances, Kind::About];
+        let mut call = self.call_of(script, &kinds.map(|kind| self.names.common(kind)));
+        call.arg(field(partition)).arg(to.to_string()).arg(floor).arg(nonce());
+        let [given, answer] = parts(self.run(script, call).await?, script.name)?;
+        let answer = match number(&given) {
+            Some(1) => number(&answer).map(Leased::Given),
+            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(Leased::Held),
+            None => Some(Leased::Unheard),
+        };
+        answer.ok_or_else(|| strange(script.name))
+    }
+
+    async fn release(
+        &self,
+        partition: &Partition,
+        holder: InstanceId,
+        epoch: u64,
+    ) -> Result<(), StoreError> {
+        let script = &self.scripts.release;
+        let keys = [Kind::Leases, Kind::About].map(|kind| self.names.common(kind));
+        let mut call = self.call_of(script, &keys);
+        call.arg(field(partition)).arg(holder.to_string()).arg(epoch).arg(nonce());
+        self.run(script, call).await.map(drop)
+    }
+
+    async fn forget(&self, id: InstanceId) -> Result<(), StoreError> {
+        let script = &self.scripts.forget;
+        let mut call = self.call_of(script, &self.table_keys());
+        call.arg(id.to_string()).arg(nonce());
+        self.run(script, call).await.map(drop)
+    }
+
+    async fn decide(
+        &self,
+        stream: &str,
+        before: u64,
+        decided: &Decided,
+    ) -> Result<bool, StoreError> {
+        let script = &self.scripts.decide;
+        let keys = [Kind::Versions, Kind::About].map(|kind| self.names.common(kind));
+        let mut get = cmd("HGET");
+        get.arg(&keys[0]).arg(stream);
+        let (row, found) = (versions::encode(decided), bytes(self.ask(&get).await?));
+        let found = found.unwrap_or_default();
+        // What cannot be read is no decision, and the new one takes its place.
+        let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
+        if last.map_or(0, |it| it.generation) != before && found != row {
+            return Ok(false);
+        }
+        let mut call = self.call_of(script, &keys);
+        call.arg(stream).arg(&found[..]).arg(row).arg(nonce());
+        let answer = self.run(script, call).await?;
+        number(&answer).map(|it| it == 1).ok_or_else(|| strange(script.name))
+    }
+
+    async fn table(&self) -> Result<Table, StoreError> {
+        let script = &self.scripts.table;
+        let answer = self.run(script, self.call_of(script, &self.table_keys())).await?;
+        let [generation, members, leases, versions] = parts(answer, script.name)?;
+        let generation = number(&generation).ok_or_else(|| strange(script.name))?;
+        let members = array(members, script.name)?.into_iter().map(|it| member(it, script.name));
+        let mut table = Table {
+            generation,
+            members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
+            leases: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        };
+        let mut rows = array(leases, script.name)?.into_iter();
+        while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
+            let (of, row) = (text(of).unwrap_or_default(), text(row).unwrap_or_default());
+            // Whoever asks for a partition whose lease cannot be read is told so.
+            table.leases.extend(read_lease(&of, &row));
+        }
+        let mut rows = array(versions, script.name)?.into_iter();
+        while let (Some(stream), Some(row)) = (rows.next(), rows.next()) {
+            let decided = text(row).and_then(|it| versions::decode(&it));
+            table.versions.extend(text(stream).zip(decided).map(|(of, it)| (of.into(), it.into())));
+        }
+        Ok(table)
+    }
+}
+
+impl Redis {
+    fn table_keys(&self) -> [String; 4] {
+        [Kind::Instances, Kind::About, Kind::Leases, Kind::Versions]
+            .map(|kind| self.names.common(kind))
+    }
+}
+
+/// An instance. One whose id is none is no instance: somebody else has written it, and nothing is
+/// ever leased to it.
+fn member(row: Value, what: &str) -> Result<Option<(InstanceId, Member)>, StoreError> {
+    let [id, lasts, about, report] = parts(row, what)?;
+    let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };
+    let lasts = number(&lasts).map(Duration::from_millis);
+    let words = |value| bytes(value).map(|it| String::from_utf8_lossy(&it).into_owned());
+    let (about, report) = (words(about).unwrap_or_default(), words(report));
+    Ok(Some((id, Member { about, report, lasts })))
+}
+
+/// Reads a lease from its field and value, or returns `None`.
+pub fn read_lease(field: &str, row: &str) -> Option<(Partition, Lease)> {
+    let (number, stream) = field.split_once(':')?;
+    let partition = Partition { stream: stream.into(), number: number.parse().ok()? };
+    let words: Vec<&str> = row.split(' ').collect();
+    let [epoch, holder, since] = words[..] else { return None };
+    let holder = if holder == NOBODY { None } else { Some(holder.parse().ok()?) };
+    let epoch = epoch.parse().ok().filter(|epoch| *epoch < LAST_EPOCH)?;
+    Some((partition, Lease { epoch, holder, since: since.parse().ok()? }))
+}

@@ -1,0 +1,348 @@
+//! The store in Redis: one server, a master under Sentinel, or a Cluster.
+//!
+//! **Commits.** One script call commits a batch of one shard (`scripts/commit.lua`), all of whose
+//! keys lie in one hash slot. A call that is not answered is answered [`CommitReply::Unknown`], and
+//! sent again under the same number: the script recognises it. What a call that ended half-way has
+//! left says nothing to anybody, and the next try writes over it.
+//!
+//! **Durability** is the server's; it is read when the store is opened, and said.
+//!
+//! **Foreign and damaged values.** What is wrong with one key refuses that key; what is wrong with
+//! what all keys of a shard share is an error that names it, and the shard waits until somebody
+//! mends it.
+//!
+//! Policy must never be decided here; what a write does and when it applies stands in the batch.
+
+mod call;
+mod chains;
+mod claim;
+mod commit;
+mod due;
+mod error;
+pub mod leases;
+mod link;
+pub mod list;
+mod load;
+mod marks;
+mod names;
+mod outbox;
+pub mod record;
+mod script;
+mod server;
+mod spill;
+mod trouble;
+mod value;
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage, shard_of};
+use redis::cmd;
+
+use self::error::{at, has_code, unusable_or_away};
+use self::link::Link;
+use self::names::{Kind, Names};
+use self::script::Scripts;
+use self::trouble::{TELL_EVERY, Trouble};
+use self::value::{parts, text};
+use ordain_store::{
+    Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
+    RedisOptions as Options, Store, StoreError, StoredLetter,
+};
+use ordain_util::told::Told;
+
+/// The version of all that is written. One that reads another refuses the store.
+const SCHEMA: &str = "6";
+
+/// How long a start waits for servers that do not answer, or are still reading their data.
+const START: Duration = Duration::from_secs(30);
+/// Between two tries of a start.
+const START_RETRY: Duration = Duration::from_millis(500);
+
+/// Connections for commits that wait for replicas, since waiting holds up all that is sent behind
+/// it.
+const WAITING_LINKS: u32 = 8;
+
+/// A store in Redis.
+pub struct Redis {
+    link: Link,
+    waiting_links: Vec<Link>,
+    names: Names,
+    scripts: Scripts,
+    shards: u32,
+    replicas: u32,
+    dead_ttl: u64,
+    patience: Option<Duration>,
+    shift: Arc<AtomicU64>,
+    durability: Durability,
+    trouble: Trouble,
+    /// Partitions that it has noted to be there.
+    noted: Mutex<BTreeSet<Partition>>,
+}
+
+impl Redis {
+    /// Connects, and refuses servers on which what is acknowledged could vanish silently, users
+    /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
+    /// at most for servers that do not answer.
+    pub async fn open(options: Options) -> Result<Self, StoreError> {
+        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        loop {
+            let error = match Self::try_open(&options).await {
+                Ok(store) => return Ok(store),
+                Err(error) => error,
+            };
+            let StoreError::Unavailable(reason) = &error else {
+                return Err(at(&options.address, error));
+            };
+            if started.elapsed() >= options.patience.map_or(START, |it| it.min(START)) {
+                return Err(at(&options.address, error));
+            }
+            if told.is_due() {
+                tracing::warn!(
+                    "the store at {} is not there yet, and is waited for: {reason}",
+                    options.address
+                );
+            }
+            tokio::time::sleep(START_RETRY).await;
+        }
+    }
+
+    /// Puts any bytes in the place of a job. For tests of what a damaged job does.
+    #[doc(hidden)]
+    pub async fn overwrite_job(
+        &self,
+        stream: &str,
+        key: &str,
+        bytes: Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let mut put = cmd("HSET");
+        let data = self.names.of_stream(self.shard_of(key), Kind::Data, stream);
+        put.arg(data).arg(commit::job_field(key)).arg(bytes);
+        self.ask(&put).await.map(drop)
+    }
+
+    async fn try_open(options: &Options) -> Result<Self, StoreError> {
+        let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
+        let durability = server::look(&link, options.replicas).await?;
+        let mut waiting_links = Vec::new();
+        let wanted = if options.replicas == 0 { 0 } else { WAITING_LINKS.min(options.shards) };
+        for _ in 0..wanted {
+            let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
+            waiting_links.push(link);
+        }
+        let store = Self {
+            link,
+            waiting_links,
+            names: Names::new(&options.prefix),
+            scripts: Scripts::new(),
+            shards: options.shards.max(1),
+            replicas: options.replicas,
+            dead_ttl: options.dead_ttl,
+            patience: options.patience,
+            shift: Arc::clone(&options.shift),
+            durability,
+            trouble: Trouble::new(&options.address),
+            noted: Mutex::default(),
+        };
+        store.check_shape().await?;
+        Ok(store)
+    }
+
+    /// Writes down what this store is, at its first use.
+    async fn check_shape(&self) -> Result<(), StoreError> {
+        let key = self.names.common(Kind::Store);
+        // Names that nothing has, to ask for the rights to such.
+        let [data, index] = [Kind::Data, Kind::Due].map(|kind| self.names.common(kind));
+        let keys = [key.clone(), data, index, self.names.common(Kind::Partitions)];
+        let mut call = self.call_of(&self.scripts.open, &keys);
+        call.arg(SCHEMA).arg(self.shards).arg(self.replicas);
+        let found = match self.answer(&self.scripts.open, &call).await {
+            Err(error) if has_code(&error, "WRONGTYPE") => {
+                let words = self.explained(error.to_string(), vec![key]).await.to_string();
+                return Err(StoreError::Unusable(words));
+            }
+            found => found.map_err(unusable_or_away)?,
+        };
+        let [schema, shards] = parts(found, "what the store is")?;
+        let (schema, shards) = (text(schema), text(shards));
+        let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
+        if schema.as_deref() != Some(SCHEMA) {
+            return Err(StoreError::Unusable(format!(
+                "{key} says that the store has schema {}, and this version of Ordain reads schema \
+                 {SCHEMA}: use the version that wrote it, or another store.prefix",
+                written(&schema)
+            )));
+        }
+        if shards != Some(self.shards.to_string()) {
+            return Err(StoreError::Unusable(format!(
+                "{key} says that the store has {} shards, and store.shards is {}: set it to that, or \
+                 use another store.prefix",
+                written(&shards),
+                self.shards
+            )));
+        }
+        Ok(())
+    }
+
+    fn shard_of(&self, key: &str) -> u32 {
+        shard_of(key, self.shards)
+    }
+
+    fn of_stream<const N: usize>(&self, shard: u32, stream: &str, kinds: [Kind; N]) -> [String; N] {
+        kinds.map(|kind| self.names.of_stream(shard, kind, stream))
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability.clone()
+    }
+
+    fn breaks(&self) -> u64 {
+        self.waiting_links.iter().chain([&self.link]).map(Link::breaks).sum()
+    }
+
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
+        claim::claim(self, partition, epoch).await
+    }
+
+    async fn load(
+        &self,
+        partition: &Partition,
+        keys: &[Key],
+        bytes: usize,
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
+        load::load(self, partition, keys, bytes).await
+    }
+
+    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
+        commit::commit(self, partition, claim, &batch).await
+    }
+
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<OfKey<SpillPage>, StoreError> {
+        spill::read_spill(self, partition, key, from, limit, bytes).await
+    }
+
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+        spill::find(self, partition, key, missing, within).await
+    }
+
+    async fn due(
+        &self,
+        partition: &Partition,
+        after: Option<&(u64, Key)>,
+        limit: usize,
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+        due::due(self, partition, after, limit, all).await
+    }
+
+    async fn outbox(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<OutboxEntry>, StoreError> {
+        outbox::read(self, partition, shard, after, limit).await
+    }
+
+    async fn outbox_done(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+        marks: &[Mark],
+    ) -> Result<Option<u64>, StoreError> {
+        if !marks.is_empty() {
+            // It may lie on another server than the outbox, and two servers have no one write.
+            return Err(StoreError::Unusable(
+                "what is published to a file must be noted in one write with the outbox, which only \
+                 the embedded store can do"
+                    .to_owned(),
+            ));
+        }
+        outbox::done(self, partition, claim, shard, through).await
+    }
+
+    async fn put_checkpoint(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        breaks: u64,
+        mark: &Mark,
+    ) -> Result<bool, StoreError> {
+        marks::put_checkpoint(self, partition, claim, breaks, mark).await
+    }
+
+    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
+        marks::put(self, marks).await
+    }
+
+    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
+        marks::get(self, name).await
+    }
+
+    /// Each answer says that what was asked is as durable as the server makes it.
+    async fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        list::streams(self).await
+    }
+
+    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+        list::keys(self, stream, filter).await
+    }
+
+    async fn key(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+        list::key(self, stream, key).await
+    }
+
+    async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<StoredLetter>, StoreError> {
+        list::letters(self, stream, key, cursor, limit).await
+    }
+
+    async fn letter(
+        &self,
+        stream: &str,
+        id: &LetterId,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        list::letter(self, stream, id).await
+    }
+}

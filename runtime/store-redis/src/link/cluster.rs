@@ -1,0 +1,68 @@
+//! All masters of a Cluster.
+
+use std::num::NonZeroUsize;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::{RedisResult, Value, cmd};
+
+use super::super::value::{array, number};
+use super::connect::{ANSWER, CONNECT, info, not_yet, wrong};
+use ordain_store::RedisAddress as Address;
+
+/// Redirections and refused tries of one call before its caller hears of them.
+const TRIES: u32 = 6;
+/// Between such tries, in ms.
+const WAIT: (u64, u64) = (20, 500);
+/// Slots of a Cluster (Redis Cluster specification).
+const SLOTS: u64 = 16_384;
+
+/// Connects to all of them, once `node` says that there are some.
+pub(super) async fn connect(
+    address: &Address,
+    node: &mut MultiplexedConnection,
+) -> RedisResult<ClusterConnection> {
+    if !matches!(&*address.path, "" | "0") {
+        return Err(wrong(format!(
+            "{address} is a Cluster, which has no databases: leave {:?} out",
+            address.path
+        )));
+    }
+    check_slots(node).await?;
+    let nodes = address.hosts.iter().map(|(host, port)| info(address, host, *port, true));
+    let mut client = ClusterClient::builder(nodes)
+        .retries(TRIES)
+        .min_retry_wait(WAIT.0)
+        .max_retry_wait(WAIT.1)
+        .connection_timeout(CONNECT)
+        .response_timeout(ANSWER)
+        .max_connection_attempts(NonZeroUsize::MIN);
+    if let Some(user) = &address.user {
+        client = client.username(user);
+    }
+    if let Some(password) = &address.password {
+        client = client.password(password);
+    }
+    client.build()?.get_async_connection().await
+}
+
+/// The client would look for nodes again and again in a Cluster that was never put together.
+async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
+    let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
+    let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();
+    let assigned: u64 = ranges
+        .filter_map(|range| {
+            let range = array(range, "CLUSTER SLOTS").ok()?;
+            Some(number(range.get(1)?)?.saturating_sub(number(range.first()?)?) + 1)
+        })
+        .sum();
+    if assigned >= SLOTS {
+        return Ok(());
+    }
+    Err(not_yet(format!(
+        "only {assigned} of the {SLOTS} slots of this Cluster have a node: `redis-cli --cluster \
+         create` puts one together, and `redis-cli --cluster fix` gives out slots that have lost \
+         their node"
+    )))
+}

@@ -1,0 +1,100 @@
+//! A connection to one host, whatever answers there.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
+};
+
+use super::super::value::bytes;
+use super::sentinel;
+use ordain_store::RedisAddress as Address;
+
+/// For a connection with its TLS and login: more than a few lost packets take.
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
+/// For an answer: more than a commit of some MiB takes on a slow network and a slow disk. After it
+/// the connection counts as broken.
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
+
+/// The first host that answers; else why the last one did not.
+pub(super) async fn any(address: &Address) -> RedisResult<MultiplexedConnection> {
+    let mut last = None;
+    for (host, port) in &address.hosts {
+        match open(address, host, *port, true).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) if is_login(&error) && address.password.is_some() => {
+                match sentinel::without_login(address, host, *port).await {
+                    Some(sentinel) => return Ok(sentinel),
+                    None => last = Some(error),
+                }
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| wrong("no host is named".to_owned())))
+}
+
+fn is_login(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
+}
+
+/// `standalone`, `cluster` or `sentinel`.
+pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
+    let info = bytes(info).unwrap_or_default();
+    let mode = info_field(&String::from_utf8_lossy(&info), "redis_mode").map(str::to_owned);
+    Ok(mode.unwrap_or_else(|| "standalone".to_owned()))
+}
+
+/// A field of what `INFO` answers.
+pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+}
+
+pub(super) async fn open(
+    address: &Address,
+    host: &str,
+    port: u16,
+    login: bool,
+) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT))
+        .set_response_timeout(Some(ANSWER));
+    let client = Client::open(info(address, host, port, login))?;
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+pub(super) fn info(address: &Address, host: &str, port: u16, login: bool) -> ConnectionInfo {
+    let host = host.to_owned();
+    let addr = if address.tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut settings = RedisConnectionInfo::default();
+    if login {
+        // Sentinels and Clusters have no databases.
+        settings = settings.set_db(address.path.parse().unwrap_or(0));
+        if let Some(user) = &address.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &address.password {
+            settings = settings.set_password(password);
+        }
+    }
+    // An address and nothing else is always one.
+    let info = addr.into_connection_info().expect("an address of host and port");
+    info.set_redis_settings(settings)
+}
+
+pub(super) fn wrong(words: String) -> RedisError {
+    RedisError::from((ErrorKind::InvalidClientConfig, "not what the URL says", words))
+}
+
+/// What another try may find otherwise.
+pub(super) fn not_yet(words: String) -> RedisError {
+    RedisError::from((ErrorKind::Io, "not yet", words))
+}

@@ -1,0 +1,170 @@
+//! Listing keys: by shard, and there as the server scans its table. What is there all the time is
+//! listed once.
+
+use bytes::Bytes;
+use ordain_core::Key;
+
+use super::super::names::Kind;
+use super::super::record::{Place, Record, STATE_IS_MISSING};
+use super::super::value::{array, bytes, number, parts, strange, text};
+use super::super::{Redis, commit};
+use super::PAGE_ROWS;
+use ordain_store::{KeyFilter, KeyRow, Page, StoreError};
+
+/// Fields looked at for a page, so that a rare status does not make it wait.
+const PAGE_SCAN: usize = 20_000;
+/// Fields looked at in one call, which holds up everything else meanwhile: about a millisecond.
+const SCAN: usize = 500;
+
+/// What the cursors begin with.
+const CURSOR: &str = "k1:";
+
+/// Where a page begins: shard, the server's cursor there, and behind which key of what that cursor
+/// gives.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cursor {
+    shard: u32,
+    scan: u64,
+    after: Option<Key>,
+}
+
+impl Cursor {
+    /// Reads a cursor of a store with this number of shards, or returns `None`.
+    pub fn parse(cursor: &str, shards: u32) -> Option<Self> {
+        let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
+        let shard = parts.next()?.parse().ok().filter(|shard| *shard < shards)?;
+        let scan = parts.next()?.parse().ok()?;
+        let after = parts.next()?;
+        let after = if after.is_empty() { None } else { Some(after.strip_prefix('=')?.into()) };
+        Some(Self { shard, scan, after })
+    }
+
+    /// Returns the form that callers give back.
+    pub fn text(&self) -> String {
+        let after = self.after.as_ref().map(|key| format!("={key}")).unwrap_or_default();
+        format!("{CURSOR}{}:{}:{after}", self.shard, self.scan)
+    }
+}
+
+/// See [`Store::keys`](ordain_store::Store::keys).
+pub(in super::super) async fn keys(
+    store: &Redis,
+    stream: &str,
+    filter: &KeyFilter,
+) -> Result<Page<KeyRow>, StoreError> {
+    let mut at = match &filter.cursor {
+        None => Cursor { shard: 0, scan: 0, after: None },
+        Some(cursor) => {
+            Cursor::parse(cursor, store.shards).ok_or_else(|| StoreError::Cursor(cursor.clone()))?
+        }
+    };
+    let limit = filter.limit.clamp(1, PAGE_ROWS);
+    let most = filter.looks.unwrap_or(PAGE_SCAN);
+    let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
+    while at.shard < store.shards {
+        count = count.clamp(1, SCAN);
+        let (next, found) = scan(store, stream, &at, filter, count).await?;
+        scanned += count;
+        let before = rows.len();
+        let is_wanted = |row: &KeyRow| {
+            let status = row.job.as_ref().ok().map(|job| job.status);
+            at.after.as_ref().is_none_or(|after| row.key > *after)
+                && (filter.status.is_none() || filter.status == status)
+        };
+        rows.extend(found.into_iter().filter(is_wanted));
+        // A cursor stands for a part of the server's table, and for another part when that has
+        // changed its size. So what it gives is not cut, but where it has given all there is.
+        if rows.len() > limit && at.scan == 0 && next == 0 {
+            rows.truncate(limit);
+            at.after = rows.last().map(|row| row.key.clone());
+            return Ok(Page { rows, cursor: Some(at.text()) });
+        }
+        count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
+        at = Cursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
+        if at.shard < store.shards && (rows.len() >= limit || scanned >= most) {
+            return Ok(Page { rows, cursor: Some(at.text()) });
+        }
+    }
+    Ok(Page { rows, cursor: None })
+}
+
+/// What one cursor of the server's gives, by key, and its next cursor.
+async fn scan(
+    store: &Redis,
+    stream: &str,
+    at: &Cursor,
+    filter: &KeyFilter,
+    count: usize,
+) -> Result<(u64, Vec<KeyRow>), StoreError> {
+    let script = &store.scripts.keys;
+    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [Kind::Data]));
+    call.arg(at.scan).arg(pattern(&filter.prefix)).arg(count);
+    call.arg(filter.status.map_or_else(String::new, |it| (it as u8).to_string()));
+    let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
+    let (next, now) = number(&next).zip(number(&now)).ok_or_else(|| strange(script.name))?;
+    let mut rows = Vec::new();
+    for row in array(found, script.name)? {
+        let [key, record, size] = parts(row, script.name)?;
+        // Keys are texts; another one is somebody else's.
+        let Some(key) = text(key) else { continue };
+        let record = bytes(record).unwrap_or_default();
+        rows.extend(key_row(&key, &record, number(&size).unwrap_or(0), now));
+    }
+    rows.sort_by(|a, b| a.key.cmp(&b.key));
+    rows.dedup_by(|a, b| a.key == b.key);
+    Ok((next, rows))
+}
+
+/// What matches the fields of all jobs whose keys begin so.
+fn pattern(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 2);
+    pattern.push('j');
+    for letter in prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('*');
+    pattern
+}
+
+/// A job as a row; `None` if it has expired.
+fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<KeyRow> {
+    let (job, due_at) = match Record::parse(record) {
+        Err(error) => (Err(error.to_string()), None),
+        Ok(record) if record.expired(now) => return None,
+        Ok(Record { state: Some(Place::Beside), .. }) if state_size == 0 => {
+            (Err(STATE_IS_MISSING.to_owned()), None)
+        }
+        Ok(record) => (Ok(record.job.to_job()), record.due_at),
+    };
+    Some(KeyRow { key: key.into(), job, state_size, due_at })
+}
+
+/// See [`Store::key`](ordain_store::Store::key).
+pub(in super::super) async fn key(
+    store: &Redis,
+    stream: &str,
+    key: &str,
+) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+    let script = &store.scripts.load;
+    let names = store.of_stream(store.shard_of(key), stream, [Kind::Data, Kind::Ids]);
+    let mut call = store.call_of(script, &names);
+    // One job, however large.
+    call.arg(u32::MAX).arg(commit::job_field(key));
+    let [now, found] = parts(store.run(script, call).await?, script.name)?;
+    let now = number(&now).ok_or_else(|| strange(script.name))?;
+    if found == redis::Value::Nil {
+        return Ok(None);
+    }
+    let [record, beside, ..]: [_; 4] = parts(found, script.name)?;
+    let record = bytes(record).unwrap_or_default();
+    let state = match Record::parse(&record).map(|record| record.state) {
+        Ok(Some(Place::Here(state))) => Some(record.slice_ref(state)),
+        Ok(Some(Place::Beside)) => bytes(beside),
+        Ok(None) | Err(_) => None,
+    };
+    let size = state.as_ref().map_or(0, |state| state.len() as u64);
+    Ok(key_row(key, &record, size, now).map(|row| (row, state)))
+}

@@ -1,0 +1,218 @@
+//! Listing dead letters.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
+
+use super::super::Redis;
+use super::super::names::Kind;
+use super::super::value::{array, bytes, number, parts, strange};
+use super::PAGE_ROWS;
+use ordain_store::codec::{
+    cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
+};
+use ordain_store::{Page, StoreError, StoredLetter};
+
+/// Bytes of letters of a page, after the first of each shard.
+const PAGE_BYTES: usize = 8 << 20;
+
+/// What the cursors begin with.
+const CURSOR: &str = "d1:";
+
+/// Between which places.
+pub(in super::super) struct Bounds {
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl Bounds {
+    /// Only what is behind a place.
+    pub(in super::super) fn go_on_behind(&mut self, place: &[u8]) {
+        self.from = bound(b'(', place);
+    }
+
+    /// Of letters of a key, whose places begin so, with these sequences.
+    pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
+        let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
+        Self {
+            from: bound(b'[', &place(*range.start())),
+            to: match range.end().checked_add(1) {
+                Some(end) => bound(b'(', &place(end)),
+                None => after_all(key),
+            },
+        }
+    }
+}
+
+/// Which letters between two bounds.
+pub(in super::super) struct Wanted {
+    /// So many at most.
+    pub(in super::super) limit: usize,
+    /// Until they have so many bytes.
+    pub(in super::super) bytes: usize,
+    /// All, or those of a cause.
+    pub(in super::super) cause: Option<Cause>,
+    /// Those of a cause: put no longer than so many ms ago.
+    pub(in super::super) within: u64,
+}
+
+impl Wanted {
+    fn all(limit: usize, bytes: usize) -> Self {
+        Self { limit, bytes, cause: None, within: 0 }
+    }
+}
+
+/// A part of the letters of one shard.
+pub(in super::super) struct Part {
+    now: u64,
+    /// With their places.
+    pub(in super::super) letters: Vec<(Bytes, Bytes)>,
+    /// The place behind which there are more.
+    pub(in super::super) behind: Option<Bytes>,
+}
+
+/// Letters of one shard between two bounds: as many as are wanted, or as one call looks for.
+pub(in super::super) async fn letters_of_shard(
+    store: &Redis,
+    stream: &str,
+    shard: u32,
+    bounds: &Bounds,
+    wanted: &Wanted,
+) -> Result<Part, StoreError> {
+    let script = &store.scripts.letters;
+    let mut call =
+        store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Letters]));
+    let cause = wanted.cause.map(cause_number);
+    call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
+    call.arg(cause.as_slice()).arg(wanted.within);
+    let [now, behind, rows] = parts(store.run(script, call).await?, script.name)?;
+    let now = number(&now).ok_or_else(|| strange(script.name))?;
+    let mut letters = Vec::new();
+    let mut values = array(rows, script.name)?.into_iter().filter_map(bytes);
+    while let (Some(place), Some(record)) = (values.next(), values.next()) {
+        letters.push((place, record));
+    }
+    Ok(Part { now, letters, behind: bytes(behind) })
+}
+
+/// See [`Store::letters`](ordain_store::Store::letters). Each shard has its letters in order; what
+/// is read of them is put together up to where one of them has more.
+pub(in super::super) async fn letters(
+    store: &Redis,
+    stream: &str,
+    key: Option<&str>,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Page<StoredLetter>, StoreError> {
+    let limit = limit.clamp(1, PAGE_ROWS);
+    let mut prefix = Vec::new();
+    if let Some(key) = key {
+        put_letter_key(key, &mut prefix);
+    }
+    let mut bounds = Bounds { from: bound(b'[', &prefix), to: after_all(&prefix) };
+    if let Some(cursor) = cursor {
+        let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
+        bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
+    }
+    // A letter without a key may be in any shard. Together they read a page.
+    let wanted = Wanted::all(limit, PAGE_BYTES / store.shards as usize);
+    let shards =
+        (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &bounds, &wanted));
+    let (mut all, mut end, mut now) = (Vec::new(), None, 0);
+    for part in try_join_all(shards).await? {
+        now = part.now.max(now);
+        end = [end, part.behind].into_iter().flatten().min();
+        all.extend(part.letters);
+    }
+    all.sort_unstable();
+    if let Some(end) = &end {
+        all.truncate(all.partition_point(|(place, _)| place <= end));
+    }
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    let mut all = all.into_iter().peekable();
+    while let Some((place, record)) = all.next() {
+        bytes += record.len();
+        rows.extend(kept_letter(store, &place, record, now));
+        if (rows.len() >= limit || bytes >= PAGE_BYTES) && all.peek().is_some() {
+            return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
+        }
+    }
+    Ok(Page { rows, cursor: end.map(|end| write_cursor(&end)) })
+}
+
+/// See [`Store::letter`](ordain_store::Store::letter).
+pub(in super::super) async fn letter(
+    store: &Redis,
+    stream: &str,
+    id: &LetterId,
+) -> Result<Option<StoredLetter>, StoreError> {
+    let place = place_of(id);
+    let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
+    let one = Wanted::all(1, PAGE_BYTES);
+    let shards = (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &only, &one));
+    for part in try_join_all(shards).await? {
+        for (place, record) in part.letters {
+            if let Some(letter) = kept_letter(store, &place, record, part.now) {
+                return Ok(Some(letter));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.
+fn kept_letter(store: &Redis, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
+    match decode_letter(&record) {
+        Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
+        Err(error) => {
+            let letter = DeadLetter {
+                id: split_letter_place(place)?,
+                cause: Cause::Corrupt,
+                error: format!("this letter cannot be read: {error}"),
+                origin: None,
+                version: None,
+                content: LetterContent::Raw(record),
+            };
+            Some(StoredLetter { letter, at: 0 })
+        }
+    }
+}
+
+fn place_of(id: &LetterId) -> Vec<u8> {
+    let mut place = Vec::new();
+    put_letter_place(id, &mut place);
+    place
+}
+
+fn bound(kind: u8, place: &[u8]) -> Vec<u8> {
+    [&[kind], place].concat()
+}
+
+/// After all places that begin so: the last byte of a beginning is a terminator's.
+fn after_all(prefix: &[u8]) -> Vec<u8> {
+    match prefix.split_last() {
+        None => b"+".to_vec(),
+        Some((last, rest)) => bound(b'(', &[rest, &[last + 1]].concat()),
+    }
+}
+
+/// A place, in hexadecimal digits: one that is no letter's can be gone on from too.
+pub fn write_cursor(place: &[u8]) -> String {
+    let digits = place.iter().map(|byte| format!("{byte:02x}"));
+    CURSOR.chars().map(String::from).chain(digits).collect()
+}
+
+/// Reads a cursor of [`write_cursor`], or returns `None`.
+pub fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
+    let digits = cursor.strip_prefix(CURSOR)?.as_bytes().chunks(2);
+    let byte = |two: &[u8]| match two {
+        [high, low] => {
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            Some((digit(*high)? * 16 + digit(*low)?) as u8)
+        }
+        _ => None,
+    };
+    digits.map(byte).collect()
+}

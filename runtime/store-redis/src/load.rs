@@ -1,0 +1,152 @@
+//! Loading jobs, and taking over those of other partitions.
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ordain_core::{Key, Loaded, TakenId};
+use redis::Value;
+
+use super::names::Kind;
+use super::record::{BLOCK, Place, Record, STATE_IS_MISSING};
+use super::value::{array, bytes, number, parts, strange};
+use super::{Redis, commit};
+use ordain_store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
+use ordain_store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
+
+/// A key's answer to a load.
+pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
+
+/// See [`Store::load`](ordain_store::Store::load).
+pub(super) async fn load(
+    store: &Redis,
+    partition: &Partition,
+    keys: &[Key],
+    bytes: usize,
+) -> Result<Vec<LoadedKey>, StoreError> {
+    let mut loaded = load_some(store, &partition.stream, keys, bytes).await?;
+    let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+    let foreign: Vec<usize> =
+        (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
+    if foreign.is_empty() {
+        return Ok(loaded);
+    }
+    // Read again afterwards: the one that had it may have committed in between.
+    let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
+    take_over(store, partition, &taken).await?;
+    let again = load_some(store, &partition.stream, &taken, usize::MAX).await?;
+    for (index, job) in foreign.into_iter().zip(again) {
+        loaded[index] = job;
+    }
+    Ok(loaded)
+}
+
+/// Loads as many of the keys, in order, as have so many bytes together.
+async fn load_some(
+    store: &Redis,
+    stream: &str,
+    keys: &[Key],
+    bytes: usize,
+) -> Result<Vec<LoadedKey>, StoreError> {
+    let shards = by_shard(store, keys);
+    let loads = shards.iter().map(|(shard, positions)| {
+        // Together they may have that much; each at least one.
+        let part = bytes / keys.len().max(1) * positions.len();
+        let keys = positions.iter().map(|at| &keys[*at]);
+        load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
+    });
+    let mut all: Vec<Option<LoadedKey>> = keys.iter().map(|_| None).collect();
+    for ((_, positions), jobs) in shards.iter().zip(try_join_all(loads).await?) {
+        for (at, job) in positions.iter().zip(jobs) {
+            all[*at] = Some(too_long(&keys[*at]).map_or(job, Err));
+        }
+    }
+    // Up to the first that one of them did not reach.
+    Ok(all.into_iter().map_while(|job| job).collect())
+}
+
+/// The keys of each shard, by their position.
+fn by_shard(store: &Redis, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
+    let mut shards = vec![Vec::new(); store.shards as usize];
+    for (at, key) in keys.iter().enumerate() {
+        shards[store.shard_of(key) as usize].push(at);
+    }
+    (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
+/// Loads jobs as they are, whatever their partition: a beginning of those of each shard.
+async fn load_shard(
+    store: &Redis,
+    stream: &str,
+    shard: u32,
+    keys: impl Iterator<Item = &Key>,
+    bytes: usize,
+) -> Result<Vec<LoadedKey>, StoreError> {
+    let script = &store.scripts.load;
+    let mut call = store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Ids]));
+    call.arg(bytes);
+    for key in keys {
+        // No job has a longer key.
+        call.arg(commit::job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+    }
+    let mut answers = array(store.run(script, call).await?, script.name)?.into_iter();
+    let now = answers.next().as_ref().and_then(number).ok_or_else(|| strange(script.name))?;
+    Ok(answers.map(|answer| loaded(answer, now)).collect())
+}
+
+async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result<(), StoreError> {
+    let script = &store.scripts.take_over;
+    let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
+        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+        let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
+        call.arg(&partition.number.to_le_bytes()[..]);
+        for at in positions {
+            call.arg(commit::job_field(&keys[at]));
+        }
+        store.run(script, call).await
+    });
+    try_join_all(shards).await.map(drop)
+}
+
+/// What `load` answered of one key.
+fn loaded(value: Value, now: u64) -> LoadedKey {
+    let strange = || "the server's answer has another form".to_owned();
+    if value == Value::Nil {
+        return Ok(None);
+    }
+    let [record, state, first, blocks] = parts(value, "load").map_err(|_| strange())?;
+    let stored = bytes(record).ok_or_else(strange)?;
+    let record = Record::parse(&stored).map_err(|error| error.to_string())?;
+    let state = match record.state {
+        None => None,
+        Some(Place::Here(state)) => Some(stored.slice_ref(state)),
+        Some(Place::Beside) => Some(bytes(state).ok_or(STATE_IS_MISSING)?),
+    };
+    let left = |at: u64| at.saturating_sub(now);
+    let first = number(&first).ok_or_else(strange)?;
+    Ok(Some(Box::new(Loaded {
+        state,
+        ids: ids_of(&record.job, first, array(blocks, "load").map_err(|_| strange())?)?,
+        due_in: record.due_at.map(left),
+        expire_in: record.expire_at.map(left),
+        job: record.job.to_job(),
+    })))
+}
+
+/// The ids in blocks, the first of which has this number. Places that no event has are empty, and
+/// what the job has neither settled nor spilled is of a commit that was not made.
+fn ids_of(job: &JobView<'_>, first: u64, blocks: Vec<Value>) -> Result<Vec<TakenId>, String> {
+    let mut taken = Vec::new();
+    for (block, ids) in (first..).zip(blocks) {
+        let ids: Bytes = bytes(ids).unwrap_or_default();
+        for (sequence, id) in (block * BLOCK..).zip(ids.chunks(TAKEN_ID_SIZE)) {
+            let id = decode_taken_id(sequence, id)
+                .map_err(|error| format!("sequence {sequence}: {error}"))?;
+            let is_empty = id.id == 0 && id.content == 0;
+            let spilled = job.spilled.first..=job.spilled.last;
+            let is_taken = sequence < job.next || spilled.contains(&sequence);
+            if sequence >= job.ids_from && is_taken && !is_empty {
+                taken.push(id);
+            }
+        }
+    }
+    Ok(taken)
+}

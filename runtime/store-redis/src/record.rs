@@ -1,0 +1,185 @@
+//! A job as Redis keeps it: what only the store knows of it in front, at fixed places, because
+//! scripts read and write it; then the record that every store has; then the state, if it is small.
+//! A large one has a field of its own.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use ordain_core::{Change, Job, JobWrite};
+
+use super::commit;
+use ordain_store::KEY_SIZE_LIMIT;
+use ordain_store::codec::{
+    COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GAPS_AT, GENERATION_AT,
+    INCARNATION_AT, JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT,
+    ORIGIN_FORMAT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE,
+    TAKEOVERS_AT, Undecodable, encode_job, refused,
+};
+
+const FORMAT: u8 = 2;
+
+/// Flags.
+const DUE: u8 = 1;
+const EXPIRES: u8 = 2;
+const SPILLED: u8 = 4;
+const IDS: u8 = 8;
+/// The state follows the record.
+const STATE: u8 = 16;
+/// The state has a field of its own.
+const LARGE: u8 = 32;
+
+/// Format, flags, due time, end, time of the entry in the expiry index, length of the job's record.
+const ENVELOPE: usize = 1 + 1 + 8 + 8 + 8 + 4;
+
+/// The longest state that is kept with its record, in bytes: a second field costs more time than
+/// reading and writing as much again, and memory of its own.
+const WITH_RECORD: usize = 4 << 10;
+
+/// Taken ids in one field: few enough that a new one writes little, enough that a field costs
+/// little.
+pub(super) const BLOCK: u64 = 16;
+
+/// Ids of one key that are read or removed at most: more than a window and what is spilled have.
+const IDS_LIMIT: usize = 1 << 21;
+
+/// The longest time from now, in ms: more than 10,000 years, and exact in a script's numbers.
+const FAR: u64 = 1 << 50;
+
+/// The names that scripts have for all this and for a commit's writes, as the beginning of their
+/// text. Lua counts from 1.
+pub(super) fn layout() -> String {
+    let job = ENVELOPE + 1;
+    let numbers = [
+        ("KEY_LIMIT", KEY_SIZE_LIMIT),
+        ("RECORD_FORMAT", usize::from(FORMAT)),
+        ("JOB_FORMAT", usize::from(JOB_FORMAT)),
+        ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
+        ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
+        ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
+        ("FENCE_NUMBER", FENCE_NUMBER_AT + 1),
+        ("FENCE_ANSWER", FENCE_ANSWER_AT + 1),
+        ("REFUSED_NEXT", usize::from(refused::NEXT)),
+        ("REFUSED_ABSENT", usize::from(refused::ABSENT)),
+        ("REFUSED_PARTITION", usize::from(refused::PARTITION)),
+        ("REFUSED_CORRUPT", usize::from(refused::CORRUPT)),
+        ("REFUSED_VERSION", usize::from(refused::VERSION)),
+        ("OUTBOX_TIME", usize::from(OUTBOX_TIME)),
+        ("OUTBOX_LETTERS", usize::from(OUTBOX_LETTERS)),
+        ("LETTER_TIME", LETTER_TIME_AT + 1),
+        ("LETTER_KEY", LETTER_KEY_AT + 1),
+        ("DUE", usize::from(DUE)),
+        ("EXPIRES", usize::from(EXPIRES)),
+        ("SPILLED", usize::from(SPILLED)),
+        ("IDS", usize::from(IDS)),
+        ("STATE", usize::from(STATE)),
+        ("LARGE", usize::from(LARGE)),
+        ("DUE_AT", 3),
+        ("END", 11),
+        ("ENTRY", 19),
+        ("LENGTH", 27),
+        ("JOB", job),
+        ("PARTITION", job + PARTITION_AT),
+        ("TAKEOVERS", job + TAKEOVERS_AT),
+        ("NEXT", job + NEXT_AT),
+        ("INCARNATION", job + INCARNATION_AT),
+        ("SINCE", job + SINCE_AT),
+        ("GENERATION", job + GENERATION_AT),
+        ("GAPS_TIME", job + GAPS_AT),
+        ("NUMBERS", job + NUMBERS_AT),
+        // Seven numbers and three empty parts.
+        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 3),
+        ("BLOCK", BLOCK as usize),
+        ("ID", TAKEN_ID_SIZE),
+        ("IDS_LIMIT", IDS_LIMIT),
+    ];
+    let write = commit::LAYOUT.map(|(name, number)| (name, usize::from(number)));
+    numbers.iter().chain(&write).fold(String::new(), |mut text, (name, number)| {
+        // A text takes all that is written.
+        let _ = writeln!(text, "local {name} = {number}");
+        text
+    })
+}
+
+/// A stored job, checked whole and not copied.
+pub struct Record<'a> {
+    /// The time of its due entry.
+    pub due_at: Option<u64>,
+    /// From when on there is no such job any more.
+    pub expire_at: Option<u64>,
+    /// The job.
+    pub job: JobView<'a>,
+    /// Its state, if it has one.
+    pub(super) state: Option<Place<'a>>,
+}
+
+/// Where a state is.
+pub(super) enum Place<'a> {
+    /// Behind the record.
+    Here(&'a [u8]),
+    /// In a field of its own.
+    Beside,
+}
+
+/// What is wrong with a record whose state is at [`Place::Beside`] and is not there.
+pub(super) const STATE_IS_MISSING: &str = "its state, which lies beside its record, is not there";
+
+impl<'a> Record<'a> {
+    /// Reads a stored job.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
+        let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
+        let flags = reader.u8("flags")?;
+        let due_at = reader.u64("due time")?;
+        let expire_at = reader.u64("expiry")?;
+        reader.u64("expiry entry")?;
+        let length = reader.u32("length")? as usize;
+        let job = JobView::parse(reader.take(length, "length")?)?;
+        let state = if flags & LARGE != 0 {
+            Some(Place::Beside)
+        } else {
+            (flags & STATE != 0).then(|| Place::Here(reader.rest()))
+        };
+        let given = |flag: u8, time: u64| (flags & flag != 0).then_some(time);
+        Ok(Self { due_at: given(DUE, due_at), expire_at: given(EXPIRES, expire_at), job, state })
+    }
+
+    pub(super) fn expired(&self, now: u64) -> bool {
+        self.expire_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// A state that is too large to be kept with its record.
+pub(super) fn beside(change: &Change) -> Option<&Bytes> {
+    match change {
+        Change::Put(state) if state.len() > WITH_RECORD => Some(state),
+        _ => None,
+    }
+}
+
+/// Appends the record of a write as the commit's script takes it: with times from now, to which it
+/// adds the time of the commit, and without a state that is kept as it is.
+pub(super) fn encode(write: &JobWrite, out: &mut Vec<u8>) {
+    let Job { spilled, ids_from, .. } = &write.job;
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let large = beside(&write.state).is_some();
+    let state = match &write.state {
+        Change::Put(state) if !large => Some(state),
+        _ => None,
+    };
+    let start = out.len();
+    out.push(FORMAT);
+    out.push(
+        flag(write.due_in.is_some(), DUE)
+            | flag(write.expire_in.is_some(), EXPIRES)
+            | flag(spilled.count > 0, SPILLED)
+            | flag(*ids_from > 0, IDS)
+            | flag(state.is_some(), STATE)
+            | flag(large, LARGE),
+    );
+    out.extend_from_slice(&write.due_in.unwrap_or(0).min(FAR).to_le_bytes());
+    out.extend_from_slice(&write.expire_in.unwrap_or(0).min(FAR).to_le_bytes());
+    out.extend_from_slice(&[0; 8 + 4]);
+    encode_job(&write.job, 0, out);
+    let length = (out.len() - start - ENVELOPE) as u32;
+    out[start + ENVELOPE - 4..start + ENVELOPE].copy_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(state.map_or(&[], |state| &state[..]));
+}

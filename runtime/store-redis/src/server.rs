@@ -1,0 +1,181 @@
+//! What the servers are like, as far as it matters for what is stored: version, eviction,
+//! durability, replicas. Looked at when the store is opened.
+
+use redis::cmd;
+
+use super::error::shown;
+use super::link::{Link, info_field};
+use super::value::{array, bytes, text};
+use ordain_store::{Durability, StoreError};
+
+/// The oldest version that has all that the scripts use.
+const OLDEST: (u64, u64) = (7, 0);
+
+/// Refuses servers on which what is acknowledged could vanish silently, and says in a sentence what
+/// a commit means on these.
+pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, StoreError> {
+    let infos =
+        link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
+    let mut fewest_replicas = u64::MAX;
+    let (mut appends, mut says_eviction) = (true, true);
+    for info in infos {
+        let info = String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned();
+        check_version(info_field(&info, "redis_version").unwrap_or("unknown"))?;
+        check_role(&info)?;
+        let policy = info_field(&info, "maxmemory_policy");
+        check_eviction(policy)?;
+        says_eviction &= policy.is_some();
+        appends &= info_field(&info, "aof_enabled") == Some("1");
+        let connected = info_field(&info, "connected_slaves").and_then(|it| it.parse().ok());
+        fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
+    }
+    let syncs = if appends { appendfsync(link).await } else { None };
+    let is_at_risk = !says_eviction
+        || !appends
+        || syncs.as_deref() == Some("no")
+        || fewest_replicas < replicas.into();
+    let mut words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
+    if !says_eviction {
+        words.push_str(
+            "; the server does not say whether it throws keys away when its memory is full: it \
+             must not (maxmemory-policy noeviction)",
+        );
+    }
+    Ok(Durability { words, is_at_risk })
+}
+
+fn check_version(version: &str) -> Result<(), StoreError> {
+    let mut numbers = version.split('.').map(|part| part.parse::<u64>().ok());
+    let found = (numbers.next().flatten(), numbers.next().flatten());
+    match found {
+        (Some(major), Some(minor)) if (major, minor) >= OLDEST => Ok(()),
+        _ => Err(StoreError::Unusable(format!(
+            "the server is Redis {}; {}.{} or later is needed",
+            shown(version),
+            OLDEST.0,
+            OLDEST.1
+        ))),
+    }
+}
+
+fn check_role(info: &str) -> Result<(), StoreError> {
+    if info_field(info, "role") != Some("slave") {
+        return Ok(());
+    }
+    let of = |name| shown(info_field(info, name).unwrap_or("?"));
+    Err(StoreError::Unusable(format!(
+        "the server is a replica, which takes no writes: name its master, {}:{}, or the Sentinels \
+         that know it",
+        of("master_host"),
+        of("master_port")
+    )))
+}
+
+fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
+    match policy {
+        None | Some("noeviction") => Ok(()),
+        Some(policy) => Err(StoreError::Unusable(format!(
+            "the server has maxmemory-policy {}: it would throw away jobs and events when its memory \
+             is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
+            shown(policy)
+        ))),
+    }
+}
+
+/// The least that any server does. `None` where it does not say, as some that are rented do not.
+async fn appendfsync(link: &Link) -> Option<String> {
+    let answers = link.ask_all(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
+    let settings = answers.into_iter().map(|answer| {
+        let mut parts = match answer {
+            redis::Value::Map(pairs) => pairs.into_iter().map(|(_, value)| value).collect(),
+            answer => array(answer, "CONFIG GET").ok()?,
+        };
+        text(parts.pop()?)
+    });
+    let settings: Option<Vec<String>> = settings.collect();
+    let weakest = ["no", "everysec", "always"];
+    let rank = |setting: &String| weakest.iter().position(|known| known == setting);
+    settings?.into_iter().min_by_key(rank)
+}
+
+fn sentence(kind: &str, appends: bool, syncs: Option<&str>, wanted: u32, connected: u64) -> String {
+    let kept = match (appends, syncs) {
+        (true, Some("always")) => {
+            "each commit is on the server's disk before it is answered (appendfsync always), so \
+             what is acknowledged outlives a crash of the server, but not its disk"
+        }
+        (true, Some("everysec")) => {
+            "the server syncs once a second (appendfsync everysec): a crash of its machine loses \
+             what was acknowledged in the last second or two. `appendfsync always` loses nothing"
+        }
+        (true, Some("no")) => {
+            "the server leaves syncing to its system (appendfsync no): a crash of its machine loses \
+             what was acknowledged in the last half minute or so. `appendfsync always` loses nothing"
+        }
+        (true, _) => {
+            "the server keeps a log (appendonly yes) and does not say how it syncs it: with less \
+             than `appendfsync always` a crash loses what was acknowledged last"
+        }
+        (false, _) => {
+            "the server keeps no log of what it was told (appendonly no): a restart loses \
+             EVERYTHING since its last snapshot. Set `appendonly yes` and `appendfsync always`"
+        }
+    };
+    let replicas = match (wanted, connected) {
+        (0, 0) => String::new(),
+        (0, _) => "; a failover to a replica loses what had not reached it: durability = \
+                   \"replicas:1\" makes that less"
+            .to_owned(),
+        (wanted, connected) if connected < u64::from(wanted) => format!(
+            "; each commit waits for {wanted} {}, and a master has only {connected} now: until \
+             there are more, nothing is acknowledged",
+            if wanted == 1 { "replica" } else { "replicas" }
+        ),
+        (1, _) => "; each commit waits until a replica has it too: a failover to that one loses \
+                   nothing"
+            .to_owned(),
+        (wanted, _) => format!(
+            "; each commit waits until {wanted} replicas have it too: a failover to one of those \
+             loses nothing"
+        ),
+    };
+    format!("{kind}: {kept}{replicas}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_refused() {
+        for version in ["7.0.0", "7.0.15", "7.2", "8.0.1", "10.0.0"] {
+            assert!(check_version(version).is_ok(), "{version}");
+        }
+        for version in ["6.2.14", "3.0", "unknown", ""] {
+            assert!(check_version(version).is_err(), "{version}");
+        }
+    }
+
+    #[test]
+    fn replicas_are_refused() {
+        check_role("role:master\r\nconnected_slaves:1\r\n").expect("a master");
+        let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
+        let refused = check_role(info).expect_err("a replica").to_string();
+        assert!(refused.contains("10.0.0.1:6380"), "{refused}");
+    }
+
+    #[test]
+    fn servers_that_evict_are_refused() {
+        assert!(check_eviction(None).is_ok() && check_eviction(Some("noeviction")).is_ok());
+        let refused = check_eviction(Some("allkeys-lru")).expect_err("it loses keys").to_string();
+        assert!(refused.contains("allkeys-lru") && refused.contains("noeviction"), "{refused}");
+    }
+
+    #[test]
+    fn durability_is_told_plainly() {
+        let words = sentence("Redis", false, None, 0, 0);
+        assert!(words.contains("EVERYTHING"), "{words}");
+        let words = sentence("Redis", true, Some("everysec"), 2, 1);
+        assert!(words.contains("second") && words.contains("only 1"), "{words}");
+    }
+}

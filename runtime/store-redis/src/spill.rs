@@ -1,0 +1,160 @@
+//! Reading events that wait in the store: spilled ones, and those that were too far ahead.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::try_join;
+use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
+
+use super::Redis;
+use super::list::{Bounds, Wanted, letters_of_shard};
+use super::names::Kind;
+use super::value::{array, bytes, parts, strange};
+use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
+use ordain_store::{OfKey, Partition, StoreError};
+
+/// Bytes of events found at once, after the first; a later round of replay finds the others.
+const FIND_BYTES: usize = 16 << 20;
+/// And how many.
+const FIND_EVENTS: usize = 2_000;
+
+/// An event with its sequence.
+type Numbered = (u64, Arc<Event>);
+
+/// See [`Store::read_spill`](ordain_store::Store::read_spill).
+pub(super) async fn read_spill(
+    store: &Redis,
+    partition: &Partition,
+    key: &Key,
+    from: u64,
+    limit: usize,
+    bytes: usize,
+) -> Result<OfKey<SpillPage>, StoreError> {
+    let page = spilled(store, partition, key, from..=u64::MAX, limit, bytes).await?;
+    Ok(page.map(|(read, end)| up_to(bytes, read, end)))
+}
+
+/// As many as have so many bytes of memory, one at least.
+fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
+    let (mut events, mut memory) = (Vec::new(), 0);
+    for (sequence, event) in read {
+        memory += event.memory();
+        if !events.is_empty() && memory > bytes {
+            return (events, false);
+        }
+        events.push((sequence, event));
+    }
+    (events, end)
+}
+
+/// See [`Store::find`](ordain_store::Store::find).
+pub(super) async fn find(
+    store: &Redis,
+    partition: &Partition,
+    key: &Key,
+    missing: &[RangeInclusive<u64>],
+    within: u64,
+) -> Result<OfKey<Vec<Numbered>>, StoreError> {
+    let (mut found, mut memory) = (Vec::new(), 0);
+    for range in missing {
+        let first = found.len();
+        let spilled = spilled(store, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
+        let letters = far_ahead(store, partition, key, range, within);
+        let (spilled, letters) = try_join(spilled, letters).await?;
+        match spilled {
+            Ok((spilled, _)) => found.extend(spilled),
+            Err(words) => return Ok(Err(words)),
+        }
+        found.extend(letters);
+        // A stable sort: what is spilled stays before a letter of the same sequence.
+        found[first..].sort_by_key(|(sequence, _)| *sequence);
+        memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
+        if memory >= FIND_BYTES {
+            break;
+        }
+    }
+    found.dedup_by_key(|(sequence, _)| *sequence);
+    Ok(Ok(found))
+}
+
+/// Spilled events of these sequences, and whether there are no more of them: at least one if there
+/// is one.
+async fn spilled(
+    store: &Redis,
+    partition: &Partition,
+    key: &Key,
+    range: RangeInclusive<u64>,
+    limit: usize,
+    limit_bytes: usize,
+) -> Result<OfKey<SpillPage>, StoreError> {
+    let script = &store.scripts.spill;
+    let names =
+        store.of_stream(store.shard_of(key), &partition.stream, [Kind::Data, Kind::Spilled]);
+    let mut from = Bytes::from([b"[", &range.start().to_be_bytes()[..]].concat());
+    loop {
+        let mut call = store.call_of(script, &names);
+        call.arg(key.as_bytes()).arg(limit.max(1)).arg(limit_bytes);
+        call.arg(&from[..]).arg(&range.end().to_be_bytes()[..]);
+        let [behind, found] = parts(store.run(script, call).await?, script.name)?;
+        let mut found = array(found, script.name)?.into_iter();
+        let mut events = Vec::new();
+        while let (Some(sequence), Some(event)) = (found.next(), found.next()) {
+            let both = bytes(sequence).zip(bytes(event)).ok_or_else(|| strange(script.name))?;
+            match read_event(key, &both.0, &both.1) {
+                Ok(event) => events.push(event),
+                Err(words) => return Ok(Err(words)),
+            }
+        }
+        match bytes(behind) {
+            Some(behind) if events.is_empty() => from = behind,
+            behind => return Ok(Ok((events, behind.is_none()))),
+        }
+    }
+}
+
+fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
+    let sequence = <[u8; 8]>::try_from(&sequence[..])
+        .map(u64::from_be_bytes)
+        .map_err(|_| "the sequence of a spilled event is cut off".to_owned())?;
+    let event = if event.len() < 8 { Bytes::new() } else { event.slice(8..) };
+    decode_spilled(key, sequence, event).map(|event| (sequence, event))
+}
+
+/// Events that are kept as `far-ahead` letters put no longer than `within` ms ago: at least one if
+/// there is one.
+async fn far_ahead(
+    store: &Redis,
+    partition: &Partition,
+    key: &Key,
+    range: &RangeInclusive<u64>,
+    within: u64,
+) -> Result<Vec<Numbered>, StoreError> {
+    let mut prefix = Vec::new();
+    put_letter_key(key, &mut prefix);
+    let mut bounds = Bounds::of_sequences(&prefix, range);
+    let wanted = Wanted {
+        limit: FIND_EVENTS,
+        bytes: FIND_BYTES,
+        cause: Some(Cause::FarAhead),
+        within: within.min(store.dead_ttl),
+    };
+    loop {
+        let part =
+            letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
+                .await?;
+        // A letter that cannot be read is no replay source, and no reason to stop.
+        let events = part.letters.into_iter().filter_map(|(_, record)| {
+            let letter = decode_letter(&record).ok()?.letter;
+            match letter.content {
+                LetterContent::Event(event) => Some((letter.id.sequence, event)),
+                _ => None,
+            }
+        });
+        let events: Vec<Numbered> = events.collect();
+        match part.behind {
+            Some(behind) if events.is_empty() => bounds.go_on_behind(&behind),
+            _ => return Ok(events),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The record of a dead letter. Must keep what was delivered as it was, byte for byte.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
+
+use super::job::{cause_number, cause_of};
+use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+use crate::StoredLetter;
+
+const FORMAT: u8 = 1;
+
+/// Where the time lies at which a letter was put, eight bytes.
+pub const LETTER_TIME_AT: usize = 1;
+/// Where the key begins: its length, as a number of no fixed width, and itself; behind it the
+/// sequence, of no fixed width, the tag of eight bytes, and the cause.
+pub const LETTER_KEY_AT: usize = 9;
+
+const NOTHING: u8 = 0;
+const EVENT: u8 = 1;
+const RAW: u8 = 2;
+
+/// Appends the record of a letter that is put at `at`.
+pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
+    out.push(FORMAT);
+    out.extend_from_slice(&at.to_le_bytes());
+    put_bytes(letter.id.key.as_bytes(), out);
+    put_varint(letter.id.sequence, out);
+    out.extend_from_slice(&letter.id.tag.to_le_bytes());
+    out.push(cause_number(letter.cause));
+    put_bytes(letter.error.as_bytes(), out);
+    put_option(letter.origin.as_deref(), out);
+    put_option(letter.version.as_deref(), out);
+    match &letter.content {
+        LetterContent::Nothing => out.push(NOTHING),
+        LetterContent::Event(event) => {
+            out.push(EVENT);
+            event.encode(out);
+        }
+        LetterContent::Raw(bytes) => {
+            out.push(RAW);
+            out.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// Reads a record; its content shares the bytes.
+pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, Undecodable> {
+    let mut reader = Reader::new("dead letter", bytes, FORMAT)?;
+    let at = reader.u64("time")?;
+    let id = LetterId {
+        key: reader.text("key")?.into(),
+        sequence: reader.varint("sequence")?,
+        tag: reader.u64("tag")?,
+    };
+    let cause = reader.u8("cause")?;
+    let cause = cause_of(cause).ok_or_else(|| reader.bad("cause"))?;
+    let error = reader.text("error")?.to_owned();
+    let origin = reader.option("origin")?.map(str::to_owned);
+    let version = reader.option("version")?.map(Into::into);
+    let content = reader.u8("content")?;
+    let rest = bytes.slice_ref(reader.rest());
+    let content = match content {
+        NOTHING => {
+            reader.end()?;
+            LetterContent::Nothing
+        }
+        EVENT => {
+            let event = Event::decode(rest).map_err(|cause| reader.content(cause))?;
+            LetterContent::Event(Arc::new(event))
+        }
+        RAW => LetterContent::Raw(rest),
+        _ => return Err(reader.bad("content")),
+    };
+    Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
+}
+
+/// When the letter of a record was put, without reading the rest.
+pub fn letter_time(bytes: &[u8]) -> Option<u64> {
+    let mut reader = Reader::new("dead letter", bytes, FORMAT).ok()?;
+    reader.u64("time").ok()
+}

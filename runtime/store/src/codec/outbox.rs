@@ -1,0 +1,98 @@
+//! What one batch has to publish as one value: a chunk for each applied write and one for the
+//! letters, one after the other, so that a store joins the chunks of what it applied without
+//! taking them apart.
+
+use bytes::Bytes;
+use ordain_core::{DeadLetter, Emitted, Key, Message};
+
+use super::letter::{decode_letter, encode_letter};
+use super::wire::{Reader, Undecodable, put_bytes, put_varint};
+use crate::{OutboxEntry, OutboxMessage};
+
+/// Opens the chunk of a write.
+const FORMAT: u8 = 1;
+/// Opens the chunk of the letters.
+pub const OUTBOX_LETTERS: u8 = 2;
+/// Opens the time of the commit: the incarnation of what follows and has none of its own. Where a
+/// script commits, which does not take writes apart.
+pub const OUTBOX_TIME: u8 = 3;
+
+/// Appends the chunk of one write. A write without messages has none.
+pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], out: &mut Vec<u8>) {
+    if messages.is_empty() {
+        return;
+    }
+    out.push(FORMAT);
+    out.extend_from_slice(&incarnation.to_le_bytes());
+    put_bytes(key.as_bytes(), out);
+    put_varint(messages.len() as u64, out);
+    for emitted in messages {
+        put_varint(emitted.sequence, out);
+        put_varint(u64::from(emitted.index), out);
+        put_varint(emitted.message.encoded_len() as u64, out);
+        emitted.message.encode(out);
+    }
+}
+
+/// Appends the chunk of forwarded letters that were put at `at`. Where there are none there is no
+/// chunk.
+pub fn encode_outbox_letters<'a>(
+    letters: impl Iterator<Item = &'a DeadLetter>,
+    at: u64,
+    out: &mut Vec<u8>,
+) {
+    let mut letters = letters.peekable();
+    if letters.peek().is_none() {
+        return;
+    }
+    out.push(OUTBOX_LETTERS);
+    let mut record = Vec::new();
+    for letter in letters {
+        record.clear();
+        encode_letter(letter, at, &mut record);
+        put_bytes(&record, out);
+    }
+}
+
+/// Reads all chunks of a batch; what they contain shares the bytes.
+pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecodable> {
+    let (mut messages, mut letters, mut time) = (Vec::new(), Vec::new(), 0);
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        if rest[0] == OUTBOX_LETTERS {
+            let mut reader = Reader::new("outbox entry", rest, OUTBOX_LETTERS)?;
+            // The last chunk: it goes to the end.
+            while !reader.is_empty() {
+                let record = bytes.slice_ref(reader.bytes("letter")?);
+                letters.push(decode_letter(&record)?.letter);
+            }
+            break;
+        }
+        if rest[0] == OUTBOX_TIME {
+            let mut reader = Reader::new("outbox entry", rest, OUTBOX_TIME)?;
+            time = reader.u64("time")?;
+            rest = reader.rest();
+            continue;
+        }
+        let mut reader = Reader::new("outbox entry", rest, FORMAT)?;
+        let incarnation = match reader.u64("incarnation")? {
+            0 if time == 0 => return Err(reader.bad("incarnation")),
+            0 => time,
+            incarnation => incarnation,
+        };
+        let key = Key::from(reader.text("key")?);
+        for _ in 0..reader.varint("number of messages")? {
+            let sequence = reader.varint("sequence")?;
+            let index = reader.varint32("index")?;
+            let message = bytes.slice_ref(reader.bytes("message")?);
+            let message = Message::decode(message).map_err(|cause| reader.content(cause))?;
+            let emitted = Emitted { sequence, index, message };
+            messages.push(OutboxMessage { key: key.clone(), incarnation, emitted });
+        }
+        rest = reader.rest();
+    }
+    if messages.is_empty() && letters.is_empty() {
+        return Err(Undecodable::Part { record: "outbox entry", part: "messages" });
+    }
+    Ok(OutboxEntry { number, messages, letters })
+}

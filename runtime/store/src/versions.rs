@@ -1,0 +1,56 @@
+//! Which version of its handler executes the events of a stream: what a store keeps of it.
+//!
+//! As a text, `GENERATION DIGEST VERSION`: it stands beside leases, which people read as well.
+
+use ordain_core::{Build, Decided};
+
+/// As it is kept.
+pub fn encode(decided: &Decided) -> String {
+    let Decided { generation, build: Build { version, digest } } = decided;
+    format!("{generation} {digest} {version}")
+}
+
+/// Bytes of a version's name: a file cannot have a longer one.
+const VERSION: usize = 256;
+
+/// Whether a text may be a version's name.
+pub fn is_version(text: &str) -> bool {
+    (1..=VERSION).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+/// What is kept. What cannot be read is no decision: the next one mends it.
+pub fn decode(text: &str) -> Option<Decided> {
+    let mut words = text.splitn(3, ' ');
+    let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
+    let generation = generation.parse().ok().filter(|it| (1..Decided::END).contains(it))?;
+    let build = Build { version: version.into(), digest: digest.parse().ok()? };
+    is_version(version).then_some(Decided { generation, build })
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::Digest;
+
+    use super::*;
+
+    #[test]
+    fn a_decision_comes_back_and_nothing_else_is_one() {
+        let build = Build { version: "orders@1.2.3".into(), digest: Digest([0xa5; 32]) };
+        let decided = Decided { generation: 7, build };
+        let text = encode(&decided);
+        assert_eq!(decode(&text), Some(decided));
+        for strange in [
+            "",
+            "7",
+            &text[..40],
+            &text.replacen('7', "0", 1),
+            &text.replacen('7', "4503599627370496", 1),
+            &text.replacen("a5", "g5", 1),
+            &text.replacen("a5", "a5a5", 1),
+            &text.replacen("orders", &"o".repeat(300), 1),
+            &text.replacen("orders", "or\nders", 1),
+        ] {
+            assert_eq!(decode(strange), None, "{strange}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! A number that one task sets and others read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The value that stands for "not known".
+const UNKNOWN: u64 = u64::MAX;
+
+/// The number of events that wait somewhere. It is unknown until it is set.
+#[derive(Debug)]
+pub struct Waiting(AtomicU64);
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self(AtomicU64::new(UNKNOWN))
+    }
+}
+
+impl Waiting {
+    /// Returns the number, or `None` if it is unknown.
+    pub fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|events| *events != UNKNOWN)
+    }
+
+    /// Sets the number.
+    pub fn set(&self, events: Option<u64>) {
+        self.0.store(events.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,456 @@
+//! What is known of the files in the plugins folder: which one is to be looked into next, and which
+//! version of each handler is offered. Touches no file.
+//!
+//! A handler that is offered stays so until something better has been loaded. It goes up to the highest
+//! version that can be loaded, and down only when its own file is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ordain_core::Build;
+
+use super::folder::{Folder, HandlerFile, Stamp};
+use super::load::LoadError;
+use ordain_core::split_version;
+
+/// A file is looked into when it has not changed for so long: nobody says when it is copied whole, and
+/// this is longer than a copy pauses.
+const SETTLED: Duration = Duration::from_millis(500);
+/// A file is gone when it has not been there for so long: one that is put into its place may come late.
+const GONE: Duration = Duration::from_secs(1);
+/// Before a file is looked into again that could not be used for a reason which may pass.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// Handlers that some stream names.
+    used: BTreeSet<String>,
+    folder: Folder,
+    files: BTreeMap<PathBuf, Known>,
+    offered: BTreeMap<String, Offered>,
+    /// Since when the files of those are not there, by their handlers.
+    gone: BTreeMap<String, Instant>,
+}
+
+#[derive(Debug)]
+struct Known {
+    stamp: Stamp,
+    /// When it was first seen so.
+    since: Instant,
+    /// What was found in it.
+    found: Option<Result<Build, Refused>>,
+    /// When it is looked into again.
+    again: Option<Instant>,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong and what would be right.
+    pub reason: String,
+    /// It is the machine's fault, and may be over soon.
+    pub may_pass: bool,
+}
+
+impl From<&LoadError> for Refused {
+    fn from(error: &LoadError) -> Self {
+        Self { reason: error.reason.clone(), may_pass: error.may_pass }
+    }
+}
+
+/// A version that can execute events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offered {
+    /// Its file, which may be gone or have another content by now.
+    pub file: HandlerFile,
+    /// What was in it.
+    pub build: Build,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This file is to be loaded, as it is now.
+    Load(HandlerFile, Stamp),
+    /// Nothing before this time.
+    At(Instant),
+    /// Nothing before the folder changes.
+    Nothing,
+}
+
+/// What a load has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is offered now.
+    Offered,
+    /// It cannot be used; the reason.
+    Refused(String),
+    /// Nothing: it is known, and something else is offered.
+    None,
+}
+
+impl Catalog {
+    /// For these handlers.
+    pub fn new(used: impl IntoIterator<Item = String>) -> Self {
+        Self { used: used.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Takes in what is in the folder now. Answers handlers of which the last usable file is gone, once each.
+    pub fn look(&mut self, folder: Folder, now: Instant) -> Vec<Offered> {
+        self.files.retain(|path, _| folder.stamps.contains_key(path));
+        for (path, stamp) in &folder.stamps {
+            if self.files.get(path).is_none_or(|known| known.stamp != *stamp) {
+                let known = Known { stamp: *stamp, since: now, found: None, again: None };
+                self.files.insert(path.clone(), known);
+            }
+        }
+        let before = std::mem::replace(&mut self.folder, folder);
+        for (name, offered) in &self.offered {
+            if self.folder.stamps.contains_key(&offered.file.path) {
+                self.gone.remove(name);
+            } else {
+                self.gone.entry(name.clone()).or_insert(now);
+            }
+        }
+        let is_broken = |file: &HandlerFile| self.found(&file.path).is_some_and(Result::is_err);
+        let has = |folder: &Folder, name: &str| {
+            folder.handlers.get(name).is_some_and(|files| !files.iter().all(is_broken))
+        };
+        let gone = self.offered.iter();
+        let gone = gone.filter(|(name, _)| has(&before, name) && !has(&self.folder, name));
+        gone.map(|(_, offered)| offered.clone()).collect()
+    }
+
+    /// What is in the folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The file to look into next: one that may be offered, then any that nobody has looked into.
+    pub fn next(&self, now: Instant) -> Next {
+        let wanted = self.used.iter().filter_map(|name| self.candidate(name, now));
+        let unknown = self.folder.handlers.values().flatten().rev();
+        let unknown = unknown.filter(|file| self.due(file).is_some());
+        let mut soonest =
+            self.gone.values().map(|since| *since + GONE).filter(|at| *at > now).min();
+        for file in wanted.chain(unknown) {
+            let Some(known) = self.files.get(&file.path) else { continue };
+            let at = self.due(file).unwrap_or(known.since + SETTLED);
+            if at <= now {
+                return Next::Load(file.clone(), known.stamp);
+            }
+            soonest = Some(soonest.map_or(at, |soonest: Instant| soonest.min(at)));
+        }
+        soonest.map_or(Next::Nothing, Next::At)
+    }
+
+    /// When a file is to be looked into that nobody has looked into, or that failed for a reason which
+    /// may pass.
+    fn due(&self, file: &HandlerFile) -> Option<Instant> {
+        let known = self.files.get(&file.path)?;
+        match &known.found {
+            None => Some(known.since + SETTLED),
+            Some(_) => known.again,
+        }
+    }
+
+    /// The file that is to be offered in the place of what is, if there is one. At a start, where
+    /// nothing is offered, also one that is still being copied.
+    pub fn candidate(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
+        let offered = self.offered.get(name);
+        let is_gone = self.gone.get(name).is_some_and(|since| *since + GONE <= now);
+        for file in self.folder.handlers.get(name)?.iter().rev() {
+            let is_lower = offered.is_some_and(|it| file.semver < it.file.semver);
+            if is_lower && !is_gone {
+                return None;
+            }
+            let is_settled = self.files.get(&file.path).is_some_and(|it| it.since + SETTLED <= now);
+            if offered.is_some() && !is_settled {
+                // It may never settle, and others need not wait for it.
+                continue;
+            }
+            let found = self.found(&file.path);
+            let is_own = offered.is_some_and(|offered| offered.file.path == file.path);
+            match found {
+                // What is offered stays beside what its file has become.
+                Some(Err(_)) if is_own => return None,
+                Some(Err(_)) => {}
+                Some(Ok(found)) if offered.is_some_and(|it| it.build == *found) => return None,
+                Some(Ok(_)) | None => return Some(file),
+            }
+        }
+        None
+    }
+
+    /// Notes what was found in a file as it was then.
+    pub fn loaded(
+        &mut self,
+        file: &HandlerFile,
+        stamp: Stamp,
+        found: Result<Build, Refused>,
+        now: Instant,
+    ) -> Change {
+        let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
+            // It has changed meanwhile, and is looked into again.
+            return Change::None;
+        };
+        let offered = self.offered.get(&file.name);
+        let other = offered.filter(|offered| {
+            let same = |found: &Build| {
+                found.version == offered.build.version && found.digest != offered.build.digest
+            };
+            found.as_ref().is_ok_and(same)
+        });
+        let found = match other {
+            Some(other) => Err(Refused {
+                reason: format!(
+                    "has another content than the version {} that runs (SHA-256 {:.12}…): give it a \
+                     higher version",
+                    other.build.version, other.build.digest
+                ),
+                may_pass: false,
+            }),
+            None => found,
+        };
+        let is_new = known.found.as_ref() != Some(&found);
+        if let Some(known) = self.files.get_mut(&file.path) {
+            known.again = found.as_ref().is_err_and(|it| it.may_pass).then(|| now + AGAIN);
+            known.found = Some(found.clone());
+        }
+        let is_wanted = self.used.contains(&file.name)
+            && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
+        match found {
+            Err(refused) if is_new => Change::Refused(refused.reason),
+            Ok(build)
+                if is_wanted && self.offered(&file.name).is_none_or(|it| it.build != build) =>
+            {
+                let offered = Offered { file: file.clone(), build };
+                self.gone.remove(&file.name);
+                self.offered.insert(file.name.clone(), offered);
+                Change::Offered
+            }
+            _ => Change::None,
+        }
+    }
+
+    /// What was found in a file as it is now, if somebody has looked.
+    pub fn found(&self, path: &Path) -> Option<&Result<Build, Refused>> {
+        self.files.get(path)?.found.as_ref()
+    }
+
+    /// Whether there is a file of a version that cannot be used for now, or that nobody has looked into yet.
+    pub fn may_come(&self, version: &str) -> bool {
+        let (name, semver) = split_version(version);
+        let mut files = self.folder.handlers.get(name).into_iter().flatten();
+        files.any(|file| {
+            let found = self.found(&file.path);
+            file.semver == semver && found.is_none_or(|it| it.as_ref().is_err_and(|it| it.may_pass))
+        })
+    }
+
+    /// The version of a handler that can execute events.
+    pub fn offered(&self, name: &str) -> Option<&Offered> {
+        self.offered.get(name)
+    }
+
+    /// How many files cannot be used, by the handler that their names give; those whose names give none
+    /// by none.
+    pub fn refused(&self) -> BTreeMap<&str, usize> {
+        let mut refused = BTreeMap::new();
+        if !self.folder.refused.is_empty() {
+            refused.insert("", self.folder.refused.len());
+        }
+        for file in self.folder.handlers.values().flatten() {
+            if let Some(Err(_)) = self.found(&file.path) {
+                *refused.entry(&*file.name).or_default() += 1;
+            }
+        }
+        refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::Digest;
+
+    use super::*;
+
+    /// A folder of files, by name and content.
+    struct Dir {
+        catalog: Catalog,
+        files: BTreeMap<&'static str, &'static str>,
+        now: Instant,
+    }
+
+    impl Dir {
+        fn new(files: &[(&'static str, &'static str)]) -> Self {
+            let catalog = Catalog::new(["a".to_owned()]);
+            let mut dir = Self { catalog, files: BTreeMap::new(), now: Instant::now() };
+            dir.put(files);
+            dir
+        }
+
+        /// Puts files there, or removes those without content, and loads what is to be loaded. Answers
+        /// what happened.
+        fn put(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
+            for (name, content) in files {
+                if content.is_empty() {
+                    self.files.remove(name);
+                } else {
+                    self.files.insert(name, content);
+                }
+            }
+            let mut folder = Folder::default();
+            for (name, content) in &self.files {
+                let path = PathBuf::from(name);
+                let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
+                folder.handlers.entry(file.name.clone()).or_default().push(file);
+                folder.stamps.insert(path, Stamp::of_test(content));
+            }
+            folder.sort();
+            let gone = self.catalog.look(folder, self.now);
+            let mut said: Vec<String> = gone.iter().map(|it| format!("{} gone", it.file)).collect();
+            loop {
+                match self.catalog.next(self.now) {
+                    Next::Nothing => return said,
+                    Next::At(at) => self.now = at,
+                    Next::Load(file, stamp) => {
+                        let content = self.files[file.path.to_str().expect("a name")];
+                        let mut digest = [0; 32];
+                        digest[..content.len()].copy_from_slice(content.as_bytes());
+                        let digest = Digest(digest);
+                        let found = Build { version: file.version(digest), digest };
+                        let refused =
+                            Refused { reason: content.to_owned(), may_pass: content == "away" };
+                        let found = match content {
+                            "bad" | "away" => Err(refused),
+                            _ => Ok(found),
+                        };
+                        match self.catalog.loaded(&file, stamp, found, self.now) {
+                            Change::None => {}
+                            Change::Offered => said.push(format!("{file} offered")),
+                            Change::Refused(reason) => said.push(format!("{file}: {reason:.19}")),
+                        }
+                    }
+                }
+            }
+        }
+
+        fn offered(&self) -> String {
+            self.catalog.offered("a").map(|it| it.build.version.to_string()).unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn the_highest_is_offered_and_bad_ones_change_nothing() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "bad")]);
+        assert_eq!(dir.offered(), "a@1.0.0");
+        assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
+        assert_eq!(dir.put(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
+        // Its own file is damaged, and has another content.
+        assert_eq!(dir.put(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
+        assert_eq!(dir.put(&[("a@3.0.0.wasm", "other")]), ["a@3.0.0: has another content"]);
+        assert_eq!(dir.offered(), "a@3.0.0");
+        // As it was: nothing is new.
+        assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), Vec::<String>::new());
+        assert_eq!(dir.put(&[("a@4.0.0.wasm", "four")]), ["a@4.0.0 offered"]);
+        // Of another handler, which nobody uses.
+        assert_eq!(dir.put(&[("b@9.0.0.wasm", "nine"), ("b.wasm", "bad")]), ["b: bad"]);
+        assert_eq!(dir.catalog.refused(), [("a", 1), ("b", 1)].into());
+        assert_eq!(dir.offered(), "a@4.0.0");
+    }
+
+    #[test]
+    fn it_goes_back_when_its_file_is_gone_and_keeps_the_last() {
+        let mut dir =
+            Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
+        assert_eq!(dir.offered(), "a@2.0.0");
+        assert_eq!(dir.put(&[("a@2.0.0.wasm", "")]), ["a@1.0.0 offered"]);
+        assert_eq!(dir.put(&[("a@1.0.0.wasm", "")]), ["a offered"]);
+        assert_eq!(dir.put(&[("a.wasm", "")]), ["a gone"]);
+        assert!(dir.offered().starts_with("a+"));
+        assert_eq!(dir.put(&[]), Vec::<String>::new(), "it is told once");
+        // The one that still runs comes back.
+        assert_eq!(dir.put(&[("a.wasm", "x")]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_may_pass_is_looked_into_again() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
+        let (path, before) = (PathBuf::from("a@2.0.0.wasm"), dir.now);
+        dir.files.insert("a@2.0.0.wasm", "away");
+        let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
+        let mut folder = dir.catalog.folder().clone();
+        folder.handlers.get_mut("a").expect("it").push(file.clone());
+        let stamp = Stamp::of_test("away");
+        folder.stamps.insert(path, stamp);
+        dir.catalog.look(folder, before);
+        let away = Refused { reason: "away".to_owned(), may_pass: true };
+        let later = before + SETTLED;
+        assert_eq!(dir.catalog.next(later), Next::Load(file.clone(), stamp));
+        let change = dir.catalog.loaded(&file, stamp, Err(away.clone()), later);
+        assert_eq!(change, Change::Refused("away".to_owned()));
+        assert_eq!(dir.catalog.next(later), Next::At(later + AGAIN));
+        assert_eq!(dir.catalog.next(later + AGAIN), Next::Load(file.clone(), stamp));
+        assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
+        // It is told once.
+        let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
+        assert_eq!(change, Change::None);
+        let found = Build { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
+        let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * AGAIN);
+        assert_eq!((change, &*dir.offered()), (Change::Offered, "a@2.0.0"));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_by_removing_it_is_not_gone() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
+        let whole = dir.catalog.folder().clone();
+        let mut without = whole.clone();
+        without.handlers.get_mut("a").expect("it").pop();
+        without.stamps.remove(Path::new("a@2.0.0.wasm"));
+        let now = dir.now;
+        dir.catalog.look(without.clone(), now);
+        assert_eq!(dir.catalog.next(now), Next::At(now + GONE));
+        dir.catalog.look(whole, now + GONE / 2);
+        dir.catalog.look(without, now + GONE);
+        assert_eq!(dir.catalog.next(now + GONE), Next::At(now + 2 * GONE));
+        assert!(matches!(dir.catalog.next(now + 2 * GONE), Next::Load(..)));
+    }
+
+    #[test]
+    fn without_a_version_another_content_is_another_version() {
+        let mut dir = Dir::new(&[("a.wasm", "one")]);
+        let first = dir.offered();
+        assert_eq!(dir.put(&[("a.wasm", "bad")]), ["a: bad"]);
+        assert_eq!(dir.put(&[("a.wasm", "two")]), ["a offered"]);
+        assert_ne!(dir.offered(), first);
+    }
+
+    #[test]
+    fn a_file_that_is_still_copied_is_left_alone() {
+        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
+        let mut folder = dir.catalog.folder().clone();
+        let path = PathBuf::from("a@2.0.0.wasm");
+        let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
+        folder.handlers.get_mut("a").expect("it").push(file.clone());
+        for (after, content) in [(0, "t"), (300, "tw"), (300, "two")] {
+            dir.now += Duration::from_millis(after);
+            folder.stamps.insert(path.clone(), Stamp::of_test(content));
+            dir.catalog.look(folder.clone(), dir.now);
+            assert_eq!(dir.catalog.next(dir.now), Next::At(dir.now + SETTLED));
+        }
+        let Next::Load(load, stamp) = dir.catalog.next(dir.now + SETTLED) else {
+            panic!("settled")
+        };
+        assert_eq!(load, file);
+        // It changes while it is loaded.
+        folder.stamps.insert(path, Stamp::of_test("three"));
+        dir.catalog.look(folder, dir.now);
+        let found = Build { version: "a@2.0.0".into(), digest: Digest([1; 32]) };
+        let now = dir.now;
+        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), Change::None);
+        assert_eq!(dir.offered(), "a@1.0.0");
+    }
+}

@@ -1,0 +1,221 @@
+//! The plugins folder: which files are which versions of which handler. Looks at names only;
+//! what is in a file is `load`'s part.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ordain_core::{Digest, Version};
+
+use ordain_config::Name;
+
+const EXTENSION: &str = ".wasm";
+
+/// What a plugins folder holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Folder {
+    /// The versions of each handler, ascending.
+    pub handlers: BTreeMap<String, Vec<HandlerFile>>,
+    /// `.wasm` files whose names do not say what they are, in order of their names.
+    pub refused: Vec<RefusedFile>,
+    /// By which changes of the files of `handlers` show.
+    pub stamps: BTreeMap<PathBuf, Stamp>,
+}
+
+/// By which a file's changes show, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    size: u64,
+    modified: Option<SystemTime>,
+    /// Of another file that was moved into its place, and of changed rights to it.
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        // What cannot be read is found out where it is loaded.
+        let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
+        #[cfg(unix)]
+        let (inode, changed) = {
+            use std::os::unix::fs::MetadataExt as _;
+            (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()))
+        };
+        #[cfg(not(unix))]
+        let (inode, changed) = (0, (0, 0));
+        Self { size: metadata.len(), modified: metadata.modified().ok(), inode, changed }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_test(content: &str) -> Self {
+        Self { inode: ordain_core::digest(content.as_bytes()), ..Self::default() }
+    }
+}
+
+/// One version of a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerFile {
+    /// The handler's name.
+    pub name: String,
+    /// Its version; a file without one counts as the lowest.
+    pub semver: Option<semver::Version>,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// A file name that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+impl Folder {
+    /// Reads the names in `dir`. Hidden files and other extensions are passed over: that is how
+    /// a file that is still being copied is kept out of sight.
+    pub fn scan(dir: &Path) -> io::Result<Self> {
+        let mut folder = Self::default();
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            match HandlerFile::from_path(&path) {
+                Some(Ok(file)) => {
+                    folder.stamps.insert(path.clone(), Stamp::of(&path));
+                    folder.handlers.entry(file.name.clone()).or_default().push(file);
+                }
+                Some(Err(reason)) => folder.refused.push(RefusedFile { path, reason }),
+                None => {}
+            }
+        }
+        folder.sort();
+        Ok(folder)
+    }
+
+    pub(super) fn sort(&mut self) {
+        for versions in self.handlers.values_mut() {
+            versions.sort_by(|a, b| a.semver.cmp(&b.semver));
+        }
+        self.refused.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+
+    /// The highest version of a handler.
+    pub fn highest(&self, name: &str) -> Option<&HandlerFile> {
+        self.handlers.get(name)?.last()
+    }
+}
+
+impl HandlerFile {
+    /// Reads a path's name: `<handler>@<semver>.wasm` or `<handler>.wasm`. `None` if it is not
+    /// meant to be a handler.
+    pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
+        let file = path.file_name()?.to_string_lossy();
+        let stem = file.strip_suffix(EXTENSION)?;
+        if stem.starts_with('.') {
+            return None;
+        }
+        Some(Self::parse(stem, path))
+    }
+
+    fn parse(stem: &str, path: &Path) -> Result<Self, String> {
+        if path.is_dir() {
+            return Err("is a folder; a handler is one file".to_owned());
+        }
+        let (name, semver) = match stem.split_once('@') {
+            None => (stem, None),
+            Some((name, version)) => (name, Some(parse_version(version)?)),
+        };
+        check_name(name)?;
+        Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
+    }
+
+    /// How the version is named wherever it is recorded: `name@semver`; without a semver the name
+    /// and the beginning of the file's digest, so that another content is another version.
+    pub fn version(&self, digest: Digest) -> Version {
+        match &self.semver {
+            Some(_) => Arc::from(self.to_string()),
+            None => Arc::from(format!("{self}+{digest:.DIGITS$}")),
+        }
+    }
+}
+
+/// As its file's name has it.
+impl fmt::Display for HandlerFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.semver {
+            Some(semver) => write!(f, "{}@{semver}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Digits of a digest that stand for it: two builds of a handler do not meet in 48 bits.
+const DIGITS: usize = 12;
+
+fn parse_version(text: &str) -> Result<semver::Version, String> {
+    semver::Version::parse(text).map_err(|error| {
+        format!("`{text}` after the @ is no version ({error}); a version looks like 1.2.3")
+    })
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    // As streams name them.
+    let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
+    Name::new(name).map(|_| ()).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::split_version;
+
+    use super::*;
+
+    #[test]
+    fn versions_are_sorted_and_bad_names_have_reasons() -> io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("ordain-folder-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("folder.wasm"))?;
+        for name in [
+            "orders.wasm",
+            "orders@1.10.0.wasm",
+            "orders@1.9.0.wasm",
+            "orders@2.0.0-rc.1.wasm",
+            "tally@0.1.0.wasm",
+            ".orders@9.0.0.wasm",
+            "README.md",
+            "orders@one.wasm",
+            "@1.0.0.wasm",
+            "or ders.wasm",
+        ] {
+            std::fs::write(dir.join(name), b"")?;
+        }
+        let folder = Folder::scan(&dir)?;
+        std::fs::remove_dir_all(&dir)?;
+
+        let versions = |name| {
+            let version = |file: &HandlerFile| file.version(Digest([0xab; 32])).to_string();
+            folder.handlers[name].iter().map(version).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            versions("orders"),
+            ["orders+abababababab", "orders@1.9.0", "orders@1.10.0", "orders@2.0.0-rc.1"]
+        );
+        assert_eq!(versions("tally"), ["tally@0.1.0"]);
+        assert_eq!(split_version("orders+abababababab"), ("orders", None));
+        let candidate = split_version("orders@2.0.0-rc.1+5");
+        assert_eq!(candidate, ("orders", semver::Version::parse("2.0.0-rc.1+5").ok()));
+        assert_eq!(folder.highest("orders"), folder.handlers["orders"].last());
+        assert_eq!(folder.highest("nobody"), None);
+
+        let names = folder.refused.iter().filter_map(|file| file.path.file_name()?.to_str());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["@1.0.0.wasm", "folder.wasm", "or ders.wasm", "orders@one.wasm"]
+        );
+        let reason = &folder.refused[3].reason;
+        assert!(reason.contains("`one`") && reason.contains("1.2.3"), "{reason}");
+        Ok(())
+    }
+}

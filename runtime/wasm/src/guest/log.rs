@@ -1,0 +1,222 @@
+//! What a guest writes, line by line into the host's log, bounded for each event. The end of
+//! standard error is kept beside it: an uncaught error of most languages leaves its text there
+//! and nowhere else.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::super::failure::LimitBroken;
+use super::super::settings::Size;
+use super::super::wire::Level;
+use super::EventName;
+use ordain_util::text::clean;
+
+/// What a line costs beside its text, so that empty lines are bounded too.
+const LINE_COST: usize = 16;
+
+/// Bytes of standard error that are kept for a failure's message.
+const LAST_WORDS: usize = 4 << 10;
+
+/// Where a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// The logging interface.
+    Log,
+}
+
+/// One line of a guest.
+#[derive(Debug, Clone, Copy)]
+pub struct LogLine<'a> {
+    /// The handler's version.
+    pub version: &'a str,
+    /// The stream.
+    pub stream: &'a str,
+    /// The key of the event that was being handled.
+    pub key: &'a str,
+    /// The event's sequence.
+    pub sequence: u64,
+    /// Where the line came from.
+    pub origin: Origin,
+    /// How important it is.
+    pub level: tracing::Level,
+    /// The line, without its end, and without anything that is not seen as itself.
+    pub text: &'a str,
+}
+
+/// What is done with the lines of guests.
+pub type LogTarget = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
+
+/// The usual [`LogTarget`]: the program's own log.
+pub fn log_to_tracing(line: &LogLine<'_>) {
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::event!(
+                target: "handler",
+                tracing::Level::$level,
+                handler = line.version,
+                stream = line.stream,
+                key = line.key,
+                sequence = line.sequence,
+                "{}",
+                line.text
+            )
+        };
+    }
+    match line.level {
+        tracing::Level::TRACE => log!(TRACE),
+        tracing::Level::DEBUG => log!(DEBUG),
+        tracing::Level::INFO => log!(INFO),
+        tracing::Level::WARN => log!(WARN),
+        tracing::Level::ERROR => log!(ERROR),
+    }
+}
+
+/// Shared by a store and its two streams, always on one thread.
+pub(super) struct EventLog {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    event: Option<EventName>,
+    used: usize,
+    exceeded: bool,
+    /// Begun lines of standard output and error.
+    begun: [Vec<u8>; 2],
+    last_words: Vec<u8>,
+}
+
+impl EventLog {
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(&self, event: &EventName) {
+        let mut state = self.state();
+        state.event = Some(event.clone());
+        state.used = 0;
+        state.exceeded = false;
+        state.last_words.clear();
+    }
+
+    /// Ends begun lines. Fails if the event wrote more than the limit.
+    pub(super) fn leave(&self) -> Result<(), LimitBroken> {
+        let mut state = self.state();
+        for origin in [Origin::Stdout, Origin::Stderr] {
+            let line = std::mem::take(&mut state.begun[origin as usize]);
+            if !line.is_empty() {
+                tell(&state, origin, default_level(origin), &line);
+            }
+        }
+        if state.exceeded { Err(self.broken()) } else { Ok(()) }
+    }
+
+    pub(super) fn last_words(&self) -> String {
+        String::from_utf8_lossy(&self.state().last_words).into_owned()
+    }
+
+    /// A message of the logging interface; it may have several lines. What goes beyond the limit ends the
+    /// event: a guest that writes without end gets no more time for it.
+    pub(super) fn message(&self, level: Level, text: &str) -> Result<(), LimitBroken> {
+        let mut state = self.state();
+        let level = match level {
+            Level::Trace => tracing::Level::TRACE,
+            Level::Debug => tracing::Level::DEBUG,
+            Level::Info => tracing::Level::INFO,
+            Level::Warn => tracing::Level::WARN,
+            Level::Error => tracing::Level::ERROR,
+        };
+        for line in text.trim_end_matches('\n').split('\n') {
+            let taken = state.take(self.limit, line.as_bytes());
+            tell(&state, Origin::Log, level, taken);
+            state.end_line(self.limit);
+            if state.exceeded {
+                return Err(self.broken());
+            }
+        }
+        Ok(())
+    }
+
+    /// That an event wrote more than the limit.
+    pub(super) fn broken(&self) -> LimitBroken {
+        LimitBroken(format!(
+            "the handler wrote more to the log than {}, which `plugins.log` allows an event",
+            Size(self.limit)
+        ))
+    }
+
+    /// Bytes of standard output or error.
+    pub(super) fn write(&self, origin: Origin, bytes: &[u8]) {
+        let mut state = self.state();
+        if origin == Origin::Stderr {
+            state.remember(bytes);
+        }
+        if state.exceeded {
+            return;
+        }
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            let taken = state.take(self.limit, text);
+            state.begun[origin as usize].extend_from_slice(taken);
+            if ends {
+                let line = std::mem::take(&mut state.begun[origin as usize]);
+                tell(&state, origin, default_level(origin), &line);
+                state.end_line(self.limit);
+            }
+            if state.exceeded {
+                return;
+            }
+        }
+    }
+}
+
+fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
+    let Some(event) = &state.event else { return };
+    (event.turn.stream.log)(&LogLine {
+        version: &event.turn.version,
+        stream: &event.turn.stream.name,
+        key: &event.turn.key,
+        sequence: event.sequence,
+        origin,
+        level,
+        text: &clean(&String::from_utf8_lossy(line)),
+    });
+}
+
+impl State {
+    /// As much of the bytes as the event may still write.
+    fn take<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
+        let left = limit.saturating_sub(self.used);
+        self.exceeded |= bytes.len() > left;
+        let taken = &bytes[..bytes.len().min(left)];
+        self.used += taken.len();
+        taken
+    }
+
+    fn end_line(&mut self, limit: usize) {
+        self.used += LINE_COST;
+        self.exceeded |= self.used > limit;
+    }
+
+    fn remember(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
+        let surplus = (self.last_words.len() + bytes.len()).saturating_sub(LAST_WORDS);
+        self.last_words.drain(..surplus);
+        self.last_words.extend_from_slice(bytes);
+    }
+}
+
+fn default_level(origin: Origin) -> tracing::Level {
+    match origin {
+        Origin::Stdout | Origin::Log => tracing::Level::INFO,
+        Origin::Stderr => tracing::Level::WARN,
+    }
+}

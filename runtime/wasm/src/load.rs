@@ -1,0 +1,331 @@
+//! From a file to a handler that can be run, or to the reason why not. A handler that loads has
+//! the right interface, wants nothing that it will not get, and has been started once.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ordain_core::{Build, Decided, Digest, Version};
+use sha2::Digest as _;
+use wasmtime::component::types::{self, ComponentItem};
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
+
+use super::compile::{Manner, compile_beside};
+use super::engine::Engine;
+use super::folder::HandlerFile;
+use super::guest::{Guest, LOGGING};
+use super::instance::{Instance, block_on};
+use super::wire;
+use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
+use ordain_util::text::cut;
+
+/// The interface by which the host calls a handler.
+const HANDLER: &str = "ordain:handler/handler@0.1.0";
+const HANDLE: &str = "handle";
+/// The interface that takes over state of an older version.
+const MIGRATION: &str = "ordain:handler/migration@0.1.0";
+/// Types only: there is nothing to give.
+const TYPES: &str = "ordain:handler/types@0.1.0";
+
+/// What of WASI 0.2 a handler may import.
+const WASI: [&str; 6] =
+    ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
+const WASI_VERSION: &str = "0.2.";
+
+/// The largest file that is read; the largest measured component (Python) has 19 MB.
+const MAX_FILE: u64 = 256 << 20;
+
+const MAGIC: &[u8] = b"\0asm";
+/// Version and layer of a core module and of a component.
+const MODULE: &[u8] = &[1, 0, 0, 0];
+const COMPONENT: &[u8] = &[0x0d, 0, 1, 0];
+
+/// One version of a handler, compiled.
+pub struct Handler {
+    /// Never used twice in a process.
+    id: u64,
+    file: HandlerFile,
+    build: Build,
+    migrates: bool,
+    pre: InstancePre<Guest>,
+    handle: ComponentExportIndex,
+    times: Mutex<Histogram>,
+}
+
+/// What executes the events of a stream.
+#[derive(Debug, Clone)]
+pub struct Active {
+    /// The version.
+    pub handler: Arc<Handler>,
+    /// Under what it was decided on.
+    pub decided: Arc<Decided>,
+}
+
+impl Active {
+    /// What nobody else has decided on: the first of its stream.
+    pub fn first(handler: Arc<Handler>) -> Arc<Self> {
+        let Build { version, digest } = handler.build().clone();
+        Arc::new(Self { handler, decided: Decided::first(version, digest) })
+    }
+}
+
+/// A file that is no handler.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct LoadError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong and what would be right.
+    pub reason: String,
+    /// It is the machine's fault, and may be over soon.
+    pub may_pass: bool,
+}
+
+/// Why a handler cannot be loaded.
+pub(super) struct Unloaded {
+    pub(super) reason: String,
+    pub(super) may_pass: bool,
+}
+
+impl Unloaded {
+    /// The machine could not do it now.
+    pub(super) fn for_now(reason: String) -> Self {
+        Self { reason, may_pass: true }
+    }
+}
+
+/// What is wrong with the file.
+impl From<String> for Unloaded {
+    fn from(reason: String) -> Self {
+        Self { reason, may_pass: false }
+    }
+}
+
+/// Bytes of a reason: a file may have made it as long as itself.
+const REASON: usize = 4 << 10;
+
+impl Handler {
+    /// Which file it is.
+    pub fn file(&self) -> &HandlerFile {
+        &self.file
+    }
+
+    /// How it is recorded with what it executes.
+    pub fn build(&self) -> &Build {
+        &self.build
+    }
+
+    /// The name of its version.
+    pub fn version(&self) -> &Version {
+        &self.build.version
+    }
+
+    /// Whether it can take over the state of an older version.
+    pub fn migrates(&self) -> bool {
+        self.migrates
+    }
+
+    /// How long it took for an event, in seconds: for each the average of its turn.
+    pub fn times(&self) -> Histogram {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds what a worker has measured, which then begins anew.
+    pub(super) fn note_times(&self, measured: &mut Histogram) {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
+        measured.clear();
+    }
+
+    /// Tells it apart from all others of this process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn pre(&self) -> &InstancePre<Guest> {
+        &self.pre
+    }
+
+    pub(super) fn handle(&self) -> &ComponentExportIndex {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handler({} {})", self.build.version, self.build.digest)
+    }
+}
+
+impl Engine {
+    /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
+    /// some seconds for large components: not to be called where that holds something up.
+    pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
+        named(file, self.make(file, || read(&file.path)))
+    }
+
+    /// The same, where a process of its own compiles: of the program `ordain`, which this must be. Polite,
+    /// that takes little of the processor.
+    pub fn load_beside(
+        &self,
+        file: &HandlerFile,
+        manner: Manner,
+    ) -> Result<Arc<Handler>, LoadError> {
+        let compiled = || {
+            let bytes = read(&file.path)?;
+            check_header(&bytes)?;
+            let cache = self.cache().ok_or_else(|| {
+                let reason = "cannot be compiled: there is no folder to keep the result in. Make `.cache` in the \
+                              folder of handlers one that this user owns and can write to, or `/tmp`";
+                Unloaded::for_now(reason.to_owned())
+            })?;
+            compile_beside(&bytes, cache.path(), self.settings().compile, manner)?;
+            Ok(bytes)
+        };
+        let made = self.make(file, compiled);
+        if let Some(cache) = self.cache() {
+            cache.clean();
+        }
+        named(file, made)
+    }
+
+    fn make(
+        &self,
+        file: &HandlerFile,
+        bytes: impl FnOnce() -> Result<Vec<u8>, Unloaded>,
+    ) -> Result<Arc<Handler>, Unloaded> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let bytes = bytes()?;
+        check_header(&bytes)?;
+        let component = compiled(self.wasm(), &bytes)?;
+        let ty = component.component_type();
+        check_imports(self, &ty)?;
+        check_exports(self, &ty)?;
+        let pre = self
+            .linker()
+            .instantiate_pre(&component)
+            .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
+        let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
+        let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
+        let digest = Digest(sha2::Sha256::digest(&bytes).into());
+        let handler = Arc::new(Handler {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            build: Build { version: file.version(digest), digest },
+            file: file.clone(),
+            migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
+            pre,
+            handle,
+            times: Mutex::new(Histogram::new(&HANDLER_SECONDS)),
+        });
+        let _running = self.running();
+        block_on(Instance::trial(self, &handler))
+            .map_err(|failure| format!("does not start: {}", failure.message))?;
+        Ok(handler)
+    }
+}
+
+/// Compiles a component, unless it is in the engine's cache.
+pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
+    Component::from_binary(engine, bytes)
+        .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
+}
+
+/// Names the file, in a reason of a length that can be shown.
+fn named(
+    file: &HandlerFile,
+    loaded: Result<Arc<Handler>, Unloaded>,
+) -> Result<Arc<Handler>, LoadError> {
+    loaded.map_err(|Unloaded { reason, may_pass }| {
+        let reason = cut(reason, REASON);
+        LoadError { path: file.path.clone(), reason, may_pass }
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
+    // Rights may be given, and a disk may come back.
+    let unreadable = |error| Unloaded::for_now(format!("cannot be read: {error}"));
+    let mut options = File::options();
+    options.read(true);
+    // A pipe might never open.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK);
+    let file = options.open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err("is no regular file".to_owned().into());
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let most = MAX_FILE >> 20;
+        return Err(format!("is larger than {most} MiB, the most that is read").into());
+    }
+    Ok(bytes)
+}
+
+/// So that nothing waits for whoever is to open the other end.
+#[cfg(unix)]
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    const RIGHT: &str = "a handler is a WebAssembly component, as `cargo build --target \
+                         wasm32-wasip2` makes";
+    let what = match bytes {
+        [] => "is empty",
+        _ if !bytes.starts_with(MAGIC) => "is no WebAssembly",
+        _ if bytes[MAGIC.len()..].starts_with(COMPONENT) => return Ok(()),
+        _ if bytes[MAGIC.len()..].starts_with(MODULE) => {
+            return Err(format!(
+                "is a core module, not a component; {RIGHT}, or `wasm-tools component new`"
+            ));
+        }
+        _ => "is WebAssembly of an unknown version, or truncated",
+    };
+    Err(format!("{what}; {RIGHT}"))
+}
+
+fn check_imports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+    match ty.imports(engine.wasm()).find(|(name, _)| !is_given(name)) {
+        None => Ok(()),
+        Some((name, _)) => Err(format!(
+            "imports `{name}`, which Ordain does not give; a handler may import WASI 0.2 ({}) \
+             and `{LOGGING}`",
+            WASI.join(", "),
+        )),
+    }
+}
+
+fn is_given(import: &str) -> bool {
+    if import == LOGGING || import == TYPES {
+        return true;
+    }
+    let Some((interface, version)) = import.split_once('@') else { return false };
+    let package = interface.split('/').next().unwrap_or_default();
+    WASI.contains(&package) && version.starts_with(WASI_VERSION)
+}
+
+fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+    let Some(interface) = ty.get_export(engine.wasm(), HANDLER) else {
+        let names: Vec<_> =
+            ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
+        let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+        return Err(format!(
+            "does not export `{HANDLER}`, but {has}; in Rust: `ordain_sdk::handler!(handle);`"
+        ));
+    };
+    let ComponentItem::ComponentInstance(interface) = interface.ty else {
+        return Err(no_handler());
+    };
+    let Some(handle) = interface.get_export(engine.wasm(), HANDLE) else {
+        return Err(no_handler());
+    };
+    let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
+    handle
+        .typecheck::<wire::Args<'_>, (wire::Reply,)>(&ty.instance_type())
+        .map_err(|error| format!("exports `{HANDLER}` with another type of `{HANDLE}`: {error:#}"))
+}
+
+fn no_handler() -> String {
+    format!("exports `{HANDLER}` without a function `{HANDLE}`")
+}

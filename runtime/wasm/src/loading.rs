@@ -1,0 +1,164 @@
+//! What a start loads: the folder of handlers, the engine, and of each handler the highest version that can be
+//! used, all checked before anything is opened.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::handlers::{Handlers, Stock};
+use crate::{
+    Catalog, CompileLimits, Engine, EngineError, Folder, Handler, HandlerFile, InstancePolicy,
+    Limits, LoadError, Manner, Refused, Settings,
+};
+use ordain_config::{ConfigError, Instance, Loaded};
+use ordain_util::text::clean;
+
+/// Loading that takes longer is told.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
+
+/// Why the handlers of a configuration cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadingError {
+    /// The configuration names a folder or a handler that is not there.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A handler cannot be used.
+    #[error(transparent)]
+    Handler(#[from] LoadError),
+    /// The engine of the handlers cannot start.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Looks into the folder of handlers.
+pub fn folder(loaded: &Loaded) -> Result<Folder, LoadingError> {
+    let dir = &loaded.config.plugins.dir;
+    let folder = Folder::scan(dir).map_err(|error| {
+        let dir = dir.display();
+        loaded.error(
+            "plugins.dir",
+            format!("the folder {dir} cannot be read: {error}. Make it, and put the handlers in"),
+        )
+    });
+    Ok(folder?)
+}
+
+/// Makes the engine that a configuration asks for.
+pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, LoadingError> {
+    Ok(Engine::new(settings(loaded))?)
+}
+
+/// Finds and compiles what the streams name: of each handler the highest version that can be loaded.
+pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
+    let folder = folder(loaded)?;
+    for refused in &folder.refused {
+        let path = refused.path.display().to_string();
+        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
+    }
+    let engine = engine(loaded)?;
+    let names = loaded.config.streams.values().map(|it| it.handler.to_string());
+    let mut stock = Stock { catalog: Catalog::new(names), ..Stock::default() };
+    stock.catalog.look(folder, Instant::now());
+    for (name, stream) in &loaded.config.streams {
+        let handler = stream.handler.to_string();
+        stock.load_first(&engine, &handler)?;
+        if stock.catalog.offered(&handler).is_none() {
+            let known: Vec<&str> =
+                stock.catalog.folder().handlers.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
+            return Err(LoadingError::Config(loaded.error(
+                &format!("streams.{name}.handler"),
+                format!(
+                    "there is no {handler}.wasm or {handler}@<version>.wasm in {}; it has {known}",
+                    loaded.config.plugins.dir.display()
+                ),
+            )));
+        }
+    }
+    let streams = loaded.config.streams.iter();
+    let streams = streams.map(|(name, stream)| (name.shared(), stream.handler.to_string()));
+    Ok(Handlers::new(engine, stock, streams))
+}
+
+impl Stock {
+    /// Loads the highest version of a handler that can be. Where none can be, the error is the highest
+    /// one's.
+    fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
+        let mut first = None;
+        while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
+            let stamp = self.catalog.folder().stamps[&file.path];
+            let found = load(engine, &file);
+            let refused = found.as_ref().map(|it| it.build().clone()).map_err(Refused::from);
+            self.catalog.loaded(&file, stamp, refused, Instant::now());
+            match found {
+                Ok(handler) => self.compiled.push(handler),
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        match (first, self.catalog.offered(name)) {
+            (None, _) => Ok(()),
+            (Some(error), None) => Err(error),
+            (Some(error), Some(offered)) => {
+                tracing::error!(
+                    path = %clean(&error.path.display().to_string()),
+                    reason = %clean(&error.reason),
+                    instead = &*offered.build.version,
+                    "a handler cannot be used, and a lower version is"
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Loads a handler. A first compilation takes some seconds, which is told: a later start finds the
+/// result beside the handlers.
+fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
+    tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
+    let began = Instant::now();
+    let handler = engine.load_beside(file, Manner::Fast)?;
+    let took = began.elapsed();
+    if took > WORTH_TELLING {
+        tracing::info!(handler = &**handler.version(), ?took, "compiled");
+    }
+    warn_of_migrate(&handler);
+    Ok(handler)
+}
+
+/// Says what its author would not expect.
+pub fn warn_of_migrate(handler: &Handler) {
+    if handler.migrates() {
+        tracing::warn!(
+            handler = &**handler.version(),
+            "exports `migrate`, which this build does not call yet: `handle` must read the states of \
+             older versions"
+        );
+    }
+}
+
+fn settings(loaded: &Loaded) -> Settings {
+    let plugins = &loaded.config.plugins;
+    Settings {
+        workers: loaded.config.workers(),
+        instance: match plugins.instance {
+            Instance::Reuse => InstancePolicy::Reused,
+            Instance::Fresh => InstancePolicy::Fresh,
+        },
+        instance_events: plugins.instance_events,
+        cache: Some(plugins.dir.join(".cache")),
+        compile: CompileLimits {
+            timeout: plugins.compile_timeout.duration(),
+            memory: plugins.compile_memory.bytes() as u64,
+        },
+        limits: Limits {
+            memory: plugins.memory.bytes(),
+            timeout: plugins.timeout.duration(),
+            state_size: plugins.state_size.bytes(),
+            messages: plugins.messages,
+            messages_size: plugins.messages_size.bytes(),
+            event_size: loaded.config.runtime.event_size.bytes(),
+            log: plugins.log.bytes(),
+        },
+    }
+}

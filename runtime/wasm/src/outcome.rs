@@ -1,0 +1,133 @@
+//! From what a handler returned to what is committed, checked against every limit.
+
+mod message;
+
+use ordain_core::{Change, Event, Failure, FailureKind, Message, MessageParts};
+
+use super::failure::{failure, reason};
+use super::settings::{Limits, Size};
+use super::stream::StreamContext;
+use super::wire::{MessageReply, Outcome, Refusal, Reply, StateChange};
+use ordain_config::RoutingKey;
+
+/// Headers by which a trace goes on: the first names the place in it, the second belongs to it.
+const TRACE_PARENT: &str = "traceparent";
+const TRACE_STATE: &str = "tracestate";
+
+/// How an event ended that did not fail.
+pub(super) enum Settled {
+    Effect { state: Change, messages: Vec<Message>, complete: bool },
+    Rejected(String),
+}
+
+/// Accepts a reply, or says which limit it breaks.
+pub(super) fn accept(
+    reply: Reply,
+    event: &Event,
+    stream: &StreamContext,
+    limits: &Limits,
+) -> Result<Settled, Failure> {
+    match reply {
+        Ok(outcome) => {
+            let Outcome { state, messages, complete } = outcome;
+            let state = accept_state(state, limits)?;
+            let messages = accept_messages(&messages, event, stream, limits)?;
+            Ok(Settled::Effect { state, messages, complete })
+        }
+        Err(Refusal::Reject(words)) => Ok(Settled::Rejected(reason(words))),
+        Err(Refusal::Retry(info)) => Err(Failure {
+            kind: FailureKind::Retry,
+            message: reason(info.reason),
+            after_ms: info.after_ms,
+        }),
+    }
+}
+
+fn accept_state(state: StateChange, limits: &Limits) -> Result<Change, Failure> {
+    match state {
+        StateChange::Keep => Ok(Change::Keep),
+        StateChange::Delete => Ok(Change::Delete),
+        StateChange::Put(state) if state.len() > limits.state_size => Err(broken(format!(
+            "the new state has {}; `plugins.state_size` allows {}",
+            Size(state.len()),
+            Size(limits.state_size),
+        ))),
+        StateChange::Put(state) => Ok(Change::Put(state.into())),
+    }
+}
+
+fn accept_messages(
+    replies: &[MessageReply],
+    event: &Event,
+    stream: &StreamContext,
+    limits: &Limits,
+) -> Result<Vec<Message>, Failure> {
+    if replies.len() > limits.messages {
+        return Err(broken(format!(
+            "the handler emitted {} messages; `plugins.messages` allows {} an event",
+            replies.len(),
+            limits.messages,
+        )));
+    }
+    let mut messages = Vec::with_capacity(replies.len());
+    let mut size = 0;
+    for (index, reply) in replies.iter().enumerate() {
+        if !stream.knows(&reply.sink) {
+            return Err(broken(unknown_sink(index, &reply.sink, stream)));
+        }
+        let wrong = |what: String| {
+            broken(format!("message {index}, to the sink `{}`, has {what}", reply.sink))
+        };
+        message::check(reply).map_err(wrong)?;
+        let key = reply.key.as_deref().unwrap_or(event.key());
+        if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
+            let limit = RoutingKey::LIMIT;
+            return Err(wrong(format!("a routing key of {size} bytes; AMQP allows {limit}")));
+        }
+        let message = pack(reply, event);
+        message::check_size(&message, limits.event_size).map_err(wrong)?;
+        size += message.memory();
+        messages.push(message);
+    }
+    if size > limits.messages_size {
+        return Err(broken(format!(
+            "the messages have {} together; `plugins.messages_size` allows {} an event",
+            Size(size),
+            Size(limits.messages_size),
+        )));
+    }
+    Ok(messages)
+}
+
+fn pack(reply: &MessageReply, event: &Event) -> Message {
+    let mut headers: Vec<(&str, &str)> =
+        reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT)) {
+        headers.extend(event.headers().filter(|(name, _)| {
+            name.eq_ignore_ascii_case(TRACE_PARENT) || name.eq_ignore_ascii_case(TRACE_STATE)
+        }));
+    }
+    Message::new(&MessageParts {
+        sink: &reply.sink,
+        key: reply.key.as_deref(),
+        kind: &reply.kind,
+        content_type: &reply.content_type,
+        headers: &headers,
+        data: &reply.data,
+        delay_ms: reply.delay_ms,
+        end: reply.end,
+    })
+}
+
+fn unknown_sink(index: usize, sink: &str, stream: &StreamContext) -> String {
+    let known: Vec<_> = stream.sinks().map(|sink| format!("`{sink}`")).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let sink = reason(sink.to_owned());
+    format!(
+        "message {index} goes to the sink `{sink}`, which is not configured; there are: {known}"
+    )
+}
+
+fn broken(message: String) -> Failure {
+    failure(FailureKind::Limit, message)
+}

@@ -1,0 +1,70 @@
+//! What a message must be so that it can be an event of another stream: whatever comes out of a
+//! handler, Ordain can take in.
+
+use ordain_core::{Emitted, Message};
+
+use super::super::settings::Size;
+use super::super::wire::MessageReply;
+use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
+use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
+
+/// Bytes of an envelope that are always there: names, punctuation, numbers.
+const ENVELOPE: usize = 1 << 10;
+/// The most that escaping makes of a byte outside the data; headers may be escaped twice.
+const ESCAPED: usize = 12;
+
+/// Says what is wrong with a message, apart from its size, if anything is.
+pub(super) fn check(message: &MessageReply) -> Result<(), String> {
+    if message.kind.is_empty() {
+        return Err("an empty type: every message needs one".into());
+    }
+    if message.key.as_deref() == Some("") {
+        return Err("an empty key: name one, or give none for the event's".into());
+    }
+    if message.delay_ms.is_some() {
+        return Err("a `delay-ms`, which this build cannot do yet: emit it without one".into());
+    }
+    let key = message.key.as_deref().unwrap_or_default();
+    for (what, text, limit) in [
+        ("key", key, KEY_SIZE_LIMIT),
+        ("type", &message.kind, ATTRIBUTE_LIMIT),
+        ("content type", &message.content_type, ATTRIBUTE_LIMIT),
+    ] {
+        if text.len() > limit {
+            return Err(format!("a {what} of {}; {} are allowed", Size(text.len()), Size(limit)));
+        }
+    }
+    let headers = &message.headers;
+    let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
+        return Err(format!(
+            "{} headers with {}; {HEADERS_LIMIT} with {} are allowed",
+            headers.len(),
+            Size(size),
+            Size(HEADERS_SIZE_LIMIT),
+        ));
+    }
+    Ok(())
+}
+
+/// Says how large a message is as an event, if that is too large. Encoding all of them only to
+/// know would be dear: most are so small that they fit however they are written.
+pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
+    let data = message.data().len();
+    let rest = message.memory() - data;
+    if ENVELOPE + rest * ESCAPED + data.div_ceil(3) * 4 <= limit {
+        return Ok(());
+    }
+    let emitted = Emitted { sequence: u64::MAX, index: u32::MAX, message: message.clone() };
+    let message = OutboxMessage { key: "".into(), incarnation: u64::MAX, emitted };
+    let mut line = Vec::new();
+    ordain_cloudevents::encode("", &message, Some(u64::MAX), &mut line);
+    if line.len() > limit {
+        return Err(format!(
+            "{} as an event; `runtime.event_size` allows {}",
+            Size(line.len()),
+            Size(limit),
+        ));
+    }
+    Ok(())
+}

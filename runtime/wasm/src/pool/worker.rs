@@ -1,0 +1,229 @@
+//! One worker thread: an executor for turns and nothing else.
+//!
+//! A turn that its tick interrupts goes to a list of slow ones, and the next one starts on another
+//! instance. While there are slow ones, they have every other tick. So a slow key holds others up
+//! by about a tick, and never has more than half of a worker that others need.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ordain_core::{Turn, TurnDone};
+
+use super::super::engine::{Engine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
+use super::super::load::Handler;
+use super::super::stream::StreamContext;
+use super::super::turn::{self, Ended, Setting};
+use super::Results;
+use super::instances::Instances;
+use super::queue::{Attachment, Bunch, Queues, Woken};
+use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
+
+/// Bytes of results that are handed back together: whoever submits counts the memory that they
+/// take, and is to know soon.
+const RESULT_BYTES: usize = 1 << 20;
+
+pub(super) struct Worker {
+    queues: Arc<Queues>,
+    engine: Arc<Engine>,
+    instances: Instances,
+    slow: VecDeque<Slow>,
+    retired: u64,
+    /// What was measured of the handler at work, until it is told.
+    times: Histogram,
+}
+
+/// A turn that was interrupted.
+struct Slow {
+    attachment: Arc<Attachment>,
+    handler: Arc<Handler>,
+    turn: Running,
+    /// How long it has run.
+    ran: Duration,
+}
+
+type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+impl Worker {
+    pub(super) fn new(queues: Arc<Queues>, engine: Arc<Engine>) -> Self {
+        let instances = Instances::new(engine.idle_instances());
+        let times = Histogram::new(&HANDLER_SECONDS);
+        Self { queues, engine, instances, slow: VecDeque::new(), retired: 0, times }
+    }
+
+    /// Works until the pool ends.
+    pub(super) fn run(mut self) {
+        let engine = Arc::clone(&self.engine);
+        loop {
+            match self.queues.wait(self.retired) {
+                Woken::Bunch(bunch) => {
+                    let _running = engine.running();
+                    self.execute(bunch);
+                    self.work_until_idle();
+                }
+                Woken::Retired => self.drop_retired(),
+                Woken::Closed => return,
+            }
+        }
+    }
+
+    /// Returns when there is neither a slow turn nor a new one.
+    fn work_until_idle(&mut self) {
+        loop {
+            self.drop_retired();
+            let begun = Instant::now();
+            while !self.queues.is_closed()
+                && let Some(bunch) = self.queues.try_take(|stream| self.has_room(stream))
+            {
+                self.execute(bunch);
+                if !self.slow.is_empty() && begun.elapsed() >= TICK {
+                    break;
+                }
+            }
+            if self.queues.is_closed() {
+                self.slow.clear();
+            }
+            if self.slow.is_empty() {
+                return;
+            }
+            self.resume();
+        }
+    }
+
+    /// Starts every turn of a bunch, and hands back the results of those that end.
+    fn execute(&mut self, bunch: Bunch) {
+        let Bunch { attachment, mut turns } = bunch;
+        let Some(active) = attachment.active() else {
+            return self.queues.give_back(&attachment, turns);
+        };
+        let handler = Arc::clone(&active.handler);
+        let setting = Arc::new(Setting {
+            engine: Arc::clone(&self.engine),
+            active,
+            stream: Arc::clone(&attachment.stream),
+        });
+        let mut ended = Vec::with_capacity(turns.len());
+        let mut bytes = 0;
+        let mut began = Instant::now();
+        while self.has_room(&attachment.stream)
+            && !attachment.is_paused()
+            && !attachment.is_detached()
+            && !self.queues.is_closed()
+            && let Some(turn) = turns.pop_front()
+        {
+            let mut turn = self.start(&setting, turn);
+            let polled = poll(&mut turn);
+            let now = Instant::now();
+            let ran = now - std::mem::replace(&mut began, now);
+            match polled {
+                Poll::Ready(turn) => {
+                    bytes += turn.bytes;
+                    self.measure(&turn.done, ran);
+                    ended.push(self.end(&handler, turn));
+                    if bytes > RESULT_BYTES {
+                        self.hand_back(&attachment, &mut ended, &mut bytes);
+                        began = Instant::now();
+                    }
+                }
+                Poll::Pending => {
+                    // What is finished must not wait behind what is slow.
+                    self.hand_back(&attachment, &mut ended, &mut bytes);
+                    let slow = Slow {
+                        attachment: Arc::clone(&attachment),
+                        handler: Arc::clone(&handler),
+                        turn,
+                        ran,
+                    };
+                    self.slow.push_back(slow);
+                    began = Instant::now();
+                }
+            }
+        }
+        handler.note_times(&mut self.times);
+        self.hand_back(&attachment, &mut ended, &mut bytes);
+        self.queues.give_back(&attachment, turns);
+        drop(setting);
+        self.leave(&attachment, handler);
+    }
+
+    /// Ends with a handler that may have been replaced meanwhile: then whoever held it last has idle instances
+    /// looked after.
+    fn leave(&self, attachment: &Attachment, handler: Arc<Handler>) {
+        let is_left = !attachment.executes(&handler);
+        drop(handler);
+        if is_left {
+            self.queues.retire();
+        }
+    }
+
+    /// Counts the events of a turn, each with the same share of its time.
+    fn measure(&mut self, done: &TurnDone, ran: Duration) {
+        let events = done.verdicts.len() + usize::from(done.failure.is_some());
+        self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);
+    }
+
+    fn hand_back(&self, to: &Arc<Attachment>, ended: &mut Vec<TurnDone>, bytes: &mut usize) {
+        let (ended, bytes) = (std::mem::take(ended), std::mem::take(bytes));
+        if !ended.is_empty() {
+            to.done(Results::new(ended, bytes, &self.queues, to));
+        }
+    }
+
+    /// Whether another turn of a stream may become a slow one.
+    fn has_room(&self, stream: &StreamContext) -> bool {
+        let same = |slow: &&Slow| slow.attachment.stream.name == stream.name;
+        self.slow.len() < MAX_SUSPENDED
+            && self.slow.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
+    }
+
+    fn start(&mut self, setting: &Arc<Setting>, turn: Turn) -> Running {
+        let instance = if turn.fresh { None } else { self.instances.take(&setting.active.handler) };
+        Box::pin(turn::run(Arc::clone(setting), turn, instance))
+    }
+
+    fn end(&mut self, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
+        if let Some(instance) = ended.instance {
+            self.instances.put(handler, instance);
+        }
+        ended.done
+    }
+
+    /// Lets the next slow turn go on for a tick.
+    fn resume(&mut self) {
+        let Some(mut slow) = self.slow.pop_front() else { return };
+        if slow.attachment.is_detached() {
+            return;
+        }
+        let began = Instant::now();
+        let polled = poll(&mut slow.turn);
+        slow.ran += began.elapsed();
+        match polled {
+            Poll::Ready(ended) => {
+                self.measure(&ended.done, slow.ran);
+                slow.handler.note_times(&mut self.times);
+                let mut bytes = ended.bytes;
+                let Slow { attachment, handler, turn, .. } = slow;
+                drop(turn);
+                let done = self.end(&handler, ended);
+                self.hand_back(&attachment, &mut vec![done], &mut bytes);
+                self.leave(&attachment, handler);
+            }
+            Poll::Pending => self.slow.push_back(slow),
+        }
+    }
+
+    fn drop_retired(&mut self) {
+        let retired = self.queues.retired();
+        if retired != self.retired {
+            self.retired = retired;
+            self.instances.drop_retired();
+        }
+    }
+}
+
+/// Nothing outside can wake a guest, so that there is nobody to be told by a waker.
+fn poll(turn: &mut Running) -> Poll<Ended> {
+    turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}

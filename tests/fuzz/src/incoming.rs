@@ -1,0 +1,218 @@
+//! What producers, servers, people and other processes send.
+
+use std::path::Path;
+
+use amq_protocol::frame::parsing;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use lapin::message::Delivery;
+use ordain_cloudevents::{
+    DecodeError, Decoder, compact, decode_body, decode_http, encode, form_of,
+};
+use ordain_config::numbering::Numbering;
+use ordain_config::{KeyFrom, Loaded, broker_url};
+use ordain_core::{
+    Emitted, Event, LetterId, Message, MessageParts, Ordering, Status, split_version,
+};
+use ordain_store::checkpoint::Checkpoint;
+use ordain_store::published_file::PublishedFile;
+use ordain_store::{About, InstanceId, OutboxMessage, RedisAddress, Report, versions};
+use ordain_store_embedded as embedded;
+use ordain_store_redis as redis;
+
+use super::judge;
+
+/// Events of a body, at most.
+const BODY_EVENTS: usize = 10_000;
+const EVENT_SIZE: usize = 1 << 20;
+/// And one that what is tried can be larger than.
+const SIZES: [usize; 2] = [EVENT_SIZE, 256];
+const ORDERINGS: [Ordering; 2] = [Ordering::Sequenced, Ordering::Fifo];
+
+/// What an error may repeat of what it is about, and its own words.
+const WORDS: usize = 8 << 10;
+
+/// What is held of an event is not larger than what was allowed.
+fn judge_size(event: &Event, limit: usize) {
+    assert!(event.data().len() <= limit, "data within its limit");
+}
+
+fn judge_error(error: &DecodeError) {
+    assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
+}
+
+/// A line of a file, or an event in a body: read, written as a message, and read again.
+pub fn line(bytes: &[u8]) {
+    let small = Decoder { ordering: Ordering::Sequenced, event_size: SIZES[1] };
+    match small.decode(bytes) {
+        Ok(event) => judge_size(&event, SIZES[1]),
+        Err(error) => judge_error(&error),
+    }
+    for ordering in ORDERINGS {
+        match (Decoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
+            Err(error) => judge_error(&error),
+            Ok(event) => {
+                judge(&event);
+                is_read_again(&event);
+            }
+        }
+    }
+}
+
+fn is_read_again(event: &Event) {
+    let headers: Vec<(&str, &str)> = event.headers().collect();
+    let parts = MessageParts {
+        sink: "out",
+        key: Some(event.key()),
+        kind: event.kind(),
+        content_type: event.content_type(),
+        headers: &headers,
+        data: event.data(),
+        delay_ms: None,
+        end: event.end(),
+    };
+    let emitted = Emitted { sequence: 1, index: 0, message: Message::new(&parts) };
+    let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
+    let mut line = Vec::new();
+    encode("orders", &message, event.sequence(), &mut line);
+    // What is written may be longer than what was read: data that is no JSON becomes base64.
+    let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 8 * EVENT_SIZE };
+    let again = decoder.decode(&line).expect("what was written can be read");
+    assert_eq!(
+        (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
+        (event.key(), event.kind(), event.content_type(), event.sequence(), event.end())
+    );
+    let sorted = |event: &Event| {
+        let headers = event.headers().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let mut headers: Vec<(String, String)> = headers.collect();
+        headers.sort();
+        headers
+    };
+    assert_eq!(sorted(&again), sorted(event));
+    // Data that came as base64 may be JSON with white space, which goes once.
+    let tight = std::str::from_utf8(event.data()).ok().and_then(|it| compact(it).ok());
+    let tight = tight.as_ref().map(|it| it.as_bytes());
+    assert!(again.data() == event.data() || Some(again.data()) == tight, "the data");
+}
+
+/// A request with events, or an answer with one: lines of headers, an empty line, the body.
+pub fn request(bytes: &[u8]) {
+    let end = bytes.windows(2).position(|it| it == b"\n\n");
+    let (head, body) = end.map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 2..]));
+    let mut headers = HeaderMap::new();
+    for line in head.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let name = HeaderName::from_bytes(&line[..colon]);
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
+        // Others do not get past the server.
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let body = Bytes::copy_from_slice(body);
+    for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZES) {
+        let decoder = Decoder { ordering, event_size };
+        match decode_http(&decoder, &headers, &body) {
+            Ok(event) => {
+                judge(&event);
+                judge_size(&event, event_size);
+            }
+            Err(error) => judge_error(&error),
+        }
+        if let Some(form) = form_of(&headers) {
+            let found = decode_body(&decoder, form, &headers, &body, BODY_EVENTS, |_| None);
+            found.iter().flat_map(|it| &it.events).for_each(|event| judge(event));
+        }
+    }
+}
+
+/// A message of a broker: the routing key, the frame of its properties, and the body.
+pub fn delivery(bytes: &[u8]) {
+    let Ok((rest, key)) = lapin::types::parsing::parse_short_string(bytes) else { return };
+    let Ok((body, header)) = parsing::parse_content_header(rest) else { return };
+    let mut delivery = Delivery::mock(1, "orders".into(), key, false, body.to_vec());
+    delivery.properties = header.properties;
+    for ordering in ORDERINGS {
+        for key in [KeyFrom::RoutingKey, KeyFrom::Header("key".to_owned())] {
+            match (ordain_amqp::Decoder { ordering, event_size: EVENT_SIZE, key }).decode(&delivery)
+            {
+                Ok(event) => judge(&event),
+                Err(error) => judge_error(&error),
+            }
+        }
+    }
+}
+
+/// A configuration: every problem is on a line that there is.
+pub fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
+    match Loaded::parse(Path::new("folder/ordain.toml"), text, &env) {
+        Ok(loaded) => drop(loaded.unsupported()),
+        Err(error) => {
+            assert!(!error.problems.is_empty(), "an error says what is wrong");
+            for problem in &error.problems {
+                // Also that behind the last line end, where something is missing.
+                assert!(problem.line <= text.split('\n').count(), "{problem:?}");
+                assert!(!problem.message.is_empty(), "{problem:?}");
+            }
+        }
+    }
+}
+
+/// Short texts: cursors, places, marks, leases, addresses, names and identities.
+pub fn text(bytes: &[u8]) {
+    drop(Checkpoint::decode(bytes));
+    drop(Numbering::decode("mark", bytes));
+    drop(PublishedFile::decode(bytes));
+    places(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let about = About::decode(text);
+    assert_eq!(About::decode(&about.encode()), about);
+    let report = Report::decode(text);
+    assert_eq!(Report::decode(&report.encode()), report);
+    if let Some(id) = LetterId::parse("k", text) {
+        assert_eq!(LetterId::parse("k", &id.text()), Some(id));
+    }
+    if let Some(status) = Status::parse(text) {
+        assert_eq!(status.name(), text);
+    }
+    drop(text.parse::<InstanceId>());
+    cursors(text);
+    let (field, row) = text.split_once('\n').unwrap_or((text, ""));
+    drop(redis::leases::read_lease(field, row));
+    if let Some(decided) = versions::decode(text) {
+        assert!(versions::is_version(&decided.build.version));
+        assert!(decided.generation < ordain_core::Decided::END);
+    }
+    drop(RedisAddress::parse(text));
+    drop(broker_url::parse(text));
+    drop(split_version(text));
+}
+
+/// Keys of an embedded store's tables, and the value of a queue.
+fn places(place: &[u8]) {
+    use embedded::keys::{
+        split_due, split_fence, split_job, split_letter, split_stream, split_timed,
+    };
+    drop((split_stream(place), split_job(place), split_letter(place), split_fence(place)));
+    drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
+    if let Ok(queue) = embedded::chains::Queue::decode(Some(place)) {
+        drop(queue.encode());
+    }
+}
+
+/// Cursors of listings, as callers give them back.
+fn cursors(text: &str) {
+    use redis::list::keys::Cursor;
+    use redis::list::letters;
+    if let Some(id) = embedded::list::read_cursor(text) {
+        assert_eq!(embedded::list::read_cursor(&embedded::list::write_cursor(&id)), Some(id));
+    }
+    if let Some(place) = letters::read_cursor(text) {
+        assert_eq!(letters::read_cursor(&letters::write_cursor(&place)), Some(place));
+    }
+    if let Some(cursor) = Cursor::parse(text, 16) {
+        assert_eq!(Cursor::parse(&cursor.text(), 16), Some(cursor));
+    }
+}

@@ -1,0 +1,133 @@
+//! What stores give back, which may be anything after a crash, a bad disk or another program.
+
+use bytes::Bytes;
+use ordain_core::{Event, Message};
+
+use ordain_store::codec::{
+    Counter, JobView, OriginRecord, decode_applied, decode_fence, decode_given, decode_letter,
+    decode_outbox, decode_queued, decode_retained, decode_spilled, decode_taken_id, encode_fence,
+    encode_given, encode_job, encode_letter, encode_retained, encode_taken_id, letter_time,
+    put_letter_place, split_letter_place, take_over,
+};
+
+/// An event or a message as the core packs them: what can be read is written as it was read.
+pub fn packed(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    if let Ok(event) = Event::decode(bytes.clone()) {
+        stays_the_same(&event);
+    }
+    if let Ok(message) = Message::decode(bytes) {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        assert_eq!(out.len(), message.encoded_len());
+        let again = Message::decode(out.into()).expect("what was written can be read");
+        assert!(again == message, "a message");
+    }
+}
+
+/// That an event is read as it was written.
+pub(super) fn stays_the_same(event: &Event) {
+    let mut out = Vec::new();
+    event.encode(&mut out);
+    assert_eq!(out.len(), event.encoded_len());
+    let again = Event::decode(out.into()).expect("what was written can be read");
+    assert!(again == *event && again.content() == event.content(), "an event");
+}
+
+/// A record of a store, which the first byte chooses.
+pub fn record(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    let bytes = Bytes::copy_from_slice(bytes);
+    match kind % 10 {
+        0 => job(&bytes),
+        1 => letter(&bytes),
+        2 => drop(decode_outbox(1, &bytes)),
+        3 => fence(&bytes),
+        4 => {
+            if let Ok(counter) = Counter::decode(&bytes) {
+                assert_eq!(counter.encode(), bytes[..]);
+            }
+        }
+        5 => {
+            if let Ok(origin) = OriginRecord::decode(&bytes) {
+                assert_eq!(origin.encode(), bytes);
+            }
+        }
+        6 => {
+            if let Ok(parts) = decode_given(&bytes) {
+                assert_eq!(encode_given(&parts), bytes);
+            }
+        }
+        7 => {
+            if let Ok(event) = decode_retained(&bytes) {
+                encode_retained(&event, event.sequence());
+                stays_the_same(&event);
+            }
+            drop(decode_queued(bytes.clone()));
+            drop(decode_spilled("k", 1, bytes));
+        }
+        8 => {
+            if let Ok(id) = decode_taken_id(7, &bytes) {
+                let mut out = Vec::new();
+                encode_taken_id(&id, &mut out);
+                assert_eq!(out, bytes);
+            }
+            if let Some(id) = split_letter_place(&bytes) {
+                let mut out = Vec::new();
+                put_letter_place(&id, &mut out);
+                assert_eq!(split_letter_place(&out), Some(id));
+            }
+        }
+        _ => {
+            drop(ordain_store_redis::record::Record::parse(&bytes));
+            embedded_record(&bytes);
+        }
+    }
+}
+
+fn job(bytes: &[u8]) {
+    let Ok(view) = JobView::parse(bytes) else { return };
+    let written = |view: &JobView<'_>| {
+        let mut out = Vec::new();
+        encode_job(&view.to_job(), 1, &mut out);
+        out
+    };
+    // Times that nothing has set are set when it is written.
+    let out = written(&view);
+    let again = JobView::parse(&out).expect("what was written can be read");
+    let set = written(&again);
+    let last = JobView::parse(&set).expect("what was written can be read");
+    assert_eq!(written(&last), set, "a job that is written again is the same");
+    let mut taken = out.clone();
+    take_over(&mut taken, &again, 3);
+    let taken = JobView::parse(&taken).expect("one that was taken over can be read");
+    assert_eq!((taken.partition, taken.next), (3, view.next));
+}
+
+/// A record of the embedded store stays one with another partition.
+fn embedded_record(bytes: &[u8]) {
+    use ordain_store_embedded::record::Record;
+    let Ok(record) = Record::parse(bytes) else { return };
+    let taken = record.with_partition(3);
+    let taken = Record::parse(&taken).expect("the record that was written can be read");
+    assert_eq!((taken.job.partition, taken.job.next), (3, record.job.next));
+}
+
+fn letter(bytes: &Bytes) {
+    let _ = letter_time(bytes);
+    let Ok(stored) = decode_letter(bytes) else { return };
+    let mut out = Vec::new();
+    encode_letter(&stored.letter, stored.at, &mut out);
+    let again = decode_letter(&out.into()).expect("what was written can be read");
+    assert_eq!((again.letter, again.at), (stored.letter, stored.at));
+}
+
+fn fence(bytes: &[u8]) {
+    drop(decode_applied(bytes));
+    let Ok(fence) = decode_fence(bytes) else { return };
+    let mut out = Vec::new();
+    encode_fence(&fence, &mut out);
+    let again = decode_fence(&out).expect("what was written can be read");
+    assert_eq!(again.applied, fence.applied);
+    assert_eq!((again.claim, again.number), (fence.claim, fence.number));
+}

@@ -1,0 +1,119 @@
+//! `cargo xtask graph`: the crates of the runtime by floor, with their dependencies. An edge that leads
+//! upwards, or to a crate that must stay out, is an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::setup::cargo;
+
+/// The floors, from the ground up. A crate depends on crates of lower floors only.
+const FLOORS: [&[&str]; 10] = [
+    &["ordain-core"],
+    &["ordain-util"],
+    &["ordain-store"],
+    &["ordain-store-redis", "ordain-store-embedded"],
+    &["ordain-cloudevents"],
+    &["ordain-config"],
+    &["ordain-amqp", "ordain-wasm", "ordain-generate"],
+    &["ordain-publish"],
+    &["ordain-engine"],
+    &["ordain-http"],
+];
+
+/// The composition root, above all floors.
+const ROOT: &str = "ordain";
+
+/// Packages that must not be in the tree of a package: what they would cost its users, or the fuzzer.
+const KEPT_OUT: [(&str, &[&str]); 3] = [
+    ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
+    ("ordain-fuzz-targets", &["wasmtime", "axum"]),
+    ("ordain-core", &["tokio"]),
+];
+
+/// Prints the graph and checks it.
+pub(crate) fn graph() -> Result<()> {
+    let edges = edges()?;
+    let mut errors = Vec::new();
+    for (height, floor) in FLOORS.iter().enumerate().rev() {
+        for name in *floor {
+            let dependencies = edges.get(*name).with_context(|| format!("no crate {name}"))?;
+            println!("{height}  {name} -> {}", list(dependencies));
+            errors.extend(dependencies.iter().filter_map(|to| upward(name, height, to)));
+        }
+    }
+    let known: BTreeSet<&str> = FLOORS.iter().copied().flatten().copied().chain([ROOT]).collect();
+    let runtime = edges.keys().filter(|name| is_runtime(name));
+    let unknown = runtime.filter(|name| !known.contains(name.as_str()));
+    errors.extend(unknown.map(|name| format!("{name} has no floor: add it to xtask/src/graph.rs")));
+    for (package, kept_out) in KEPT_OUT {
+        let tree = packages(package)?;
+        let found = kept_out.iter().filter(|name| tree.contains(**name));
+        errors.extend(found.map(|name| format!("{package} must not depend on {name}")));
+        println!("{package}: {} packages, without {}", tree.len(), kept_out.join(", "));
+    }
+    if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
+}
+
+/// Returns whether a package is a crate of the runtime, by its name.
+fn is_runtime(name: &str) -> bool {
+    let others = ["bench", "fuzz-targets", "model", "publisher", "sdk", "servers", "sim", "tests"];
+    name.strip_prefix("ordain-").is_some_and(|rest| !others.contains(&rest))
+}
+
+/// Returns the fault of an edge, if it does not lead to a lower floor.
+fn upward(from: &str, height: usize, to: &str) -> Option<String> {
+    let below = FLOORS[..height].iter().any(|floor| floor.contains(&to));
+    (!below).then(|| format!("{from} depends on {to}, which is not on a lower floor"))
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    let names: Vec<&str> =
+        names.iter().map(|name| name.strip_prefix("ordain-").unwrap_or(name)).collect();
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+/// Reads which workspace crate depends on which, without dependencies of tests.
+fn edges() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let output = output(cargo("metadata").args(["--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&output)?;
+    let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
+    let names: BTreeSet<&str> = packages.iter().filter_map(|it| it["name"].as_str()).collect();
+    let mut edges = BTreeMap::new();
+    for package in packages {
+        let name = package["name"].as_str().context("a package without a name")?;
+        let dependencies = package["dependencies"].as_array().context("no dependencies")?;
+        let of_code = dependencies.iter().filter(|dependency| dependency["kind"].is_null());
+        let to = of_code.filter_map(|dependency| dependency["name"].as_str());
+        let to = to.filter(|to| names.contains(to)).map(ToOwned::to_owned);
+        edges.insert(name.to_owned(), to.collect());
+    }
+    Ok(edges)
+}
+
+/// Reads the names of all packages that a package is built of.
+fn packages(package: &str) -> Result<BTreeSet<String>> {
+    let mut tree = cargo("tree");
+    tree.args(["--package", package, "--edges", "normal,build", "--prefix", "none"]);
+    let output = output(tree.args(["--format", "{p}"]))?;
+    let names = output.lines().filter_map(|line| line.split(' ').next());
+    Ok(names.filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect())
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn upward_edge_is_an_error() {
+    assert!(upward("ordain-store", 2, "ordain-engine").is_some());
+    assert!(upward("ordain-store", 2, "ordain-store").is_some());
+    assert_eq!(upward("ordain-engine", 8, "ordain-store"), None);
+    assert!(is_runtime("ordain-engine") && !is_runtime("ordain-tests") && !is_runtime("orders"));
+}
