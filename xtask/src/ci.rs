@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::fuzz::{FuzzArgs, fuzz};
 use crate::graph::graph;
 use crate::links::links;
+use crate::lua::lua;
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
@@ -23,6 +24,7 @@ pub(crate) fn ci() -> Result<()> {
     run(cargo("clippy")
         .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
         .args(["--", "--deny", "warnings"]))?;
+    lua()?;
     say("documentation");
     run(cargo("doc")
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])

@@ -6,6 +6,7 @@ mod demo;
 mod fuzz;
 mod graph;
 mod links;
+mod lua;
 mod setup;
 mod tests;
 
@@ -36,6 +37,8 @@ enum Command {
     Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,
+    /// Check the scripts that run in Redis: no warnings of luacheck, and room below Lua's limits.
+    Lua,
     /// Everything that a change must pass: format, lints, docs, links, crate graph, dependencies, tests.
     Ci,
     /// Ask the database of security advisories about the dependencies.
@@ -66,6 +69,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Graph => graph::graph(),
         Command::Links => links::links(),
+        Command::Lua => lua::lua(),
         Command::Ci => ci::ci(),
         Command::Advisories => ci::advisories(),
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) use servers::servers;
+pub(crate) use servers::{lua_programs, servers};
 
 /// Where components are built for.
 const TARGET: &str = "wasm32-wasip2";

@@ -1,4 +1,4 @@
-//! What the log is told of messages that are not published: each kind once in a while.
+//! Logs messages that are not published, with a limit on the warnings of each kind.
 
 use std::time::Duration;
 
@@ -6,31 +6,37 @@ use super::encode::Outgoing;
 use super::flight::Fate;
 use super::held::Held;
 use super::link::Exchange;
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::clean;
-use ordain_util::told::Told;
 
-/// Between two warnings of one kind.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Time between two warnings of one kind.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What is told of an exchange.
+/// The throttled warnings of an exchange.
 #[derive(Debug)]
 pub(super) struct Complaints {
     exchange: Exchange,
-    away: Told,
-    not_taken: Told,
-    refused_again: Told,
-    silence: Told,
+    away: LogThrottle,
+    not_taken: LogThrottle,
+    refused_again: LogThrottle,
+    silence: LogThrottle,
 }
 
 impl Complaints {
     pub(super) fn new(exchange: Exchange) -> Self {
-        let told = || Told::every(TELL_EVERY);
-        Self { exchange, away: told(), not_taken: told(), refused_again: told(), silence: told() }
+        let throttle = || LogThrottle::new(WARN_INTERVAL);
+        Self {
+            exchange,
+            away: throttle(),
+            not_taken: throttle(),
+            refused_again: throttle(),
+            silence: throttle(),
+        }
     }
 
     /// Nothing is published now.
     pub(super) fn away(&mut self, messages: usize, reason: &str) {
-        if self.away.is_due() {
+        if self.away.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 messages,
@@ -41,7 +47,7 @@ impl Complaints {
 
     /// One came back, or the broker said no, with others held before.
     pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: &Held) {
-        if !self.not_taken.is_due() {
+        if !self.not_taken.allow() {
             return;
         }
         let (exchange, key) = (&self.exchange.name, outgoing.routing_key.as_str());
@@ -65,7 +71,7 @@ impl Complaints {
 
     /// The broker has closed the channel because of one that was tried again.
     pub(super) fn refused_again(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
-        if self.refused_again.is_due() {
+        if self.refused_again.allow() {
             self.refused(outgoing, reason, held);
         }
     }
@@ -85,7 +91,7 @@ impl Complaints {
 
     /// The broker says nothing of one, though it confirms later ones.
     pub(super) fn silence(&mut self, outgoing: &Outgoing, held: &Held) {
-        if self.silence.is_due() {
+        if self.silence.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 held = held.len() + 1,

@@ -14,53 +14,25 @@ use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
 use ordain_core::Ordering;
-use rand::RngExt as _;
 use tokio::sync::watch as latest;
 use tokio::sync::{mpsc, oneshot};
 
-use super::connect::{Broker, BrokerError};
-use super::decode::Decoder;
+use super::connect::BrokerError;
+use super::consumer_options::ConsumerOptions;
 use super::subscription::{Ended, Subscription};
-use super::topology::Topology;
 use super::watch::{Flow, watch};
-use super::window::{LastWindow, Window};
+use super::window::Window;
 use ordain_cloudevents::{Acknowledged, Deliveries, READ_AHEAD, Source};
-use ordain_store::Tenure;
-use ordain_util::gauge::Waiting;
+use ordain_util::backoff::Backoff;
 
-/// Between two tries to come back, from and to; the next one comes after up to twice as long.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The longest delay before the next subscription. A subscription that lasts longer has worked.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Delays between subscriptions that fail.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// For all that it takes to consume again.
 const SUBSCRIBE: Duration = Duration::from_secs(20);
 /// For the last acknowledgement and the end of the channel.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// What to consume.
-#[derive(Debug)]
-pub struct ConsumerOptions {
-    /// Where the queue is.
-    pub broker: Arc<Broker>,
-    /// What the stream needs there.
-    pub topology: Topology,
-    /// The partition.
-    pub partition: u32,
-    /// The stream, as it is named in messages.
-    pub stream: Arc<str>,
-    /// Deliveries that are not acknowledged, at most.
-    pub prefetch: u16,
-    /// What those that are not taken yet may take of memory, in bytes, about. A `fifo` stream has
-    /// `prefetch` ahead whatever that takes: a smaller window would bring what an earlier process
-    /// gave back in another order, and by that order its events are numbered.
-    pub memory: usize,
-    /// The last one that a consumer of the stream in this process found right.
-    pub last_window: LastWindow,
-    /// Makes events of them.
-    pub decoder: Decoder,
-    /// In which it is consumed. While that is suspended the queue is given back.
-    pub tenure: Arc<Tenure>,
-    /// Where it is shown how many messages wait in the queue.
-    pub lag: Arc<Waiting>,
-}
 
 /// Starts to consume. It goes on through whatever befalls the connection, until nobody takes its
 /// deliveries any more.
@@ -84,7 +56,8 @@ async fn run(
     mut acknowledged: latest::Receiver<Acknowledged>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
-    let (mut generation, mut wait, mut lost) = (0, BACKOFF.0, false);
+    let (mut generation, mut lost) = (0, false);
+    let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == Ordering::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
     let mut window = Window::new(options.prefetch, memory, Arc::clone(&options.last_window));
@@ -98,11 +71,9 @@ async fn run(
         }
         generation += 1;
         let (flow, since) = (Flow::default(), Instant::now());
-        let mut reached = false;
         let session = async {
             let subscribed = subscribe(options, &queue, window.now(), generation > 1);
             let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
-            reached = true;
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "consuming again");
             }
@@ -127,25 +98,22 @@ async fn run(
         {
             return Err(error);
         }
-        lost = true;
-        if reached || wait == BACKOFF.0 {
+        if std::mem::replace(&mut lost, true) {
+            tracing::debug!(queue, %error, "still not consuming");
+        } else {
             tracing::warn!(
                 stream = &*options.stream, queue, %error,
                 "the queue is not consumed at the moment; it is tried again"
             );
-        } else {
-            tracing::debug!(queue, %error, "still not consuming");
         }
         // What is lost at once, and has brought nothing, may go on like that.
-        if flow.taken() > 0 || since.elapsed() > BACKOFF.1 {
-            wait = BACKOFF.0;
+        if flow.taken() > 0 || since.elapsed() > MAX_RETRY_DELAY {
+            backoff.reset();
         }
-        let jitter = rand::rng().random_range(0.5..1.0);
         tokio::select! {
-            () = tokio::time::sleep(wait.mul_f64(jitter)) => {}
+            () = tokio::time::sleep(backoff.next_jittered()) => {}
             () = deliver.closed() => return Ok(()),
         }
-        wait = (2 * wait).min(BACKOFF.1);
     }
 }
 

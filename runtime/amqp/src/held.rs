@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::flight::Item;
+use ordain_util::backoff::Backoff;
 
-/// Between two tries, from and to.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// Between two tries of what is tried alone.
-const ALONE: Duration = Duration::from_secs(30);
+/// Delays between tries among the others.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+/// Delay between tries of a message that is tried alone.
+const ALONE_DELAY: Duration = Duration::from_secs(30);
 
 /// A stream and a key.
 type Of = (Vec<u8>, Vec<u8>);
@@ -35,7 +36,7 @@ struct Line {
     tried: Option<u64>,
     again: Again,
     retry_at: Instant,
-    wait: Duration,
+    backoff: Backoff,
 }
 
 impl Held {
@@ -69,18 +70,21 @@ impl Held {
             tried: Some(item.order),
             again,
             retry_at: now,
-            wait: Duration::ZERO,
+            backoff: RETRY_BACKOFF,
         });
         // Another one may go on being tried; if none is, the first is the next.
         let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
         if line.tried.map_or(is_first, |tried| tried == item.order) {
             line.tried = None;
             line.again = again;
-            line.wait = match again {
-                Again::Among => (2 * line.wait).clamp(BACKOFF.0, BACKOFF.1),
-                Again::Alone => ALONE,
+            let delay = match again {
+                Again::Among => line.backoff.next_delay(),
+                Again::Alone => {
+                    line.backoff.advance_to_max();
+                    ALONE_DELAY
+                }
             };
-            line.retry_at = now + line.wait;
+            line.retry_at = now + delay;
         }
         line.items.insert(item.order, item);
     }

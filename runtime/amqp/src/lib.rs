@@ -2,7 +2,7 @@
 //!
 //! `url` says where the broker is, `connect` opens connections and says what their errors mean,
 //! `topology` declares queues.
-//! `consumer` subscribes, again and again; a `subscription` takes deliveries in, as many ahead as
+//! `consumer` subscribes, again and again, as its `consumer_options` say; a `subscription` takes deliveries in, as many ahead as
 //! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
 //! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes
 //! by a `link`; `flight` has those that are on their way, `held` those that nobody takes, of which
@@ -12,6 +12,7 @@
 mod complaints;
 mod connect;
 mod consumer;
+mod consumer_options;
 mod decode;
 mod encode;
 mod flight;
@@ -30,7 +31,8 @@ mod weight;
 mod window;
 
 pub use connect::{Broker, BrokerError};
-pub use consumer::{ConsumerOptions, start};
+pub use consumer::start;
+pub use consumer_options::ConsumerOptions;
 pub use decode::Decoder;
 pub use produce::{Numbered, Producer};
 pub use publish::{AmqpSink, Published};

@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use super::connect::{Broker, BrokerError};
 use super::encode::{self, Outgoing};
 use ordain_config::KeyFrom;
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
 /// For the next confirmation.
 const CONFIRM: Duration = Duration::from_secs(20);
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(500);
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Time between two warnings that the broker does not take what is published.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes a producer's events.
 #[derive(Debug)]
@@ -58,7 +58,8 @@ impl Producer {
     /// take is published again, as long as it is waited for.
     pub async fn publish(&mut self, events: &[Numbered]) -> Result<(), BrokerError> {
         let mut left = events.to_vec();
-        let (mut until, mut told) = (Instant::now() + self.patience, Told::every(TELL_EVERY));
+        let mut until = Instant::now() + self.patience;
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let before = left.len();
             let (taken, failed) = self.try_publish(&left).await;
@@ -76,7 +77,7 @@ impl Producer {
             if Instant::now() >= until {
                 return Err(BrokerError::Away(reason));
             }
-            if told.is_due() {
+            if throttle.allow() {
                 tracing::warn!(
                     "the broker does not take what is published, and is tried again: {reason}"
                 );

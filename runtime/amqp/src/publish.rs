@@ -26,9 +26,10 @@ use super::link::{Answer, Exchange, Link};
 use ordain_config::{AmqpSink as Config, RoutingKey};
 use ordain_store::OutboxMessage;
 use ordain_store::Tenure;
+use ordain_util::backoff::Backoff;
 
-/// Between two connections that fail, from and to.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// Delays after connections that fail.
+const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// For the next confirmation: more than a broker needs that syncs to a slow disk. After it the
 /// connection is given up, and the oldest message is held; where later ones are confirmed, only that.
 const CONFIRM: Duration = Duration::from_secs(20);
@@ -91,7 +92,7 @@ impl AmqpSink {
             alone: JoinSet::new(),
             order: 0,
             window: WINDOW,
-            wait: BACKOFF.0,
+            backoff: CONNECT_BACKOFF,
             refused: false,
             patience: CONFIRM,
         };
@@ -150,8 +151,8 @@ struct Outlet {
     /// Messages that may be unconfirmed now. After the broker has closed the channel because of one
     /// of many it is 1, which finds out which, and one more with each that is taken.
     window: usize,
-    /// Before the next try.
-    wait: Duration,
+    /// The delay before the next connection.
+    backoff: Backoff,
     /// The last message that was alone in its window was refused.
     refused: bool,
     /// For the next confirmation.
@@ -350,7 +351,8 @@ impl Outlet {
     fn settle_sent(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
         let taken = settled.iter().filter(|it| it.1 == Fate::Taken).count();
         if taken > 0 {
-            (self.refused, self.wait) = (false, BACKOFF.0);
+            self.refused = false;
+            self.backoff.reset();
             self.window = (self.window + taken).min(WINDOW);
         }
         if self.window == WINDOW {
@@ -446,15 +448,13 @@ impl Outlet {
         self.held.hold(item, Again::Alone, Instant::now());
         if std::mem::replace(&mut self.refused, true) {
             // Perhaps all of them are.
-            tokio::time::sleep(self.wait).await;
-            self.wait = (2 * self.wait).min(BACKOFF.1);
+            tokio::time::sleep(self.backoff.next_delay()).await;
         }
     }
 
     async fn pause(&mut self, reason: &str) {
         let messages = self.waiting.len() + self.held.len() + self.alone.len();
         self.complaints.away(messages, reason);
-        tokio::time::sleep(self.wait).await;
-        self.wait = (2 * self.wait).min(BACKOFF.1);
+        tokio::time::sleep(self.backoff.next_delay()).await;
     }
 }

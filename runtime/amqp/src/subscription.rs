@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::sync::watch as latest;
 
 use super::connect::BrokerError;
-use super::consumer::ConsumerOptions;
+use super::consumer_options::ConsumerOptions;
 use super::unreadable::event;
 use super::watch::Flow;
 use super::weight::weight;

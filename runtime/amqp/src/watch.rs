@@ -10,7 +10,7 @@ use lapin::{Channel, Connection};
 use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
-use super::consumer::ConsumerOptions;
+use super::consumer_options::ConsumerOptions;
 
 /// Between two looks. A quorum queue counts its messages anew every five seconds.
 const EVERY: Duration = Duration::from_secs(5);

@@ -24,7 +24,7 @@ use crate::source::{self, Inbox};
 use ordain_cloudevents::{Delivered, Deliveries, Position, Source};
 use ordain_store::Stage;
 use ordain_store::{Claim, Partition, Store};
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{Active, Turns};
 use parked::Parked;
 use perform::{Answer, Asked, Page};
@@ -36,8 +36,8 @@ pub use progress::{Progress, Times};
 
 /// Completions taken at one time.
 const TAKE: usize = 8;
-/// Between two warnings that a stream stands still.
-const TELL_EVERY: Duration = Duration::from_mins(1);
+/// Time between two warnings that a stream stands still.
+const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// An end waits for what is being published, but no longer than that for the next of it: what waits for a
 /// queue stays in the outbox.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ pub struct Driver {
     taken: Taken,
     /// Why the source ended before its end.
     source_failed: Option<DriverError>,
-    told: Told,
+    full_throttle: LogThrottle,
     /// At the end, how much is not published, and since when it is so much.
     unpublished: Option<(usize, Instant)>,
     /// How often the store was out of reach, as far as the sequencer knows.
@@ -97,13 +97,13 @@ impl Driver {
         } = parts;
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
-        let breaks = parts.store.breaks();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
         let store_may_go_back = parts.settings.keep_bytes > 0;
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
             claim: parts.claimed.claim,
+            breaks: parts.store.breaks(),
             store: parts.store,
             turns: parts.turns,
             publisher: parts.publisher,
@@ -121,9 +121,8 @@ impl Driver {
             source_ended: false,
             taken: Taken::new(parts.checkpoint, source.acknowledge.take(), prefetch),
             source_failed: None,
-            told: Told::every(TELL_EVERY),
+            full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            breaks,
             rewound: 0,
             store_may_go_back,
             ending: false,
@@ -236,7 +235,7 @@ impl Driver {
         if once {
             return Err(full);
         }
-        if self.told.is_due() {
+        if self.full_throttle.allow() {
             tracing::warn!(stream = &*self.partition.stream, "the stream stands still: {full}");
         }
         Ok(())

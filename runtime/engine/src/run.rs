@@ -9,6 +9,7 @@ mod owning;
 mod report;
 mod share;
 mod sources;
+mod starting;
 mod streams;
 mod versions;
 
@@ -209,7 +210,7 @@ impl<'a> Run<'a> {
         let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
         let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
         let (questions, asked) = mpsc::channel(1);
-        let starting = streams::Starting {
+        let starting = starting::Starting {
             loaded,
             once,
             store,

@@ -12,12 +12,12 @@ use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Item, Lot, LotReply, Part, Place,
     Store, StoreError,
 };
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
 /// Before a full queue is tried again.
 const FULL: Duration = Duration::from_millis(100);
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Time between two warnings that a queue is full.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why not all were taken. Some may be all the same: the next time they are known.
 #[derive(Debug)]
@@ -125,7 +125,8 @@ impl Assigner {
         let Passage { to, rules, .. } = &self.passage;
         let lots = lots.iter().map(lot).collect();
         let assign = Arc::new(Assign { to: to.clone(), shard, rules: *rules, lots });
-        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        let started = Instant::now();
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let reply = self.store.assign(Arc::clone(&assign)).await;
             if let AssignReply::Lots(replies) = reply.map_err(NotAssigned::Store)? {
@@ -134,7 +135,7 @@ impl Assigner {
             if started.elapsed() >= self.patience {
                 return Err(NotAssigned::Full);
             }
-            if told.is_due() {
+            if throttle.allow() {
                 tracing::warn!("{to}: as many events wait there as may (`source.queue`)");
             }
             tokio::time::sleep(FULL).await;

@@ -11,10 +11,10 @@ use super::names::type_of;
 use super::script::{Script, key_of};
 use super::value::text;
 use ordain_store::StoreError;
+use ordain_util::backoff::Backoff;
 
-/// Between two tries of what the server did not answer: from, to.
-const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Delays between tries of a call that the server did not answer.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl Redis {
     /// A call of a script with what all of them have.
@@ -49,7 +49,8 @@ impl Redis {
     where
         F: Future<Output = Result<Value, StoreError>>,
     {
-        let (mut wait, started) = (RETRY_MIN, Instant::now());
+        let mut backoff = RETRY_BACKOFF;
+        let started = Instant::now();
         loop {
             let answer = ask().await;
             let Err(StoreError::Unavailable(reason)) = &answer else {
@@ -60,8 +61,7 @@ impl Redis {
                 return answer;
             }
             self.trouble.tell(what(), reason);
-            tokio::time::sleep(wait).await;
-            wait = (2 * wait).min(RETRY_MAX);
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 

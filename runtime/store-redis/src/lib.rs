@@ -48,13 +48,13 @@ use self::error::{at, has_code, unusable_or_away};
 use self::link::Link;
 use self::names::{Kind, Names};
 use self::script::Scripts;
-use self::trouble::{TELL_EVERY, Trouble};
+use self::trouble::{Trouble, WARN_INTERVAL};
 use self::value::{parts, text};
 use ordain_store::{
     Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
     RedisOptions as Options, Store, StoreError, StoredLetter,
 };
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
 /// The version of all that is written. One that reads another refuses the store.
 const SCHEMA: &str = "6";
@@ -90,7 +90,8 @@ impl Redis {
     /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
     /// at most for servers that do not answer.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
-        let (started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        let started = Instant::now();
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let error = match Self::try_open(&options).await {
                 Ok(store) => return Ok(store),
@@ -102,7 +103,7 @@ impl Redis {
             if started.elapsed() >= options.patience.map_or(START, |it| it.min(START)) {
                 return Err(at(&options.address, error));
             }
-            if told.is_due() {
+            if throttle.allow() {
                 tracing::warn!(
                     "the store at {} is not there yet, and is waited for: {reason}",
                     options.address

@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ordain_store::RedisAddress as Address;
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
-/// Between two warnings.
-pub(super) const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Time between two warnings of a store that does not answer.
+pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is asked again and again at present.
 pub(super) struct Trouble {
@@ -22,12 +22,12 @@ pub(super) struct Trouble {
 
 struct Open {
     questions: HashSet<String>,
-    told: Told,
+    throttle: LogThrottle,
 }
 
 impl Open {
     fn new() -> Self {
-        Self { questions: HashSet::new(), told: Told::every(TELL_EVERY) }
+        Self { questions: HashSet::new(), throttle: LogThrottle::new(WARN_INTERVAL) }
     }
 }
 
@@ -43,7 +43,7 @@ impl Trouble {
     /// This was not done, and is asked again.
     pub(super) fn tell(&self, question: String, reason: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.told.is_due() {
+        if open.throttle.allow() {
             tracing::warn!(
                 "the store at {} has not done what it was asked ({question}), and is asked again: \
                  {reason}",

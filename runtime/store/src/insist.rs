@@ -4,11 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::StoreError;
+use ordain_util::log_throttle::LogThrottle;
 
 /// Between tries.
 const RETRY: Duration = Duration::from_millis(500);
-/// Tries between two messages: five seconds.
-const TELL_EVERY: u32 = 10;
+/// Time between two errors in the log.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Asks until it works: what is not of one key stops everything that needs it, until somebody mends
 /// it.
@@ -17,6 +18,7 @@ where
     F: Future<Output = Result<T, StoreError>>,
 {
     let mut tries = 0_u32;
+    let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
         match ask().await {
             Ok(answer) => {
@@ -26,7 +28,7 @@ where
                 return answer;
             }
             Err(error) => {
-                if tries.is_multiple_of(TELL_EVERY) {
+                if throttle.allow() {
                     tracing::error!(%error, tries, "the {what} failed, and is tried again");
                 }
                 tries = tries.saturating_add(1);

@@ -164,7 +164,7 @@ pub fn config(bytes: &[u8]) {
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
     drop(Numbering::decode("mark", bytes));
-    drop(PublishedFile::decode(bytes));
+    let _ = PublishedFile::decode(bytes);
     places(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let about = About::decode(text);

@@ -262,8 +262,8 @@ fn strings_of_other_encodings_are_understood() -> Result<()> {
 fn run_alone(test: &str) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["--exact", test]).env(ALONE, "1").output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && stdout.contains("1 passed"), "{test}: {stdout}");
     Ok(())
 }
 

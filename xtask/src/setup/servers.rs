@@ -1,5 +1,6 @@
-//! The servers that tests start for themselves. A server that was on the machine before is never
-//! touched, nor one that runs on it: tests use ports and folders of their own.
+//! The servers that tests start for themselves, and the linter of their scripts. A server that was on
+//! the machine before is never touched, nor one that runs on it: tests use ports and folders of their
+//! own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +14,7 @@ use super::{run, say};
 /// Major, minor, patch.
 type Version = [u32; 3];
 
-/// A program that tests start.
+/// A program that tests or lints start.
 struct Server {
     program: &'static str,
     /// What says its version; nothing where it is missing.
@@ -28,15 +29,28 @@ struct Server {
 }
 
 /// `redis-server --sentinel` is the Sentinel, so that nothing else is needed for one.
+const REDIS: Server = Server {
+    program: "redis-server",
+    version: || printed("redis-server", "--version"),
+    least: [7, 0, 0],
+    apt: "redis-server",
+    brew: "redis",
+    service: Some("redis-server"),
+};
+
+/// The linter of the scripts that run in Redis.
+const LUACHECK: Server = Server {
+    program: "luacheck",
+    version: || printed("luacheck", "--version"),
+    least: [0, 23, 0],
+    apt: "lua-check",
+    brew: "luacheck",
+    service: None,
+};
+
+/// The programs that tests start.
 const SERVERS: [Server; 3] = [
-    Server {
-        program: "redis-server",
-        version: || printed("redis-server", "--version"),
-        least: [7, 0, 0],
-        apt: "redis-server",
-        brew: "redis",
-        service: Some("redis-server"),
-    },
+    REDIS,
     // Its own scripts may want to be another user, even to tell the version.
     Server {
         program: "rabbitmq-server",
@@ -60,8 +74,17 @@ const SERVERS: [Server; 3] = [
 /// Looks for the servers, installs those that are missing where that can be done, and refuses those
 /// that are too old.
 pub(crate) fn servers() -> Result<()> {
+    find(&SERVERS)
+}
+
+/// Finds or installs the programs that check the scripts of the store in Redis.
+pub(crate) fn lua_programs() -> Result<()> {
+    find(&[REDIS, LUACHECK])
+}
+
+fn find(servers: &[Server]) -> Result<()> {
     let mut found = Vec::new();
-    for server in &SERVERS {
+    for server in servers {
         if (server.version)()?.is_none() {
             install(server)?;
         }
@@ -71,7 +94,7 @@ pub(crate) fn servers() -> Result<()> {
         })?;
         found.push(format!("{} {}", server.program, shown(checked(server, &version)?)));
     }
-    say(&format!("found for the tests: {}", found.join(", ")));
+    say(&format!("found: {}", found.join(", ")));
     Ok(())
 }
 
@@ -92,7 +115,7 @@ fn checked(server: &Server, printed: &str) -> Result<Version> {
         version.with_context(|| format!("what {program} says names no version: {printed:?}"))?;
     ensure!(
         version >= *least,
-        "{program} {} was found, which is too old for the tests: {}",
+        "{program} {} was found, which is too old: {}",
         shown(version),
         advice(server)
     );
@@ -125,7 +148,7 @@ fn install(server: &Server) -> Result<()> {
     let Server { program, apt, .. } = server;
     let can = is_root() && Command::new("apt-get").arg("--version").output().is_ok();
     if !can {
-        bail!("{program} is missing, which the tests start: {}", advice(server));
+        bail!("{program} is missing: {}", advice(server));
     }
     say(&format!("installing {apt} by apt-get, as {program} is missing"));
     run(apt_get().arg("update"))?;

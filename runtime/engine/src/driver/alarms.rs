@@ -1,23 +1,24 @@
 //! What a person should hear of without asking: keys that are parked or cannot be read, and events
 //! that end as dead letters. It looks at what is there, and decides nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ordain_core::{Applied, Batch, DeadLetter, GapEnd, GapEntry, Job, JobWrite, Status, Trouble};
 
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{clean, cut, quoted};
 
-/// Lines in a span of time, beyond which they are only counted: a handler that fails for every key
-/// must not fill a disk with its log.
+/// Lines per interval, beyond which they are only counted: a handler that fails for every key must not
+/// fill a disk with its log.
 const LINES: u32 = 20;
-const SPAN: Duration = Duration::from_secs(10);
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Bytes of an error that are told; all of it is in the store.
 const ERROR: usize = 512;
 
 /// One for the process, as the log is.
-static LIMITER: Mutex<Limiter> = Mutex::new(Limiter { began: None, told: 0, left_out: 0 });
+static THROTTLE: Mutex<LogThrottle> = Mutex::new(LogThrottle::with_lines(LINES, WARN_INTERVAL));
 
 /// The batch, if there is something to tell once it is committed.
 pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
@@ -122,79 +123,31 @@ fn short(error: &str) -> String {
     cut(clean(error).into_owned(), ERROR)
 }
 
-/// Whether one more line may be written. The first that may not has the number of all of them told
-/// when the span is over.
+/// Returns whether one more line may be written. The first suppressed line starts a task that logs the
+/// number of suppressed lines when the interval is over.
 fn may_tell() -> bool {
-    match limiter(|it| it.admit(Instant::now())) {
-        Admission::Yes => true,
-        Admission::No => false,
-        Admission::NoAndFirst => {
-            tokio::spawn(async {
-                tokio::time::sleep(SPAN).await;
-                flush();
-            });
-            false
-        }
+    let mut throttle = throttle();
+    let is_allowed = throttle.allow();
+    if !is_allowed && throttle.suppressed() == 1 {
+        tokio::spawn(async {
+            tokio::time::sleep(WARN_INTERVAL).await;
+            flush();
+        });
     }
+    is_allowed
 }
 
-/// Tells how many lines were left out; at the end of the process nobody else would.
+/// Logs how many lines were suppressed; at the end of the process nobody else would.
 pub(super) fn flush() {
-    let left_out = limiter(|it| std::mem::take(&mut it.left_out));
-    if left_out > 0 {
+    let suppressed = throttle().take_suppressed();
+    if suppressed > 0 {
         tracing::warn!(
-            "… and {left_out} more: see `ordain keys list STREAM --status parked` and `ordain dead \
+            "… and {suppressed} more: see `ordain keys list STREAM --status parked` and `ordain dead \
              list STREAM`"
         );
     }
 }
 
-fn limiter<T>(with: impl FnOnce(&mut Limiter) -> T) -> T {
-    with(&mut LIMITER.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-#[derive(Default)]
-struct Limiter {
-    began: Option<Instant>,
-    told: u32,
-    left_out: u64,
-}
-
-#[derive(Debug, PartialEq)]
-enum Admission {
-    Yes,
-    No,
-    /// The first since the others were told of.
-    NoAndFirst,
-}
-
-impl Limiter {
-    fn admit(&mut self, now: Instant) -> Admission {
-        if self.began.is_none_or(|began| now.duration_since(began) >= SPAN) {
-            (self.began, self.told) = (Some(now), 0);
-        }
-        if self.told < LINES {
-            self.told += 1;
-            return Admission::Yes;
-        }
-        self.left_out += 1;
-        if self.left_out == 1 { Admission::NoAndFirst } else { Admission::No }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_is_counted() {
-        let (mut limiter, start) = (Limiter::default(), Instant::now());
-        for _ in 0..LINES {
-            assert_eq!(limiter.admit(start), Admission::Yes);
-        }
-        assert_eq!(limiter.admit(start), Admission::NoAndFirst);
-        assert_eq!(limiter.admit(start), Admission::No);
-        assert_eq!(limiter.left_out, 2);
-        assert_eq!(limiter.admit(start + SPAN), Admission::Yes);
-    }
+fn throttle() -> MutexGuard<'static, LogThrottle> {
+    THROTTLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

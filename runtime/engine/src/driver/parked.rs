@@ -13,6 +13,7 @@ use ordain_core::{Decided, Job, Key, Status};
 use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, insist_on};
+use ordain_util::backoff::Backoff;
 
 /// Keys handed over at a time.
 const PAGE: usize = 256;
@@ -24,10 +25,11 @@ const PACE: u32 = 3;
 static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 /// Keys that may wait for room in the sequencer before it is told of more.
 pub(super) const WAITING: usize = PAGE;
-/// Before the store is read again: long enough for the commits of the last keys, and doubled each
+/// Delays before the store is read again: long enough for the commits of the last keys, and doubled each
 /// time, since reading is a pass over all keys of the stream.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
+/// The longest delay between passes, and between the pages of one.
+const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// Passes. One finds the keys and one finds none; a key that is still there after half a minute
 /// cannot be read or written.
 const PASSES: u32 = 16;
@@ -84,7 +86,8 @@ impl Search {
             return;
         }
         tracing::debug!(stream, version, "looking for keys that another version has parked");
-        let (mut first, mut pause) = (0, PAUSE);
+        let mut first = 0;
+        let mut backoff = PASS_BACKOFF;
         for pass in 1..=PASSES {
             let began = Instant::now();
             let Some(found) = self.pass().await else { return };
@@ -107,8 +110,8 @@ impl Search {
                 return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
             }
             if pass < PASSES {
-                tokio::time::sleep(pause.max(began.elapsed()).min(LONGEST_PAUSE)).await;
-                pause = (2 * pause).min(LONGEST_PAUSE);
+                let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
+                tokio::time::sleep(delay).await;
             } else {
                 tracing::warn!(
                     stream,
@@ -149,7 +152,7 @@ impl Search {
             if filter.cursor.is_none() {
                 return Some(found);
             }
-            tokio::time::sleep((took * PACE).min(LONGEST_PAUSE)).await;
+            tokio::time::sleep((took * PACE).min(MAX_PASS_DELAY)).await;
             drop(turn);
             if self.pages.is_closed() {
                 return None;

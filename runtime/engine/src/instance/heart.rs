@@ -13,13 +13,13 @@ use ordain_store::About;
 use ordain_store::Reach;
 use ordain_store::tenure::{Tenure, Until};
 use ordain_store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
 /// Between two beats: what others give back is taken over that soon.
 const EVERY: Duration = Duration::from_millis(250);
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(30);
+/// Time between two warnings that the store does not take the beat.
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The heart of a running instance. Dropping it stops it, and the leases run out.
 pub struct Heart {
@@ -101,7 +101,7 @@ struct Beating {
     answered: Instant,
     /// Whether that went well.
     is_well: bool,
-    told: Told,
+    throttle: LogThrottle,
 }
 
 impl Heart {
@@ -130,7 +130,7 @@ impl Heart {
             seen: 0,
             answered: Instant::now(),
             is_well: true,
-            told: Told::every(TELL_EVERY),
+            throttle: LogThrottle::new(WARN_INTERVAL),
         };
         beating.beat().await?;
         let (table, until) = (beating.table.subscribe(), beating.until.subscribe());
@@ -233,7 +233,7 @@ impl Beating {
                 }
             }
             if let Err(error) = self.beat().await {
-                if self.told.is_due() {
+                if self.throttle.allow() {
                     tracing::warn!(
                         %error,
                         "the store cannot be told that this instance runs; until it can, others may take \

@@ -13,14 +13,14 @@ use ordain_amqp::{AmqpSink, Broker, BrokerError, Topology};
 use ordain_config::Passage;
 use ordain_config::{Loaded, Sink, Source};
 use ordain_store::Store;
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
 /// How long a start waits for a broker that does not answer, and without which it can do nothing.
 pub(super) const START: Duration = Duration::from_secs(30);
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(500);
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Time between two warnings that the broker is away.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Makes what streams need, and opens the sinks, as soon as the broker is there: within some time, or
 /// whenever that is.
@@ -65,7 +65,7 @@ async fn wait_for<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
 ) -> Result<T, BrokerError> {
-    let mut told = Told::every(TELL_EVERY);
+    let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
         let reason = match work().await {
             Err(BrokerError::Away(reason)) if until.is_none_or(|it| Instant::now() < it) => reason,
@@ -76,7 +76,7 @@ async fn wait_for<T>(
             }
             done => return done,
         };
-        if told.is_due() {
+        if throttle.allow() {
             tracing::warn!("the broker is not there yet, and is waited for: {reason}");
         }
         tokio::time::sleep(RETRY).await;

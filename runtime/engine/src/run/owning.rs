@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::share::{all, share};
-use super::streams::Starting;
+use super::starting::Starting;
 use super::{Figures, RunError};
 use crate::driver::{Driver, DriverError, Parts};
 use crate::instance::Heart;

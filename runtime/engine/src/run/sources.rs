@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ordain_core::{Ordering, Settings};
 
-use super::streams::Starting;
+use super::starting::Starting;
 use super::{RunError, files};
 use crate::driver::Progress;
 use crate::sink::Target;

@@ -1,59 +1,32 @@
 //! Brings a partition up that was leased: claims it, publishes what was left over, and puts together
 //! what its driver needs.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::{Decided, Input};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::sources::Started;
+use super::starting::Starting;
 use crate::completion::{INBOX, Note};
 use crate::driver::{Parts, Progress};
 use crate::replay;
 use crate::run::RunError;
-use crate::sink::{Committed, Done, LeftOver, PublisherError, Question, Target};
-use crate::source::Feeds;
-use ordain_amqp::{Broker, LastWindow};
+use crate::sink::{Done, LeftOver, PublisherError, Question, Target};
 use ordain_config::numbering;
 use ordain_config::{Config, Loaded, Name, Share, Sink, Stream};
 use ordain_store::{About, Tenure};
 use ordain_store::{Claimed, InstanceId, Partition, Store, StoreError};
-use ordain_util::told::Told;
-use ordain_wasm::Handlers;
-use ordain_wasm::{Pool, StreamContext};
+use ordain_util::log_throttle::LogThrottle;
+use ordain_wasm::StreamContext;
 
 /// Commits whose messages are read and published together.
 const PAGE: usize = 64;
-/// Between two warnings that a partition waits.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-
-/// What all partitions share.
-pub(super) struct Starting<'a> {
-    pub(super) loaded: &'a Loaded,
-    pub(super) once: bool,
-    pub(super) store: &'a Arc<dyn Store>,
-    pub(super) pool: &'a Pool,
-    pub(super) handlers: &'a Arc<Handlers>,
-    /// The files of events, by stream, until their sources are started for the first time.
-    pub(super) sources: RefCell<BTreeMap<String, File>>,
-    pub(super) broker: Option<Arc<Broker>>,
-    /// Of replay servers.
-    pub(super) hosts: replay::Hosts,
-    /// Of streams that are fed from here.
-    pub(super) feeds: Arc<Feeds>,
-    /// With `once`: whether a partition may end that has come to rest.
-    pub(super) may_end: watch::Sender<bool>,
-    /// By stream.
-    pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastWindow>>,
-    pub(super) committed: mpsc::Sender<Committed>,
-    pub(super) questions: mpsc::Sender<Question>,
-}
+/// Time between two warnings that a partition waits.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Batches that may wait for the publisher: the sequencers let no more be unpublished.
 pub(super) fn unpublished(config: &Config) -> usize {
@@ -166,7 +139,8 @@ impl Starting<'_> {
         target: &Arc<Target>,
         claimed: &Claimed,
     ) -> Result<Option<Vec<Input>>, RunError> {
-        let (mut messages, mut told) = (0, Told::every(TELL_EVERY));
+        let mut messages = 0;
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
         for (shard, last) in (0..).zip(&claimed.commits) {
             let mut after = 0;
             loop {
@@ -182,10 +156,10 @@ impl Starting<'_> {
                     (&mut answer).await.ok()
                 });
                 messages += loop {
-                    match timeout(TELL_EVERY, &mut asking).await {
+                    match timeout(WARN_INTERVAL, &mut asking).await {
                         Ok(Some(taken)) => break taken,
                         Ok(None) => return Ok(None),
-                        Err(_) if told.is_due() => tracing::warn!(
+                        Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
                             "much more than `memory_budget` was committed and not published; the \

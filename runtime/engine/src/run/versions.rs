@@ -21,8 +21,8 @@ use ordain_core::rollout::{Known, decide};
 use ordain_core::split_version;
 use ordain_store::About;
 use ordain_store::{Store, Table};
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::clean;
-use ordain_util::told::Told;
 use ordain_util::wait;
 use ordain_wasm::warn_of_migrate;
 use ordain_wasm::{
@@ -37,8 +37,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Between a change in the folder and a look.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// Between two warnings that the folder cannot be read.
-const TELL_EVERY: Duration = Duration::from_mins(1);
+/// Time between two warnings that the folder cannot be read, or that no version can be decided on.
+const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a load has come to.
 type Loading = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
@@ -51,8 +51,8 @@ pub(super) struct Versions<'a> {
     table: Arc<Table>,
     /// By stream.
     seen: BTreeMap<Arc<str>, Seen>,
-    told: Told,
-    untold: Told,
+    folder_throttle: LogThrottle,
+    decision_throttle: LogThrottle,
 }
 
 /// What was seen of a stream.
@@ -75,9 +75,16 @@ impl<'a> Versions<'a> {
         mut membership: Membership,
     ) -> Self {
         let table = membership.table();
-        let (seen, told) = (BTreeMap::new(), || Told::every(TELL_EVERY));
-        let (told, untold) = (told(), told());
-        Self { loaded, store, handlers, membership, table, seen, told, untold }
+        Self {
+            loaded,
+            store,
+            handlers,
+            membership,
+            table,
+            seen: BTreeMap::new(),
+            folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            decision_throttle: LogThrottle::new(WARN_INTERVAL),
+        }
     }
 
     /// Follows the folder and the store as long as it is polled. A run that waits for its end (`once`) ends
@@ -183,7 +190,7 @@ impl<'a> Versions<'a> {
             Ok(folder) => folder,
             Err(error) => {
                 let dir = &self.loaded.config.plugins.dir;
-                if self.told.is_due() {
+                if self.folder_throttle.allow() {
                     tracing::warn!(
                         dir = %clean(&dir.display().to_string()), %error,
                         "the folder of handlers cannot be read: what runs goes on"
@@ -315,7 +322,7 @@ impl<'a> Versions<'a> {
                 may_go_back: seen.had == decided && !may_come(),
                 newest: seen.newest,
             };
-            if seen.newest + 1 >= Decided::END && self.untold.is_due() {
+            if seen.newest + 1 >= Decided::END && self.decision_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
                     generation = seen.newest,
@@ -330,7 +337,7 @@ impl<'a> Versions<'a> {
                     // The next table has it, or what somebody else has decided.
                     Ok(_) => self.membership.beat_soon(),
                     Err(error) => {
-                        if self.untold.is_due() {
+                        if self.decision_throttle.allow() {
                             tracing::warn!(%error, "the store cannot be told which version is to execute events");
                         }
                         again = Some(Instant::now() + AGAIN);

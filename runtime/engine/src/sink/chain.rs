@@ -23,7 +23,7 @@ use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply,
     Origin, Part, Partition, Place, Store,
 };
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
 /// Runs that are given to the store together.
 const GROUP: usize = 64;
@@ -33,8 +33,8 @@ const FULL: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long it may take to hear of another owner that the store knows.
 const FENCED: Duration = Duration::from_secs(30);
-/// Between two warnings that it is full.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Time between two warnings that a queue is full, and before the first one.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A message on its way.
 pub(super) struct Passing {
@@ -224,7 +224,8 @@ impl Belt {
     /// Gives strands of one shard to the store, as much of them at a time as may be, until all is done
     /// that is not another owner's.
     async fn give(&self, strands: &mut [Strand]) -> Result<(), PublisherError> {
-        let (mut started, mut told) = (Instant::now(), Told::every(TELL_EVERY));
+        let mut started = Instant::now();
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let (assign, given) = self.next_call(strands);
             let Some(&first) = given.first() else { return Ok(()) };
@@ -244,7 +245,7 @@ impl Belt {
                 }
                 Ok(AssignReply::Full) => {
                     // For a moment that is nothing to speak of.
-                    if started.elapsed() >= TELL_EVERY && told.is_due() {
+                    if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
                         tracing::warn!(
                             stream = &*stream, to = %to,
                             "as many events wait there as may (`source.queue`): what is committed for \
@@ -254,7 +255,7 @@ impl Belt {
                     self.room(&assign).await;
                 }
                 Err(error) => {
-                    if told.is_due() {
+                    if throttle.allow() {
                         tracing::error!(
                             stream = &*stream, to = %to, %error,
                             "messages cannot be numbered, and wait until they can"

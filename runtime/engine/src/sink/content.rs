@@ -48,7 +48,7 @@ impl Content {
         match self {
             Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
             Self::Letter(letter) => {
-                ordain_cloudevents::encode_letter(stream, letter, sequence, out)
+                ordain_cloudevents::encode_letter(stream, letter, sequence, out);
             }
         }
     }

@@ -15,11 +15,14 @@ use crate::source::Feeds;
 use ordain_amqp::{AmqpSink, Published};
 use ordain_config::Passage;
 use ordain_store::{Mark, Store};
+use ordain_util::log_throttle::LogThrottle;
 
 /// Bytes that are encoded before they are written.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Between tries to write to a sink that fails.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time between two errors of a sink in the log.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A sink of lines.
 struct Lines {
@@ -239,11 +242,12 @@ async fn insist(
     mut action: impl FnMut(&mut Sink) -> io::Result<()>,
 ) -> Result<(), PublisherError> {
     let mut tries = 0_u32;
+    let mut throttle = LogThrottle::new(WARN_INTERVAL);
     while let Err(error) = block_in_place(|| action(sink)) {
         if matches!(sink, Sink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
         }
-        if tries.is_power_of_two() || tries == 0 {
+        if throttle.allow() {
             tracing::error!(
                 sink = name, path = sink.place(), %error, tries,
                 "the sink cannot be written; what is committed for it is kept and tried again: \

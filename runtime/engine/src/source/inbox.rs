@@ -19,14 +19,15 @@ use crate::source::{QueueOptions, read_queue};
 use ordain_amqp::{BrokerError, Producer};
 use ordain_cloudevents::{Acknowledged, Delivered, Source};
 use ordain_store::Partition;
-use ordain_util::told::Told;
+use ordain_util::backoff::Backoff;
+use ordain_util::log_throttle::LogThrottle;
 
 /// Events that are offered ahead of the sequencer.
 const AHEAD: usize = 64;
-/// Between two tries to reach a broker that is away, from and to: the longer it lasts, the fewer.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// Between two warnings.
-const TELL_EVERY: Duration = Duration::from_secs(30);
+/// Delays between two tries to reach a broker that is away: the longer it lasts, the fewer.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+/// Time between two warnings that events are not published.
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The queue of events whose partition is not known, beside those of the partitions.
 pub fn unplaced(stream: &Arc<str>, partitions: u32) -> Partition {
@@ -54,10 +55,15 @@ impl Inbox {
         let (offer, offered) = mpsc::channel(AHEAD);
         let is_away = Arc::<AtomicBool>::default();
         let relay = |queue, offers| {
-            let (offer, told) = (offer.clone(), Told::every(TELL_EVERY));
-            let is_away = Arc::clone(&is_away);
-            let relay =
-                Relay { queue, producer: producer(), offer, offers, left: offers, is_away, told };
+            let relay = Relay {
+                queue,
+                producer: producer(),
+                offer: offer.clone(),
+                offers,
+                left: offers,
+                is_away: Arc::clone(&is_away),
+                throttle: LogThrottle::new(WARN_INTERVAL),
+            };
             tokio::spawn(relay.run())
         };
         let relays = unplaced.map(|queue| relay(queue, 0)).into_iter();
@@ -93,24 +99,24 @@ struct Relay {
     offers: usize,
     left: usize,
     is_away: Arc<AtomicBool>,
-    told: Told,
+    throttle: LogThrottle,
 }
 
 impl Relay {
     async fn run(mut self) {
         let offer = self.offer.clone();
-        let mut wait = AGAIN.0;
+        let mut backoff = RETRY_BACKOFF;
         while !offer.is_closed() {
             let (published, reason) = self.publish().await;
             if let Some(reason) = reason {
-                tell(&mut self.told, &self.queue.partition, &reason);
+                warn(&mut self.throttle, &self.queue.partition, &reason);
             }
             if published > 0 {
-                wait = AGAIN.0;
+                backoff.reset();
             }
             self.tell_away(true);
             tokio::select! {
-                () = self.offer(&mut wait) => {}
+                () = self.offer(&mut backoff) => {}
                 () = offer.closed() => {}
             }
             self.tell_away(false);
@@ -133,7 +139,8 @@ impl Relay {
         let most = if self.offers == 0 { usize::MAX } else { self.offers };
         let (mut unconfirmed, mut failed) = (Unconfirmed::new(most), None);
         let all = async {
-            let (mut wait, mut again) = (AGAIN.0, Instant::now());
+            let mut backoff = RETRY_BACKOFF;
+            let mut again = Instant::now();
             loop {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
@@ -170,15 +177,15 @@ impl Relay {
                     failed = Some(reason);
                     break;
                 }
-                tell(&mut self.told, &self.queue.partition, &reason);
+                warn(&mut self.throttle, &self.queue.partition, &reason);
                 if retries {
-                    wait = (2 * wait).min(AGAIN.1);
+                    backoff.advance();
                     for event in unconfirmed.take_offers(&mut self.left) {
                         let _ = self.offer.send(event).await;
                     }
                 }
                 if again <= Instant::now() {
-                    again = Instant::now() + wait;
+                    again = Instant::now() + backoff.delay();
                 }
             }
         };
@@ -198,12 +205,11 @@ impl Relay {
     }
 
     /// Offers what it may once, until the broker is there again.
-    async fn offer(&mut self, wait: &mut Duration) {
+    async fn offer(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, left, .. } = self;
         let back = async {
             loop {
-                sleep(*wait).await;
-                *wait = (2 * *wait).min(AGAIN.1);
+                sleep(backoff.next_delay()).await;
                 if producer.reach().await.is_ok() {
                     break;
                 }
@@ -232,10 +238,10 @@ impl Relay {
     }
 }
 
-fn tell(told: &mut Told, Partition { stream, .. }: &Partition, reason: &str) {
-    if told.is_due() {
+fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
+    if throttle.allow() {
         tracing::warn!(
-            stream = &**stream,
+            stream = &*partition.stream,
             "what came over HTTP is not published at the moment, and waits in the store: {reason}"
         );
     }

@@ -20,21 +20,22 @@ use ordain_cloudevents::{
     Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source,
 };
 use ordain_store::{Claim, Partition, Store, StoreError, insist_on};
+use ordain_util::backoff::Backoff;
 use ordain_util::gauge::Waiting;
-use ordain_util::told::Told;
+use ordain_util::log_throttle::LogThrottle;
 
-/// Between two looks at what others have put, from and to: the longer nothing comes, the fewer.
-const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// Between two looks where only this process can have put something.
-const LOOK_ALONE: Duration = Duration::from_secs(5);
+/// Delays between two looks at what others have put: the longer nothing comes, the fewer looks.
+const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
+/// Time between two looks where only this process can have put something.
+const ALONE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Acknowledged events are removed when there are so many, or a quarter of what may wait, or after a
 /// while.
 const REMOVE: u64 = 512;
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
 /// Between two counts of what waits.
 const COUNT: Duration = Duration::from_secs(2);
-/// Between two warnings of a store that cannot be read.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Time between two warnings of a store that cannot be read.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// For the last removal.
 const LAST: Duration = Duration::from_secs(2);
 /// Before it is read again.
@@ -102,9 +103,9 @@ struct Reader {
     generation: u64,
     /// How often the store was away when it was last read from its beginning: it may have less since then.
     breaks: u64,
-    look: Duration,
+    poll: Backoff,
     counted: Option<Instant>,
-    told: Told,
+    throttle: LogThrottle,
 }
 
 impl Reader {
@@ -123,9 +124,9 @@ impl Reader {
             looks: false,
             generation: 0,
             breaks,
-            look: LOOK.0,
+            poll: POLL_BACKOFF,
             counted: None,
-            told: Told::every(TELL_EVERY),
+            throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
 
@@ -141,7 +142,7 @@ impl Reader {
                 () = deliver.closed() => break,
             };
             if !batch.items.is_empty() {
-                self.look = LOOK.0;
+                self.poll.reset();
                 if !self.deliver(&deliver, batch).await {
                     break;
                 }
@@ -152,10 +153,10 @@ impl Reader {
             }
             let feed = Arc::clone(&self.options.feed);
             tokio::select! {
-                () = feed.more() => self.look = LOOK.0,
+                () = feed.more() => self.poll.reset(),
                 () = tokio::time::sleep(self.pause()) => {
                     self.looks = true;
-                    self.look = (2 * self.look).min(LOOK.1);
+                    self.poll.advance();
                 }
                 changed = self.acknowledged.changed() => match changed {
                     Ok(()) => self.acknowledge(),
@@ -185,7 +186,7 @@ impl Reader {
     }
 
     fn pause(&self) -> Duration {
-        if self.options.others { self.look } else { LOOK_ALONE }
+        if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
     }
 
     /// Removes what is done, reads what comes next, and counts now and then.
@@ -224,7 +225,7 @@ impl Reader {
     }
 
     async fn is_away(&mut self, reason: &str) {
-        if self.told.is_due() {
+        if self.throttle.allow() {
             let stream = &*self.options.partition.stream;
             tracing::warn!(stream, "what waits cannot be read: {reason}");
         }

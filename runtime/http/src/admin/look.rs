@@ -83,13 +83,13 @@ impl App {
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
-            Ok::<_, Problem>(Parts::new(shown.map_err(bug)?.into(), Some(place)))
+            Ok::<_, Problem>(Parts::new(shown.map_err(|error| bug(&error))?.into(), Some(place)))
         });
-        Ok(body(Body::new(asking.await.map_err(bug)??)))
+        Ok(body(Body::new(asking.await.map_err(|error| bug(&error))??)))
     }
 }
 
-fn bug(error: tokio::task::JoinError) -> Problem {
+fn bug(error: &tokio::task::JoinError) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
 }
 

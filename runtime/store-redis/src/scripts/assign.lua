@@ -1,23 +1,37 @@
--- Numbers messages, keeps them for replay, and lets them wait for their stream: all or nothing, in
--- one HSET. What goes with age is removed after it.
+-- Numbers messages, keeps them for replay, and puts them into the queue of their stream: all or nothing,
+-- in one HSET. The script removes fields that have become too old after that HSET.
 --
--- Fields: c KEY how far a key has counted; m KEY SEQUENCE a message that is kept; i KEY ID a
--- producer's id; o ORIGIN how far an owner has given, and p NUMBER:ORIGIN what; q PARTITION which numbers wait there, and
--- n PARTITION:NUMBER what; w how many wait in all; a and e lists of what goes with age, A and E their
--- ends; b the time of the last call.
+-- Fields of the hash:
+--
+-- c KEY               how far a key has counted
+-- m KEY SEQUENCE      a message that is kept
+-- i KEY ID            a producer's id
+-- o ORIGIN            how far an owner has given
+-- p NUMBER:ORIGIN     what an owner has given
+-- q PARTITION         the numbers that wait for a partition
+-- n PARTITION:NUMBER  an event that waits for a partition
+-- w                   how many events wait in all
+-- a, e                blocks of two lists: fields that are removed at a time
+-- A, E                the ends of these lists
+-- b                   the time of the last call
+--
+-- Lua allows 200 locals in the main chunk: a local that only one phase needs stands in that phase's block.
 local log = KEYS[1]
-local numbered, first, retain, most, ttl, limit = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local count, at = tonumber(ARGV[8]), 8
+local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local count, argument = tonumber(ARGV[8]), 8
 local now = time_now()
 
 local function next_argument()
-  at = at + 1
-  return ARGV[at]
+  argument = argument + 1
+  return ARGV[argument]
 end
 
--- What is about a message: whether its number is its own, whether it is the last one, and these.
+-- The description of a message (`about`) begins with two flags, whether the message brings its number and
+-- whether it is the last of its key. Behind the flags stand, from these places on, a partition, a digest
+-- of the content, an id, the head of the event, and the number that the message brings.
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
--- Longer than anything is kept, in ms.
+-- Nothing is kept for so long, in ms.
 local FOR_EVER = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
@@ -33,15 +47,15 @@ local function number_of(bytes, from, field, words)
   return number
 end
 
--- What is to be written, and what goes afterwards.
+-- The fields of the HSET, and the fields that are removed after it.
 local main, gone = {}, {}
 local function put(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
 end
 
--- What each owner gives: parts with the places of their messages among the arguments: of each its key,
--- what is about it, and the event behind its number.
+-- The lots of the owners. A part of a lot names the place of its messages among the arguments: each has a
+-- key, its description, and the event behind its number.
 local lots = {}
 for i = 1, count do
   local lot = {origin = next_argument(), epoch = tonumber(next_argument()), found = tonumber(next_argument()),
@@ -49,8 +63,8 @@ for i = 1, count do
     before_part = tonumber(next_argument()), done = tonumber(next_argument()), parts = {}}
   for j = 1, tonumber(next_argument()) do
     local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()),
-      size = tonumber(next_argument()), from = at}
-    at = at + 3 * part.size
+      size = tonumber(next_argument()), from = argument}
+    argument = argument + 3 * part.size
     lot.parts[j] = part
   end
   lots[i] = lot
@@ -66,7 +80,7 @@ local function each_message(visit)
   end
 end
 
--- Queues, by the partition as it stands in what is about a message.
+-- Queues, by the four bytes of their partition in the description of a message.
 local queues = {}
 if limit then
   local is_full = false
@@ -90,14 +104,14 @@ local function is_after_place(commit, part, other_commit, other_part)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
--- From how many blocks on it is looked which may go, and how many go together.
+-- An owner with so many blocks drops some, and drops so many together.
 local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
 
--- Parts of a block, in order.
+-- Returns the parts of a block, in order.
 local function parts_of(block, field)
   local found, from = {}, 1
   while not block or from <= #block do
@@ -117,7 +131,7 @@ local function read_block(origin, number)
   return parts_of(block, field), block
 end
 
--- Visits blocks from one to another until it is told to end.
+-- Visits the blocks from one number to another, until `visit` returns true.
 local function each_block(origin, from, to, visit)
   for start = from, to, 16 do
     local fields = {}
@@ -133,122 +147,127 @@ local function each_block(origin, from, to, visit)
   end
 end
 
-local function read_record(found, field)
-  if not found then
-    return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1, mixed = 0}
+-- Read how far each owner has given messages before; refuse lots of an older epoch, and lots with a gap.
+do
+  local function read_record(found, field)
+    if not found then
+      return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1, mixed = 0}
+    end
+    if #found ~= 50 or byte(found, 1) ~= layout.ORIGIN_FORMAT then
+      corrupt_field(field, log, 'record of an origin that this version reads')
+    end
+    local record = {epoch = number_of(found, 2, field, RECORD), commit = number_of(found, 10, field, RECORD),
+      part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
+      highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
+      next = number_of(found, 42, field, RECORD), mixed = byte(found, 50)}
+    if record.first > record.next or record.next - record.first > LONGEST then
+      corrupt_field(field, log, RECORD)
+    end
+    return record
   end
-  if #found ~= 50 or byte(found, 1) ~= ORIGIN_FORMAT then
-    corrupt_field(field, log, 'record of an origin that this version reads')
-  end
-  local record = {epoch = number_of(found, 2, field, RECORD), commit = number_of(found, 10, field, RECORD),
-    part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
-    highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
-    next = number_of(found, 42, field, RECORD), mixed = byte(found, 50)}
-  if record.first > record.next or record.next - record.first > LONGEST then
-    corrupt_field(field, log, RECORD)
-  end
-  return record
-end
 
--- Removes the last blocks, which have commits that the outbox has lost.
-local function drop_lost(lot)
-  local record = lot.record
-  while record.next > record.first do
-    local some = read_block(lot.origin, record.next - 1)
-    if #some == 0 or some[1].commit <= lot.found then
-      break
+  -- Removes the last blocks, whose commits the outbox has lost.
+  local function drop_lost(lot)
+    local record = lot.record
+    while record.next > record.first do
+      local some = read_block(lot.origin, record.next - 1)
+      if #some == 0 or some[1].commit <= lot.found then
+        break
+      end
+      record.next = record.next - 1
+      gone[#gone + 1] = block_field(lot.origin, record.next)
     end
-    record.next = record.next - 1
-    gone[#gone + 1] = block_field(lot.origin, record.next)
+    record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end
-  record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
-end
 
--- What is known of an owner: how far it has given, and where that is of use, what. Answers why nothing is
--- done of what it gives now.
-local function read_origin(lot, found, field)
-  local record, epoch = read_record(found, field), lot.epoch
-  lot.record, lot.given = record, {}
-  if epoch < record.epoch then
-    return 'C'
-  end
-  if lot.before_commit and (record.epoch < epoch
-    or is_after_place(lot.before_commit, lot.before_part, record.commit, record.part)) then
-    return 'B'
-  end
-  if epoch > record.epoch and record.highest_commit > lot.found then
-    drop_lost(lot)
-  end
-  lot.highest_commit = record.highest_commit
-  local is_behind_all = true
-  for _, part in ipairs(lot.parts) do
-    is_behind_all = is_behind_all and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
-  end
-  if is_behind_all then
-    return nil
-  end
-  -- Commits ascend from block to block, unless a message was new in an old commit, because a sink leads here
-  -- since. Then all blocks are read.
-  local is_mixed = record.mixed ~= 0
-  local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
-  local low, high = record.first, record.next
-  while low < high and not is_mixed do
-    local middle = math.floor((low + high) / 2)
-    local some = read_block(lot.origin, middle)
-    if #some > 0 and some[#some].commit < from then
-      low = middle + 1
-    else
-      high = middle
+  -- Reads how far an owner has given messages, and which ones where the lot may repeat some. Returns why
+  -- the lot is refused; nil where it is accepted.
+  local function read_origin(lot, found, field)
+    local record, epoch = read_record(found, field), lot.epoch
+    lot.record, lot.given = record, {}
+    if epoch < record.epoch then
+      return 'C'
     end
-  end
-  each_block(lot.origin, low, record.next - 1, function(some, _, block)
-    if not is_mixed and #some > 0 and some[1].commit > to then
-      return true
+    if lot.before_commit and (record.epoch < epoch
+      or is_after_place(lot.before_commit, lot.before_part, record.commit, record.part)) then
+      return 'B'
     end
-    for _, part in ipairs(some) do
-      local commit = text(part.commit) .. ':'
-      for at = part.from, part.from + 16 * part.size - 1, 16 do
-        lot.given[commit .. sub(block, at, at + 7)] = sub(block, at + 8, at + 15)
+    if epoch > record.epoch and record.highest_commit > lot.found then
+      drop_lost(lot)
+    end
+    lot.highest_commit = record.highest_commit
+    local is_behind_all = true
+    for _, part in ipairs(lot.parts) do
+      is_behind_all = is_behind_all
+        and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
+    end
+    if is_behind_all then
+      return nil
+    end
+    -- Commits ascend from block to block, unless a message was new in an old commit, as happens after a sink
+    -- was added that leads here. Then all blocks are read.
+    local is_mixed = record.mixed ~= 0
+    local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
+    local low, high = record.first, record.next
+    while low < high and not is_mixed do
+      local middle = math.floor((low + high) / 2)
+      local some = read_block(lot.origin, middle)
+      if #some > 0 and some[#some].commit < from then
+        low = middle + 1
+      else
+        high = middle
       end
     end
-  end)
-  -- What is of an earlier time has nobody who waits for an answer.
-  for _, part in ipairs(lot.parts) do
-    if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
-      local commit = text(part.commit) .. ':'
-      for at = part.from + 1, part.from + 3 * part.size, 3 do
-        if not lot.given[commit .. sub(ARGV[at + 1], ID_IN, ID_IN + 7)] then
-          return 'C'
+    each_block(lot.origin, low, record.next - 1, function(some, _, block)
+      if not is_mixed and #some > 0 and some[1].commit > to then
+        return true
+      end
+      for _, part in ipairs(some) do
+        local commit = text(part.commit) .. ':'
+        for at = part.from, part.from + 16 * part.size - 1, 16 do
+          lot.given[commit .. sub(block, at, at + 7)] = sub(block, at + 8, at + 15)
+        end
+      end
+    end)
+    -- A part that repeats an earlier one must be known whole: otherwise the request is stale, and its sender
+    -- no longer waits for the answer.
+    for _, part in ipairs(lot.parts) do
+      if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
+        local commit = text(part.commit) .. ':'
+        for at = part.from + 1, part.from + 3 * part.size, 3 do
+          if not lot.given[commit .. sub(ARGV[at + 1], ID_IN, ID_IN + 7)] then
+            return 'C'
+          end
         end
       end
     end
+    return nil
   end
-  return nil
-end
 
-local fields, of_field = {}, {}
-for _, lot in ipairs(lots) do
-  local field = 'o' .. lot.origin
-  if of_field[field] then
-    -- One that is there twice is told to come again.
-    lot.refused = 'C'
-  elseif lot.origin ~= '' then
-    fields[#fields + 1], of_field[field] = field, lot
+  local fields, of_field = {}, {}
+  for _, lot in ipairs(lots) do
+    local field = 'o' .. lot.origin
+    if of_field[field] then
+      -- An origin has one lot in a call: its second lot must come again.
+      lot.refused = 'C'
+    elseif lot.origin ~= '' then
+      fields[#fields + 1], of_field[field] = field, lot
+    end
   end
-end
-if #fields > 0 then
-  local records = redis.call('HMGET', log, unpack(fields))
-  for i, field in ipairs(fields) do
-    local lot = of_field[field]
-    lot.refused = read_origin(lot, records[i], field)
+  if #fields > 0 then
+    local records = redis.call('HMGET', log, unpack(fields))
+    for i, field in ipairs(fields) do
+      local lot = of_field[field]
+      lot.refused = read_origin(lot, records[i], field)
+    end
   end
 end
 
 local answers, kept, endings = {}, {}, {}
 local counters, fresh, waits = {}, {}, 0
 
--- How far keys have counted: all of them at once.
-local function read_counters()
+-- Read the counters of all keys together.
+if numbered then
   local keys, fields = {}, {}
   each_message(function(key)
     if not counters[key] then
@@ -261,7 +280,7 @@ local function read_counters()
     for i = 1, #some do
       local found, field = some[i], fields[from + i - 1]
       if found then
-        if #found ~= 17 or byte(found, 1) ~= COUNTER_FORMAT then
+        if #found ~= 17 or byte(found, 1) ~= layout.COUNTER_FORMAT then
           corrupt_field(field, log, 'count of a key that this version reads')
         end
         local ends = number_of(found, 10, field, 'count of a key')
@@ -273,172 +292,172 @@ local function read_counters()
     end
   end
 end
-if numbered then
-  read_counters()
-end
 
--- When what is kept now goes.
-local until8 = pack('<I8', now + retain)
-
-local function put_kept(field, value)
-  put(field, value)
-  fresh[field] = value
-end
-
--- Whether what is kept is not over: a message begins with its time, an id ends with it.
+-- Returns whether a kept message or id has not expired: a message begins with its time, an id ends with it.
 local function is_kept(field, value)
   local at = byte(field, 1) == byte('m') and 1 or 17
   return #value >= at + 7 and unpack8('<I8', value, at) > now
 end
 
--- What goes at the same time, each with the kind of its field.
-local function keep(list, kind, key, bytes)
-  list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
-end
+-- Take the messages: give each new one its number, and collect the fields to write.
+do
+  -- When the messages and ids of this call expire.
+  local until8 = pack('<I8', now + retain)
 
--- The number of a new message, as eight bytes with the lowest first.
-local function put_message(key, about, rest)
-  local number8 = sub(about, OWN_IN, OWN_IN + 7)
-  local head = sub(about, HEAD_IN, HEAD_IN + 1)
-  if numbered then
-    local counter = counters[key]
-    counter.is_new = true
-    local number = is_own(about) and unpack8('<I8', about, OWN_IN) or counter.next
-    if number >= EXACT then
-      corrupt_field('c' .. key, log, 'count of a key: it is too large')
-    end
-    counter.next = math.max(counter.next, number + 1)
-    if byte(about, 2) == 1 then
-      counter.ends = now + ttl
-      keep(endings, 'c', key, '')
-    end
-    number8 = pack('<I8', number)
-    local place = string.reverse(number8)
-    put_kept('m' .. key .. place, until8 .. sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
-    keep(kept, 'm', key, place)
-    if number >= most then
-      local old = 'm' .. key .. string.reverse(pack('<I8', number - most))
-      gone[#gone + 1] = old
-      fresh[old] = false
-    end
+  local function put_kept(field, value)
+    put(field, value)
+    fresh[field] = value
   end
-  local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
-  if queue then
-    queue.last, waits = queue.last + 1, waits + 1
-    put(queue.prefix .. text(queue.last), head .. number8 .. rest)
-  end
-  return number8
-end
 
--- A producer's message is known by its id, or by its own number.
-local function put_by_id(key, about, rest)
-  if not numbered then
-    return char(0) .. put_message(key, about, rest)
+  -- Appends a field, with its kind, to a list of fields that expire together.
+  local function keep(list, kind, key, bytes)
+    list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
-  local own8, id = sub(about, OWN_IN, OWN_IN + 7), sub(about, ID_IN, ID_IN + 7)
-  local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
-  local own = is_own(about)
-  local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-  local found = fresh[field]
-  if found == nil then
-    found = redis.call('HGET', log, field)
-  end
-  if found and is_kept(field, found) then
-    local number8 = own and own8 or sub(found, 1, 8)
-    return char(sub(found, 9, 16) == content and 1 or 2) .. number8
-  end
-  local number8 = put_message(key, about, rest)
-  if not own then
-    put_kept(field, number8 .. content .. until8)
-    keep(kept, 'i', key, id)
-  end
-  return char(0) .. number8
-end
 
-local function take_from_producer(lot)
-  local stops = false
-  for _, part in ipairs(lot.parts) do
-    for from = part.from + 1, part.from + 3 * part.size, 3 do
-      local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-      stops = stops or byte(answer, 1) == 2
-      answers[#answers + 1] = answer
-    end
-  end
-end
-
--- Removes the first blocks, as far as all of them is published. Whether that is up to the last.
-local function drop_blocks(lot, last)
-  local record, are_done = lot.record, true
-  each_block(lot.origin, record.first, last, function(some, number)
-    for _, part in ipairs(some) do
-      if part.commit > lot.done then
-        are_done = false
-        return true
+  -- Writes a new message. Returns its number, as eight bytes with the lowest first.
+  local function put_message(key, about, rest)
+    local number8 = sub(about, OWN_IN, OWN_IN + 7)
+    local head = sub(about, HEAD_IN, HEAD_IN + 1)
+    if numbered then
+      local counter = counters[key]
+      counter.is_new = true
+      local number = is_own(about) and unpack8('<I8', about, OWN_IN) or counter.next
+      if number >= EXACT then
+        corrupt_field('c' .. key, log, 'count of a key: it is too large')
+      end
+      counter.next = math.max(counter.next, number + 1)
+      if byte(about, 2) == 1 then
+        counter.ends = now + ttl
+        keep(endings, 'c', key, '')
+      end
+      number8 = pack('<I8', number)
+      local place = string.reverse(number8)
+      put_kept('m' .. key .. place, until8 .. sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
+      keep(kept, 'm', key, place)
+      if number >= most then
+        local old = 'm' .. key .. string.reverse(pack('<I8', number - most))
+        gone[#gone + 1] = old
+        fresh[old] = false
       end
     end
-    gone[#gone + 1] = block_field(lot.origin, number)
-    record.first = number + 1
-  end)
-  return are_done
-end
+    local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
+    if queue then
+      queue.last, waits = queue.last + 1, waits + 1
+      put(queue.prefix .. text(queue.last), head .. number8 .. rest)
+    end
+    return number8
+  end
 
-local function take_from_owner(lot)
-  local record, origin, new = lot.record, lot.origin, {}
-  for _, part in ipairs(lot.parts) do
-    local commit, messages = text(part.commit) .. ':', {}
-    for from = part.from + 1, part.from + 3 * part.size, 3 do
-      local id = sub(ARGV[from + 1], ID_IN, ID_IN + 7)
-      local known = lot.given[commit .. id]
-      local number8 = known or put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-      answers[#answers + 1] = (known and KNOWN or NEW) .. number8
-      if not known then
-        messages[#messages + 1] = id .. number8
+  -- Writes a producer's message, unless one with its id, or with the number that it brings, is kept.
+  local function put_by_id(key, about, rest)
+    if not numbered then
+      return char(0) .. put_message(key, about, rest)
+    end
+    local own8, id = sub(about, OWN_IN, OWN_IN + 7), sub(about, ID_IN, ID_IN + 7)
+    local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
+    local own = is_own(about)
+    local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
+    local found = fresh[field]
+    if found == nil then
+      found = redis.call('HGET', log, field)
+    end
+    if found and is_kept(field, found) then
+      local number8 = own and own8 or sub(found, 1, 8)
+      return char(sub(found, 9, 16) == content and 1 or 2) .. number8
+    end
+    local number8 = put_message(key, about, rest)
+    if not own then
+      put_kept(field, number8 .. content .. until8)
+      keep(kept, 'i', key, id)
+    end
+    return char(0) .. number8
+  end
+
+  local function take_from_producer(lot)
+    local stops = false
+    for _, part in ipairs(lot.parts) do
+      for from = part.from + 1, part.from + 3 * part.size, 3 do
+        local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+        stops = stops or byte(answer, 1) == 2
+        answers[#answers + 1] = answer
       end
     end
-    if #messages > 0 then
-      lot.first_new = lot.first_new or part.commit
-      new[#new + 1] = pack('<I8I4I4', part.commit, part.part, #messages) .. table.concat(messages)
-    end
-    if record.epoch ~= lot.epoch then
-      record.epoch, record.commit, record.part = lot.epoch, 0, 0
-    end
-    if is_after_place(part.commit, part.part, record.commit, record.part) then
-      record.commit, record.part = part.commit, part.part
-    end
-    if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
-      record.highest_commit, record.highest_part = part.commit, part.part
-    end
   end
-  if record.next - record.first >= BLOCKS_MANY and drop_blocks(lot, record.first) then
-    drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
-  end
-  if record.first == record.next then
-    record.mixed = 0
-  elseif lot.first_new and lot.first_new < lot.highest_commit then
-    record.mixed = 1
-  end
-  if #new > 0 then
-    -- It may be in the place of one that is lost.
-    local field = block_field(origin, record.next)
-    put(field, table.concat(new))
-    fresh[field] = true
-    record.next = record.next + 1
-  end
-  put('o' .. origin, char(ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8B', record.epoch, record.commit, record.part,
-    record.highest_commit, record.highest_part, record.first, record.next, record.mixed))
-end
 
-for _, lot in ipairs(lots) do
-  answers[#answers + 1] = lot.refused or 'D'
-  if not lot.refused then
-    local take = lot.origin == '' and take_from_producer or take_from_owner
-    take(lot)
+  -- Removes the first blocks whose parts are all published. Returns whether that is so up to `last`.
+  local function drop_blocks(lot, last)
+    local record, are_done = lot.record, true
+    each_block(lot.origin, record.first, last, function(some, number)
+      for _, part in ipairs(some) do
+        if part.commit > lot.done then
+          are_done = false
+          return true
+        end
+      end
+      gone[#gone + 1] = block_field(lot.origin, number)
+      record.first = number + 1
+    end)
+    return are_done
+  end
+
+  local function take_from_owner(lot)
+    local record, origin, new = lot.record, lot.origin, {}
+    for _, part in ipairs(lot.parts) do
+      local commit, messages = text(part.commit) .. ':', {}
+      for from = part.from + 1, part.from + 3 * part.size, 3 do
+        local id = sub(ARGV[from + 1], ID_IN, ID_IN + 7)
+        local known = lot.given[commit .. id]
+        local number8 = known or put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+        answers[#answers + 1] = (known and KNOWN or NEW) .. number8
+        if not known then
+          messages[#messages + 1] = id .. number8
+        end
+      end
+      if #messages > 0 then
+        lot.first_new = lot.first_new or part.commit
+        new[#new + 1] = pack('<I8I4I4', part.commit, part.part, #messages) .. table.concat(messages)
+      end
+      if record.epoch ~= lot.epoch then
+        record.epoch, record.commit, record.part = lot.epoch, 0, 0
+      end
+      if is_after_place(part.commit, part.part, record.commit, record.part) then
+        record.commit, record.part = part.commit, part.part
+      end
+      if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
+        record.highest_commit, record.highest_part = part.commit, part.part
+      end
+    end
+    if record.next - record.first >= BLOCKS_MANY and drop_blocks(lot, record.first) then
+      drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
+    end
+    if record.first == record.next then
+      record.mixed = 0
+    elseif lot.first_new and lot.first_new < lot.highest_commit then
+      record.mixed = 1
+    end
+    if #new > 0 then
+      -- The field may be that of a lost block, which must not be removed now.
+      local field = block_field(origin, record.next)
+      put(field, table.concat(new))
+      fresh[field] = true
+      record.next = record.next + 1
+    end
+    put('o' .. origin, char(layout.ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8B', record.epoch, record.commit, record.part,
+      record.highest_commit, record.highest_part, record.first, record.next, record.mixed))
+  end
+
+  for _, lot in ipairs(lots) do
+    answers[#answers + 1] = lot.refused or 'D'
+    if not lot.refused then
+      local take = lot.origin == '' and take_from_producer or take_from_owner
+      take(lot)
+    end
   end
 end
 
 for key, counter in pairs(counters) do
   if counter.is_new then
-    put('c' .. key, char(COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
+    put('c' .. key, char(layout.COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
   end
 end
 for _, queue in pairs(queues) do
@@ -448,82 +467,87 @@ if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
 end
 
--- Adds a block to a list of what goes with age, and takes out some whose time has come: each call adds
--- one at most, so that what is due never grows.
-local due = {}
-local function age(list, head, blocks, until_when)
-  local ends = redis.call('HGET', log, head) or '1 0 0'
-  -- The first block and the last one, and when the first one goes.
-  local from, to, at_first = string.match(ends, '^(%d+) (%d+) (%d+)$')
-  from, to, at_first = tonumber(from), tonumber(to), tonumber(at_first)
-  if not from or to >= EXACT or from > to + 1 then
-    corrupt_field(head, log, 'three numbers')
-  end
-  local is_due = from <= to and (at_first <= now or at_first > now + FOR_EVER)
-  if #blocks == 0 and not is_due then
-    return
-  end
-  local old = {}
-  for i = from, is_due and math.min(from + 3, to) or 0 do
-    old[#old + 1] = list .. text(i)
-  end
-  local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
-  for i = 1, #values do
-    local block = values[i]
-    -- What is no block is dropped: it says only what may be removed.
-    local is_sound = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
-    at_first = is_sound and unpack8('<I8', block, 1) or 0
-    if at_first > now then
-      break
+-- Collect the fields that have become too old.
+do
+  -- Adds a block to a list of fields that expire, and takes out some blocks whose time has come: a call adds
+  -- one block at most and takes out several, so that the blocks that are due never become more.
+  local due = {}
+  local function age(list, head, blocks, until_when)
+    local ends = redis.call('HGET', log, head) or '1 0 0'
+    -- The numbers of the first and the last block, and the time of the first one.
+    local from, to, at_first = string.match(ends, '^(%d+) (%d+) (%d+)$')
+    from, to, at_first = tonumber(from), tonumber(to), tonumber(at_first)
+    if not from or to >= EXACT or from > to + 1 then
+      corrupt_field(head, log, 'three numbers')
     end
-    local at = 9
-    while is_sound and at + 2 < #block do
-      local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
-      local rest = kind == 'c' and 0 or 8
-      local field = kind .. sub(block, at + 3, at + 2 + size + rest)
-      if kind == 'c' then
-        local counter = counters[sub(field, 2)]
-        local found = not (counter and counter.is_new) and redis.call('HGET', log, field)
-        local ends = found and #found == 17 and unpack8('<I8', found, 10) or counter and counter.is_new and counter.ends or 0
-        -- One that has ended again since goes later.
-        if ends ~= 0 and ends <= now then
-          gone[#gone + 1] = field
-        end
-      elseif not fresh[field] then
-        due[#due + 1] = field
+    local is_due = from <= to and (at_first <= now or at_first > now + FOR_EVER)
+    if #blocks == 0 and not is_due then
+      return
+    end
+    local old = {}
+    for i = from, is_due and math.min(from + 3, to) or 0 do
+      old[#old + 1] = list .. text(i)
+    end
+    local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
+    for i = 1, #values do
+      local block = values[i]
+      -- A damaged block is dropped: it only lists fields that may be removed.
+      local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
+      at_first = is_whole and unpack8('<I8', block, 1) or 0
+      if at_first > now then
+        break
       end
-      at = at + 3 + size + rest
+      local at = 9
+      while is_whole and at + 2 < #block do
+        local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
+        local rest = kind == 'c' and 0 or 8
+        local field = kind .. sub(block, at + 3, at + 2 + size + rest)
+        if kind == 'c' then
+          local counter = counters[sub(field, 2)]
+          local is_new = counter and counter.is_new
+          local found = not is_new and redis.call('HGET', log, field)
+          local stored = found and #found == 17 and unpack8('<I8', found, 10)
+          local end_time = stored or is_new and counter.ends or 0
+          -- A key that has ended again since then has a later entry.
+          if end_time ~= 0 and end_time <= now then
+            gone[#gone + 1] = field
+          end
+        elseif not fresh[field] then
+          due[#due + 1] = field
+        end
+        at = at + 3 + size + rest
+      end
+      gone[#gone + 1] = old[i]
+      from = from + 1
     end
-    gone[#gone + 1] = old[i]
-    from = from + 1
+    if #blocks > 0 then
+      to = to + 1
+      put(list .. text(to), pack('<I8', until_when) .. table.concat(blocks))
+      at_first = from == to and until_when or at_first
+    end
+    put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
   end
-  if #blocks > 0 then
-    to = to + 1
-    put(list .. text(to), pack('<I8', until_when) .. table.concat(blocks))
-    at_first = from == to and until_when or at_first
-  end
-  put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
-end
-age('a', 'A', kept, now + retain)
-age('e', 'E', endings, now + ttl)
--- What stands there by now may be of a later life of its key.
-for from = 1, #due, CHUNK do
-  local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
-  for i = 1, #some do
-    if some[i] and not is_kept(due[from + i - 1], some[i]) then
-      gone[#gone + 1] = due[from + i - 1]
+  age('a', 'A', kept, now + retain)
+  age('e', 'E', endings, now + ttl)
+  -- A field may have been written again since then, and has not expired then.
+  for from = 1, #due, CHUNK do
+    local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
+    for i = 1, #some do
+      if some[i] and not is_kept(due[from + i - 1], some[i]) then
+        gone[#gone + 1] = due[from + i - 1]
+      end
     end
   end
 end
 
--- The first write is for the server's log: with it each call is a transaction there (docs/internals/storage.md).
+-- The first write is for the server's log: it makes each call a transaction there (docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end
 local left = {}
 for _, field in ipairs(gone) do
-  -- One that has come again since stays.
+  -- A field that this call has written stays.
   if not fresh[field] then
     left[#left + 1] = field
   end

@@ -1,7 +1,7 @@
--- Writes a claim into a fence, unless a newer one is there. Answers the fence as it then is.
+-- Writes a claim into a fence, unless the fence has a newer claim. Answers the fence after that.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
--- Two epochs, as eight bytes with the lowest first.
+-- Compares two epochs, each of eight bytes with the lowest first.
 local function is_older(a, b)
   local a2, a1 = unpack8('<I4I4', a)
   local b2, b1 = unpack8('<I4I4', b)
@@ -14,20 +14,20 @@ if fence and theirs ~= ours and not is_older(theirs, ours) then
   return fence
 end
 if theirs == ours and claim_of(fence) ~= claim then
-  -- Another process has just got the same epoch, from a server that went back in time.
+  -- Another process has the same epoch, from a server whose data went back in time.
   return fence
 end
 if not fence then
-  -- Somebody may have removed it, and what older commits have to publish may be there.
+  -- The fence may have been removed while the outbox still has messages of older commits.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
   if not number or number >= EXACT then
     corrupt_field('b' .. partition, data, 'number of a commit')
   end
-  fence = string.rep('\0', FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
+  fence = string.rep('\0', layout.FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
 end
-fence = char(FENCE_FORMAT) .. claim .. sub(fence, FENCE_NUMBER)
--- Two writes, as in a commit and for the same reason.
-redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, FENCE_NUMBER)))
+fence = char(layout.FENCE_FORMAT) .. claim .. sub(fence, layout.FENCE_NUMBER)
+-- Two writes, as in a commit and for the same reason (commit.lua).
+redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, layout.FENCE_NUMBER)))
 redis.call('HSET', data, 'f' .. partition, fence)
 return fence

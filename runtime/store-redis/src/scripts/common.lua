@@ -1,23 +1,29 @@
--- What all scripts share, behind the layout of records, which the host puts in front of it. The
--- first argument of each is a number of ms to add to the server's time (0 outside of tests).
+-- The beginning of every script. The first argument of each script is a number of ms that is added to the
+-- server's time (0 outside of tests).
 --
--- Sequences are bytes, never numbers: Lua's numbers are exact up to 2^53 only. Nothing is compared
--- with `<` as text either, because Lua does that by the server's locale. Where numbers are used all
--- the same, they count commits, or events of a `fifo` stream, and start at 1.
+-- `layout` followed by a dot and a name is a constant of the host (layout of records, flags, limits): the
+-- host writes the number in its place before it sends a script, so that it takes no local and no lookup.
+--
+-- Sequences are bytes, never numbers: Lua's numbers are exact up to 2^53 only. No script compares texts
+-- with `<` either, because Lua does that by the server's locale. Lua's numbers count commits, or events of
+-- a `fifo` stream, and start at 1.
+--
+-- Every script has these locals, used or not. `cargo xtask lua` measures how near a script is to Lua's
+-- limits of 200 locals and 60 upvalues.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
 -- Arguments of one call, well below what Lua's stack holds; an even number, so that pairs stay
 -- together.
 local CHUNK = 1000
--- What one call looks at at most: some tens of ms.
+-- Fields or entries that one call reads or removes at most: some tens of ms.
 local MANY = 20 * CHUNK
--- Up to here Lua counts without holes.
+-- Up to this number Lua counts exactly.
 local EXACT = 2 ^ 52
--- The longest outbox, in commits: a thousand a second for fifty days. To look for more takes hours.
+-- The longest outbox, in commits: a thousand a second for fifty days. A search of more takes hours.
 local LONGEST = 2 ^ 32
 
--- A number that there is not.
+-- The number of no commit.
 local NO_NUMBER = string.rep('\0', 8)
 
 local function has(flags, flag)
@@ -33,7 +39,7 @@ local function time_now()
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
 end
 
--- Runs a command on as many members, fields or pairs as there are.
+-- Runs a command on a list of members, fields or pairs, in several calls where the list is long.
 local function with_all(command, key, list)
   for from = 1, #list, CHUNK do
     redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
@@ -41,48 +47,49 @@ local function with_all(command, key, list)
 end
 
 local function is_sound(record)
-  return #record >= SHORTEST and byte(record, 1) == RECORD_FORMAT and byte(record, JOB) == JOB_FORMAT
+  return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
+    and byte(record, layout.JOB) == layout.JOB_FORMAT
 end
 
 local function has_expired(record, now)
-  return has(byte(record, 2), EXPIRES) and unpack8('<I8', record, END) <= now
+  return has(byte(record, 2), layout.EXPIRES) and unpack8('<I8', record, layout.END) <= now
 end
 
--- Where the state of a record begins.
+-- Returns the place at which the state of a record begins.
 local function state_at(record)
-  return JOB + unpack8('<I4', record, LENGTH)
+  return layout.JOB + unpack8('<I4', record, layout.LENGTH)
 end
 
--- An answer that says nothing: its time, and how many writes were refused and letters known.
+-- The answer of no commit: its time, the number of refused writes, and the number of known letters.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
 local function is_fence(fence)
-  return #fence >= FENCE_ANSWER + 7 and byte(fence, 1) == FENCE_FORMAT
+  return #fence >= layout.FENCE_ANSWER + 7 and byte(fence, 1) == layout.FENCE_FORMAT
 end
 
 local function claim_of(fence)
-  return sub(fence, 2, FENCE_NUMBER - 1)
+  return sub(fence, 2, layout.FENCE_NUMBER - 1)
 end
 
 local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
 
--- A lease: epoch, holder and time.
+-- A lease has an epoch, a holder and a time.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- The generation of the table that stands there; that of no table where it is something else, so that
--- the next change mends it.
+-- Returns the generation of the table; that of no table where the field has another value, so that the
+-- next change mends it.
 local function generation_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails here, before anything is written, where that is of another type.
+-- Fails, before the script writes, where the key has another type.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
 
--- The epoch and the holder of the last lease of a partition; 0 and nobody where there was none.
+-- Returns the epoch and the holder of the last lease of a partition; 0 and `NOBODY` where there was none.
 local function read_lease(leases, field)
   local row = redis.call('HGET', leases, field)
   if not row then
@@ -95,17 +102,17 @@ local function read_lease(leases, field)
   return tonumber(epoch), holder
 end
 
--- The fence of a partition, the number of its last commit, and that of the first one that may have
--- something to publish; nothing where nobody has claimed it.
+-- Returns the fence of a partition, the number of its last commit, and the number of the first commit that
+-- may have messages to publish. Returns nil where no owner has claimed the partition.
 local function read_fence(data, partition)
   local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
   local fence, first = found[1], found[2] or '1'
   if not fence then
     return nil
   end
-  local last = is_fence(fence) and unpack8('<I8', fence, FENCE_NUMBER)
-  -- The time of the last commit as well, since the next one is later.
-  if not last or last >= EXACT or unpack8('<I8', fence, FENCE_ANSWER) >= EXACT then
+  local last = is_fence(fence) and unpack8('<I8', fence, layout.FENCE_NUMBER)
+  -- The time of the last commit is limited as well, since the next commit has a later time.
+  if not last or last >= EXACT or unpack8('<I8', fence, layout.FENCE_ANSWER) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
   local number = string.find(first, '^%d+$') and tonumber(first)
@@ -120,7 +127,7 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- From which number to which something waits for a partition; and the field that says so.
+-- Returns the first and the last number that wait for a partition, and the field that has these numbers.
 local function read_queue(log, partition)
   local field = 'q' .. partition
   local found, first, last = redis.call('HGET', log, field), 1, 0
@@ -134,7 +141,7 @@ local function read_queue(log, partition)
   return first, last, field
 end
 
--- By bytes: `<` would ask the server's locale.
+-- Compares bytes: `<` would use the server's locale.
 local function is_after(a, b)
   for i = 1, math.min(#a, #b) do
     if byte(a, i) ~= byte(b, i) then
@@ -144,7 +151,8 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Members of an index between two bounds, which come in order unless somebody else has put some in.
+-- Returns members of an index between two bounds. Redis orders them, unless another program has added
+-- members with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
   local before = sub(from, 1, 1) == '(' and sub(from, 2)
@@ -157,9 +165,9 @@ local function members_of(index, from, to, limit)
   return members
 end
 
--- With what the entries of a key begin in the index of spilled events: no other key's do. An entry is of
--- a block of sequences, of which the first stands in it: mostly a key spills events that follow each
--- other, and an index of each of them would cost as much as the events.
+-- Returns the first bytes of a key's entries in the index of spilled events; no other key's entries begin
+-- so. An entry stands for a block of sequences and has the first of them: mostly a key spills events that
+-- follow each other, and an entry for each event would cost as much as the events.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
@@ -171,8 +179,8 @@ local function spill_block(sequence)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
 end
 
--- The sequences that an entry of this key is of; none where it is not of this store, and would name
--- another key's event.
+-- Returns the sequences of an entry of this key; none where another program has written the entry, which
+-- could name another key's event.
 local function sequences_of(member, by_key)
   local sequences, begin = {}, byte(member, #by_key + 8)
   if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
@@ -183,19 +191,19 @@ local function sequences_of(member, by_key)
   return sequences
 end
 
--- A number of no fixed width, and its width.
+-- Returns a number of variable width, and its width.
 local function varint(bytes, from)
-  local number, scale, at, digit = 0, 1, from, nil
+  local number, scale, at = 0, 1, from
   repeat
-    digit = byte(bytes, at) or 0
+    local digit = byte(bytes, at) or 0
     number, scale, at = number + digit % 128 * scale, scale * 128, at + 1
   until digit < 128 or at == from + 10
   return number, at - from
 end
 
--- The sequence behind which a record says that nothing is spilled, and its first id.
+-- Returns the last sequence that a record may have spilled, and the sequence of its first id.
 local function spilled_and_first(record)
-  local at, numbers = NUMBERS, {}
+  local at, numbers = layout.NUMBERS, {}
   for i = 1, 7 do
     local number, width = varint(record, at)
     numbers[i], at = number, at + width
@@ -203,15 +211,15 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7]
 end
 
--- The ids that a record says its key has taken: the first sequence, and the one behind the last.
+-- Returns the range of ids that a record's key has taken: the first sequence, and the one behind the last.
 local function ids_range(record)
   local last_spilled, first = spilled_and_first(record)
-  local behind = math.max(unpack8('<I8', record, NEXT), last_spilled + 1)
+  local behind = math.max(unpack8('<I8', record, layout.NEXT), last_spilled + 1)
   -- A record that is damaged must not keep the server busy.
-  if not (first <= EXACT) then
+  if first > EXACT then
     return 0, 0
   end
-  return first, math.max(first, math.min(behind, first + IDS_LIMIT))
+  return first, math.max(first, math.min(behind, first + layout.IDS_LIMIT))
 end
 
 local function id_block(key, block)

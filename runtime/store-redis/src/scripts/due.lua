@@ -1,6 +1,6 @@
--- Reads the due index from an entry on, and mends it where it says something else than the job's
--- record, which counts. Answers the time, the entries that have passed (with `all`, the others as
--- well), and the first one after them.
+-- Reads the due index from an entry on, and mends entries that differ from the job's record, which counts.
+-- Answers the time, the entries that are due (with `all`, the others as well), and the first entry after
+-- them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
@@ -13,7 +13,7 @@ local function first_rank()
   if there and tonumber(there) == tonumber(after_at) then
     return redis.call('ZRANK', due, after_key) + 1
   end
-  -- Those of one time are in the order of their keys.
+  -- Entries of the same time are in the order of their keys.
   local rank = redis.call('ZCOUNT', due, '-inf', '(' .. after_at)
   local behind = redis.call('ZCOUNT', due, '-inf', after_at)
   while rank < behind do
@@ -30,18 +30,18 @@ end
 
 local gone, moved = {}, {}
 local function is_due(key, at, record)
-  if record and (not is_sound(record) or unpack8('<I8', record, DUE_AT) > EXACT) then
-    -- Somebody may mend it.
+  if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
+    -- The entry stays: a person may mend the record.
     return false
   end
-  if not record or not has(byte(record, 2), DUE)
-    or sub(record, PARTITION, PARTITION + 3) ~= partition4 then
+  if not record or not has(byte(record, 2), layout.DUE)
+    or sub(record, layout.PARTITION, layout.PARTITION + 3) ~= partition4 then
     gone[#gone + 1] = key
     return false
   end
-  local due_at = unpack8('<I8', record, DUE_AT)
+  local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
-    -- Told all the same: too early a look at a key does no harm.
+    -- Answered all the same: a key that is examined too early does no harm.
     moved[#moved + 1] = text(due_at)
     moved[#moved + 1] = key
   end
@@ -72,7 +72,7 @@ local function read()
     end
     rank, looked = rank + 64, looked + 64
     if looked >= MANY then
-      -- Enough for one call. The next one begins here.
+      -- Enough for one call; the next call begins here.
       return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
     end
   end
@@ -82,7 +82,7 @@ local entries, next_entry = read()
 with_all('ZREM', due, gone)
 with_all('ZADD', due, moved)
 for i = 1, #moved, 2 do
-  -- What was moved may be what comes next.
+  -- A moved entry may be the next one.
   if not next_entry or tonumber(moved[i]) < tonumber(next_entry[1]) then
     next_entry = {moved[i], moved[i + 1]}
   end

@@ -1,20 +1,20 @@
--- A part of the jobs, as `HSCAN` gives them: where to go on, the time, and for each job key,
--- record without its state, and the length of that. With a status only those that have it.
+-- Reads some of the jobs, by `HSCAN`. Answers the next cursor, the time, and for each job its key, its
+-- record without the state, and the length of the state. With a status, only jobs that have this status.
 local data, cursor, pattern, count, status = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}
 for i = 1, #scanned[2], 2 do
   local key, record, size = sub(scanned[2][i], 2), scanned[2][i + 1], 0
   local sound = is_sound(record)
-  if not status or (sound and byte(record, JOB + 1) == status) then
-    if sound and has(byte(record, 2), LARGE) then
+  if not status or (sound and byte(record, layout.JOB + 1) == status) then
+    if sound and has(byte(record, 2), layout.LARGE) then
       size = redis.call('HSTRLEN', data, 's' .. key)
     elseif sound then
       size = math.max(#record + 1 - state_at(record), 0)
       record = sub(record, 1, state_at(record) - 1)
     else
-      -- Enough to say that it is none.
-      record = sub(record, 1, SHORTEST)
+      -- Enough for the host to see that the record is damaged.
+      record = sub(record, 1, layout.SHORTEST)
     end
     rows[#rows + 1] = {key, record, size}
   end

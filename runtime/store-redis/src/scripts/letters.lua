@@ -1,27 +1,26 @@
--- Reads letters between two places, in order, until they have so many bytes, or so many places were
--- looked at that it is enough for one call. Of a cause, where one is named, and then those that were
--- put at a time or later. Answers the time, the place up to which it has looked if there are more,
--- and of each letter place and record.
+-- Reads letters between two places, in order, until they have enough bytes, or until one call has read
+-- enough places. With a cause, only letters of this cause that are younger than a time. Answers the time,
+-- the last place that was read if there are more, and the place and the record of each letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local cause, within = ARGV[6], tonumber(ARGV[7])
 local now = time_now()
 
--- Whether it is one of those that are asked for. What cannot be read has no cause.
+-- Returns whether the caller wants a letter. A damaged letter has no cause.
 local function is_wanted(record)
   if record == '' then
-    -- It is being removed.
+    -- A commit is removing it.
     return false
   end
   if cause == '' then
     return true
   end
-  local at = LETTER_KEY
+  local at = layout.LETTER_KEY
   local length, width = varint(record, at)
   local _, next_width = varint(record, at + width + length)
   local at_cause = at + width + length + next_width + 8
   return #record > at_cause and sub(record, at_cause, at_cause) == cause
-    and unpack8('<I8', record, LETTER_TIME) + within >= now
+    and unpack8('<I8', record, layout.LETTER_TIME) + within >= now
 end
 
 local rows, read, looked = {}, 0, 0

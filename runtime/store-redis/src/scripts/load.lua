@@ -1,6 +1,6 @@
--- Reads jobs with their states and ids, in order, until they have so many bytes together. Answers
--- the time, and for each job nothing, or its record, its state if that lies beside it, and its ids:
--- the number of the first block and the blocks.
+-- Reads jobs with their states and ids, in order, until they have enough bytes together. Answers the time,
+-- and for each job nothing, or its record, its state if that has a field of its own, and its ids: the
+-- number of the first block and the blocks.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
 answer[1] = text(now)
@@ -13,14 +13,14 @@ local function load_one(field, record)
     return false
   end
   local flags, key, state, first, blocks = byte(record, 2), sub(field, 2), false, 0, {}
-  if has(flags, LARGE) then
+  if has(flags, layout.LARGE) then
     state = redis.call('HGET', data, 's' .. key)
   end
-  if has(flags, IDS) then
+  if has(flags, layout.IDS) then
     local from, behind = ids_range(record)
-    first = math.floor(from / BLOCK)
+    first = math.floor(from / layout.BLOCK)
     local names = {}
-    for block = first, math.floor((behind - 1) / BLOCK) do
+    for block = first, math.floor((behind - 1) / layout.BLOCK) do
       names[#names + 1] = id_block(key, block)
     end
     for at = 1, #names, CHUNK do
@@ -41,7 +41,7 @@ for from = 3, #ARGV, CHUNK do
     local loaded = record and load_one(ARGV[from + i - 1], record)
     answer[#answer + 1] = loaded
     if loaded then
-      read = read + #record + #(loaded[2] or '') + BLOCK * ID * #loaded[4]
+      read = read + #record + #(loaded[2] or '') + layout.BLOCK * layout.ID * #loaded[4]
     end
     if read >= bytes then
       return answer

@@ -1,19 +1,19 @@
--- Gives jobs of other partitions to this one, and enters them into its due index. What the other
--- one's index has of them is left: whoever reads that removes it.
+-- Gives jobs of other partitions to this one, and enters them into its due index. Their entries in the
+-- other partition's index stay: the next read of that index removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}
 for i = 3, #ARGV do
   local record = redis.call('HGET', data, ARGV[i])
-  -- What cannot be read stays where it is: the load says so.
+  -- A damaged record stays where it is: the load reports it.
   if record and is_sound(record) and not has_expired(record, now)
-    and sub(record, PARTITION, PARTITION + 3) ~= partition4 then
-    local takeovers = (unpack8('<I4', record, TAKEOVERS) + 1) % 4294967296
+    and sub(record, layout.PARTITION, layout.PARTITION + 3) ~= partition4 then
+    local takeovers = (unpack8('<I4', record, layout.TAKEOVERS) + 1) % 4294967296
     put[#put + 1] = ARGV[i]
-    put[#put + 1] = sub(record, 1, PARTITION - 1) .. partition4 .. pack('<I4', takeovers)
-      .. sub(record, NEXT)
-    if has(byte(record, 2), DUE) then
-      entries[#entries + 1] = unpack8('<I8', record, DUE_AT)
+    put[#put + 1] = sub(record, 1, layout.PARTITION - 1) .. partition4 .. pack('<I4', takeovers)
+      .. sub(record, layout.NEXT)
+    if has(byte(record, 2), layout.DUE) then
+      entries[#entries + 1] = unpack8('<I8', record, layout.DUE_AT)
       entries[#entries + 1] = sub(ARGV[i], 2)
     end
   end

@@ -53,7 +53,7 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
         let turns = pool.attach(context, Some(active), done);
         let event_size = loaded.config.runtime.event_size.bytes();
         let options =
-            consumer(stream, partition.clone(), Arc::clone(&broker), topology.clone(), event_size);
+            consumer(stream, &partition, Arc::clone(&broker), topology.clone(), event_size);
         let line = Line {
             shards: Shards::new(&store, &partition, &claimed, loaded, stream, version),
             source: ordain_amqp::start(options),
@@ -78,7 +78,7 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
 
 fn consumer(
     stream: &Stream,
-    partition: Partition,
+    partition: &Partition,
     broker: Arc<Broker>,
     topology: ordain_amqp::Topology,
     event_size: usize,

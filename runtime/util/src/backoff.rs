@@ -1,0 +1,95 @@
+//! Delays between retries that double each time.
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+
+/// A delay that doubles with each retry, from a shortest to a longest one.
+///
+/// A constant of this type is a template; each user has a value of its own.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    /// The next delay.
+    delay: Duration,
+}
+
+impl Backoff {
+    /// Starts with the delay `min`, and never exceeds `max`.
+    pub const fn new(min: Duration, max: Duration) -> Self {
+        Self { min, max, delay: min }
+    }
+
+    /// Returns the next delay without advancing.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Doubles the next delay.
+    pub fn advance(&mut self) {
+        self.delay = self.delay.saturating_mul(2).min(self.max);
+    }
+
+    /// Makes the longest delay the next one.
+    pub fn advance_to_max(&mut self) {
+        self.delay = self.max;
+    }
+
+    /// Returns the next delay and doubles the one after it.
+    pub fn next_delay(&mut self) -> Duration {
+        let delay = self.delay;
+        self.advance();
+        delay
+    }
+
+    /// Returns between half and all of the next delay, so that many processes do not retry together, and
+    /// doubles the one after it.
+    pub fn next_jittered(&mut self) -> Duration {
+        self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
+    }
+
+    /// Makes the shortest delay the next one.
+    pub fn reset(&mut self) {
+        self.delay = self.min;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN: Duration = Duration::from_millis(100);
+    const MAX: Duration = Duration::from_millis(500);
+
+    fn next_delays(backoff: &mut Backoff, count: usize) -> Vec<u128> {
+        (0..count).map(|_| backoff.next_delay().as_millis()).collect()
+    }
+
+    #[test]
+    fn delay_doubles_up_to_the_longest() {
+        let mut backoff = Backoff::new(MIN, MAX);
+        assert_eq!(next_delays(&mut backoff, 5), [100, 200, 400, 500, 500]);
+        backoff.reset();
+        assert_eq!(next_delays(&mut backoff, 2), [100, 200]);
+    }
+
+    #[test]
+    fn only_advancing_changes_the_delay() {
+        let mut backoff = Backoff::new(MIN, MAX);
+        assert_eq!((backoff.delay(), backoff.delay()), (MIN, MIN));
+        backoff.advance();
+        assert_eq!(backoff.delay(), 2 * MIN);
+        backoff.advance_to_max();
+        assert_eq!(backoff.delay(), MAX);
+    }
+
+    #[test]
+    fn jitter_keeps_at_least_half_of_the_delay() {
+        let mut backoff = Backoff::new(MAX, MAX);
+        for _ in 0..1_000 {
+            let delay = backoff.next_jittered();
+            assert!(delay >= MAX / 2 && delay <= MAX, "{delay:?}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Limits how often a repeated log line is written.
+
+use std::time::{Duration, Instant};
+
+/// A limit on a repeated log line: at most a number of lines per interval, usually one.
+///
+/// An interval begins with its first allowed line, so that a lasting condition is logged at once and
+/// then once per interval.
+#[derive(Debug)]
+pub struct LogThrottle {
+    /// How many lines an interval allows.
+    lines: u32,
+    interval: Duration,
+    /// When the current interval began; `None` before the first line.
+    began_at: Option<Instant>,
+    /// Lines allowed in the current interval.
+    allowed: u32,
+    /// Lines suppressed since [`LogThrottle::take_suppressed`] was called last.
+    suppressed: u64,
+}
+
+impl LogThrottle {
+    /// Allows one line per interval.
+    pub const fn new(interval: Duration) -> Self {
+        Self::with_lines(1, interval)
+    }
+
+    /// Allows `lines` lines per interval.
+    pub const fn with_lines(lines: u32, interval: Duration) -> Self {
+        Self { lines, interval, began_at: None, allowed: 0, suppressed: 0 }
+    }
+
+    /// Returns whether a line may be written now, and counts it.
+    pub fn allow(&mut self) -> bool {
+        self.allow_at(Instant::now())
+    }
+
+    /// Returns whether a line may be written at `now`, and counts it.
+    pub fn allow_at(&mut self, now: Instant) -> bool {
+        let is_new = |began_at| now.duration_since(began_at) >= self.interval;
+        if self.began_at.is_none_or(is_new) {
+            self.began_at = Some(now);
+            self.allowed = 0;
+        }
+        let is_allowed = self.allowed < self.lines;
+        if is_allowed {
+            self.allowed += 1;
+        } else {
+            self.suppressed += 1;
+        }
+        is_allowed
+    }
+
+    /// Returns how many lines were suppressed since [`LogThrottle::take_suppressed`] was called last.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed
+    }
+
+    /// Returns how many lines were suppressed since the last call, and resets the count.
+    pub fn take_suppressed(&mut self) -> u64 {
+        std::mem::take(&mut self.suppressed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn one_line_is_allowed_per_interval() {
+        let mut throttle = LogThrottle::new(INTERVAL);
+        let start = Instant::now();
+        assert!(throttle.allow_at(start));
+        assert!(!throttle.allow_at(start));
+        assert!(!throttle.allow_at(start + INTERVAL.saturating_sub(MOMENT)));
+        assert!(throttle.allow_at(start + INTERVAL));
+    }
+
+    #[test]
+    fn interval_begins_with_its_first_line() {
+        let mut throttle = LogThrottle::new(INTERVAL);
+        let start = Instant::now();
+        let late = start + INTERVAL + INTERVAL / 2;
+        assert!(throttle.allow_at(start));
+        assert!(throttle.allow_at(late));
+        assert!(!throttle.allow_at(start + 2 * INTERVAL));
+        assert!(throttle.allow_at(late + INTERVAL));
+    }
+
+    #[test]
+    fn suppressed_lines_are_counted() {
+        let mut throttle = LogThrottle::with_lines(3, INTERVAL);
+        let start = Instant::now();
+        let allowed = (0..5).filter(|_| throttle.allow_at(start)).count();
+        assert_eq!(allowed, 3);
+        assert_eq!(throttle.suppressed(), 2);
+        assert!(throttle.allow_at(start + INTERVAL));
+        assert_eq!(throttle.take_suppressed(), 2);
+        assert_eq!(throttle.suppressed(), 0);
+    }
+}

@@ -1,0 +1,143 @@
+//! `cargo xtask lua`: checks the scripts of the store in Redis.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use ordain_servers::{Redis, Reply};
+
+use crate::setup::{lua_programs, root, run, say};
+
+/// The file that the host puts in front of every script.
+const COMMON: &str = "common";
+/// Locals that Lua allows in one function.
+const LUA_LOCALS_LIMIT: usize = 200;
+/// Locals of a script's main chunk: one more capability needs some, and must not need a rewrite.
+const LOCALS_LIMIT: usize = 150;
+
+/// A file of Lua.
+struct Script {
+    path: String,
+    text: String,
+}
+
+impl Script {
+    fn name(&self) -> &str {
+        Path::new(&self.path).file_stem().and_then(|name| name.to_str()).unwrap_or(&self.path)
+    }
+}
+
+/// Runs luacheck on the scripts, and counts the locals of each as Redis compiles it.
+pub(crate) fn lua() -> Result<()> {
+    say("scripts of the store in Redis");
+    lua_programs()?;
+    let mut scripts = scripts()?;
+    let common = scripts.iter().position(|script| script.name() == COMMON);
+    let common = scripts.remove(common.with_context(|| format!("{COMMON}.lua is missing"))?);
+    lint(&common, &scripts)?;
+    count_locals(&common, &scripts)
+}
+
+/// Finds the scripts, wherever they lie in the workspace.
+fn scripts() -> Result<Vec<Script>> {
+    let mut git = Command::new("git");
+    git.current_dir(root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let listed = git.args(["--deduplicate", "*.lua"]).output().context("cannot start git")?;
+    ensure!(listed.status.success(), "git ls-files failed: {:?}", listed.stderr.escape_ascii());
+    let paths = String::from_utf8(listed.stdout)?;
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(root().join(path));
+        Ok(Script {
+            path: path.to_owned(),
+            text: text.with_context(|| format!("cannot read {path}"))?,
+        })
+    };
+    // A file that was removed or moved, and not yet committed, is still listed.
+    paths.lines().filter(|path| root().join(path).exists()).map(read).collect()
+}
+
+/// Runs luacheck, and denies its warnings.
+fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
+    let names = top_level_names(&common.text);
+    let luacheck = || {
+        let mut luacheck = Command::new("luacheck");
+        luacheck.current_dir(root()).arg("--quiet");
+        luacheck
+    };
+    // By itself, it uses nearly nothing of what it declares: 211 is an unused variable.
+    run(luacheck().args(["--ignore", "211", "--", &common.path]))?;
+    let paths = scripts.iter().map(|script| &script.path);
+    run(luacheck().arg("--read-globals").args(&names).arg("--").args(paths))?;
+    for name in names {
+        let uses: usize = std::iter::once(common)
+            .chain(scripts)
+            .map(|script| words(&script.text).filter(|word| *word == name).count())
+            .sum();
+        ensure!(uses > 1, "{}: no script uses {name}: remove it", common.path);
+    }
+    Ok(())
+}
+
+/// The names that a script declares outside of functions and blocks.
+fn top_level_names(text: &str) -> Vec<&str> {
+    let declarations = text.lines().filter_map(|line| line.strip_prefix("local "));
+    let lists = declarations.filter_map(|declared| {
+        declared.strip_prefix("function ").unwrap_or(declared).split(['(', '=']).next()
+    });
+    lists.flat_map(|list| list.split(',')).map(str::trim).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+}
+
+/// Counts the locals of each script's main chunk, and denies a number that leaves too little room.
+fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
+    let server = Redis::start(&[])?;
+    let mut counts = Vec::new();
+    for script in scripts {
+        let whole = format!("{}\n{}", common.text, script.text);
+        let count = locals(&server, &whole).with_context(|| script.path.clone())?;
+        ensure!(
+            count <= LOCALS_LIMIT,
+            "{}: the main chunk has {count} locals, {LOCALS_LIMIT} are allowed here and \
+             {LUA_LOCALS_LIMIT} by Lua: put locals of one phase into a block (`do … end`) or a function",
+            script.path
+        );
+        counts.push((count, script.name()));
+    }
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let most: Vec<String> =
+        counts.iter().take(3).map(|(count, name)| format!("{name} {count}")).collect();
+    say(&format!(
+        "{} scripts without warnings; most locals, of {LOCALS_LIMIT}: {}",
+        scripts.len() + 1,
+        most.join(", ")
+    ));
+    Ok(())
+}
+
+/// Counts the locals that the main chunk has at most at one time, by the number of further locals
+/// with which Redis still compiles it.
+fn locals(server: &Redis, text: &str) -> Result<usize> {
+    server.command(&["SCRIPT", "LOAD", text])?;
+    let (mut fits, mut too_many) = (0, LUA_LOCALS_LIMIT + 1);
+    while too_many - fits > 1 {
+        let spare = usize::midpoint(fits, too_many);
+        let names: Vec<String> = (1..=spare).map(|number| format!("spare{number}")).collect();
+        let padded = format!("local {}\n{text}", names.join(", "));
+        match server.attempt(&["SCRIPT", "LOAD", &padded])? {
+            Reply::Text(_) => fits = spare,
+            Reply::Error(error) if error.contains("local variables") => too_many = spare,
+            reply => bail!("unexpected reply to SCRIPT LOAD: {reply:?}"),
+        }
+    }
+    Ok(LUA_LOCALS_LIMIT - fits)
+}
+
+#[test]
+fn top_level_names_are_found() {
+    let text = "local byte, sub = string.byte, string.sub\nlocal LIMIT = 2 ^ 32\n\
+                local function has(flags, flag)\n  local inner = 1\nend\nlocal reply\n";
+    assert_eq!(top_level_names(text), ["byte", "sub", "LIMIT", "has", "reply"]);
+}
