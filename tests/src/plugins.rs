@@ -13,14 +13,18 @@ const TARGET: &str = "wasm32-wasip2";
 /// Folders whose change makes every handler stale.
 const SHARED: [&str; 2] = ["sdk/rust", "wit"];
 
-/// The component of a handler in `plugins/`, built with cargo where it is missing or older than
-/// its sources.
+/// The example handlers, which are built together: built alone, each would have its libraries built
+/// with other features.
+const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
+
+/// The component of a handler in `plugins/`, built as `cargo xtask plugins` builds it where it is
+/// missing or older than its sources.
 pub fn plugin(name: &str) -> Result<PathBuf> {
     // Two builds at once would wait for each other and then do the same.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock();
     let target = target_dir()?;
-    let file = target.join(TARGET).join("release").join(format!("{name}.wasm"));
+    let file = target.join(TARGET).join("plugin").join(format!("{name}.wasm"));
     let source = root().join("plugins").join(name);
     let mut sources = newest(&source)?;
     for shared in SHARED {
@@ -28,7 +32,7 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     }
     let built = file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     if built < sources {
-        build(name, &target)?;
+        build(&file, &target)?;
     }
     ensure!(file.exists(), "cargo has not made {}", file.display());
     Ok(file)
@@ -42,21 +46,19 @@ pub fn noted(name: &str, note: &str) -> Result<Vec<u8>> {
     Ok(component)
 }
 
-fn build(name: &str, target: &Path) -> Result<()> {
+fn build(file: &Path, target: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root())
-        .args(["build", "--quiet", "--release", "--target", TARGET, "--package", name])
-        .arg("--target-dir")
-        .arg(target)
-        .status()
-        .context("cargo cannot be run")?;
+    let mut build = Command::new(cargo);
+    build.current_dir(root()).args(["build", "--quiet", "--profile", "plugin", "--target", TARGET]);
+    for handler in HANDLERS {
+        build.args(["--package", handler]);
+    }
+    let status = build.arg("--target-dir").arg(target).status().context("cargo cannot be run")?;
     ensure!(
         status.success(),
-        "the handler {name} cannot be built; is the target there (`rustup target add {TARGET}`)?"
+        "the handlers cannot be built; is the target there (`rustup target add {TARGET}`)?"
     );
     // Cargo leaves a file that would not change as it was.
-    let file = target.join(TARGET).join("release").join(format!("{name}.wasm"));
     std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;
     Ok(())
 }
