@@ -124,7 +124,7 @@ pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
     entry
 }
 
-/// The time and the key of a due entry, of which `prefix` is [`due_all`].
+/// The time and the key of a due entry, whose `prefix` is that of all due entries of its partition.
 pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     let (at, key) = entry.strip_prefix(prefix)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
