@@ -8,6 +8,7 @@ use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
     ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
@@ -67,6 +68,13 @@ impl Client {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declared = self.channel.queue_declare(name.into(), options, arguments);
         self.runtime.block_on(declared)?;
+        Ok(())
+    }
+
+    /// Deletes a queue, with its messages.
+    pub fn delete_queue(&self, name: &str) -> Result<()> {
+        let deleted = self.channel.queue_delete(name.into(), QueueDeleteOptions::default());
+        self.runtime.block_on(deleted)?;
         Ok(())
     }
 

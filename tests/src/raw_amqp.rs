@@ -31,15 +31,20 @@ pub struct RawProducer {
 }
 
 impl RawProducer {
-    /// Connects to a broker on this machine.
-    pub fn connect(port: u16) -> Result<Self> {
+    /// Connects to a virtual host of a broker on this machine.
+    pub fn connect(port: u16, virtual_host: &str) -> Result<Self> {
         let mut raw = Self { stream: TcpStream::connect(("127.0.0.1", port))? };
         raw.stream.write_all(b"AMQP\0\0\x09\x01")?;
         let login = [&table(&[])[..], &short(b"PLAIN"), &long(b"\0guest\0guest"), &short(b"C")];
         raw.call(0, START_OK, &login.concat(), TUNE)?;
         // One channel, frames of 128 KiB, no heartbeat.
         raw.send(0, TUNE_OK, &[0, 1, 0, 2, 0, 0, 0, 0])?;
-        raw.call(0, OPEN, &[&short(b"/")[..], &short(b""), &[0]].concat(), OPEN_OK)?;
+        raw.call(
+            0,
+            OPEN,
+            &[&short(virtual_host.as_bytes())[..], &short(b""), &[0]].concat(),
+            OPEN_OK,
+        )?;
         raw.call(1, CHANNEL_OPEN, &short(b""), CHANNEL_OPEN_OK)?;
         raw.call(1, CONFIRM, &[0], CONFIRM_OK)?;
         Ok(raw)

@@ -36,8 +36,14 @@ impl Rig {
         Self::with("", "", "")
     }
 
-    /// With what [`config`] takes. Behind `out` is a queue `out`.
+    /// With what [`config`] takes, on a broker that other tests share. Behind `out` is a queue
+    /// `out`.
     pub fn with(sections: &str, stream: &str, source: &str) -> Result<Self> {
+        Self::on(Rabbit::shared()?, sections, stream, source)
+    }
+
+    /// The same on a broker that a test may kill, pause or configure.
+    pub fn alone(sections: &str, stream: &str, source: &str) -> Result<Self> {
         Self::on(Rabbit::start()?, sections, stream, source)
     }
 
@@ -62,10 +68,8 @@ impl Rig {
     /// Waits until a binding leads from an exchange to one of these queues and exchanges.
     pub fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
         wait_until(&format!("a binding from {from} to {to:?}"), || {
-            let bindings =
-                self.rabbit.ctl(&["list_bindings", "source_name", "destination_name"])?;
-            let mut bindings = bindings.lines().filter_map(|it| it.split_once('\t'));
-            Ok(bindings.any(|it| it.0 == from && to.contains(&it.1)))
+            let bound = self.rabbit.bound(from)?;
+            Ok(bound.iter().any(|name| to.contains(&name.as_str())))
         })
     }
 

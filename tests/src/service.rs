@@ -3,30 +3,19 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+pub use ordain_servers::wait_until;
 
 use crate::host::{Home, binary};
 
-/// How long anything may take that is waited for. Only a failing test waits so long.
-const DEADLINE: Duration = Duration::from_mins(1);
-/// Between two looks.
+/// Between two looks at its memory.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Bytes beyond which no file grows where that is limited: more than any but a sink that was made
 /// so long.
 pub const FILE_LIMIT: u64 = 1 << 30;
-
-/// Waits until something is so.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !is_so()? {
-        ensure!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
-}
 
 /// A process that is killed when it is dropped.
 pub struct Service {

@@ -25,4 +25,4 @@ pub use redis::{Options, Redis, Snapshot};
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;
 pub use tls::Certificates;
-pub use wait::wait_until;
+pub use wait::{wait_for_command, wait_until};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
-use ordain_servers::{Rabbit, Redis};
+use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::rig::Rig;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 fn rig(stream: &str) -> Result<(Redis, Rig)> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
-    let rig = Rig::on(Rabbit::start()?, &store, stream, "partitions = 4")?;
+    let rig = Rig::with(&store, stream, "partitions = 4")?;
     Ok((redis, rig))
 }
 
@@ -231,7 +231,7 @@ fn into_a_full_queue() -> Result<()> {
 /// A store that another process has, and a broker that is not there, are waited for or named.
 #[test]
 fn what_is_not_there_is_named() -> Result<()> {
-    let rig = Rig::new()?;
+    let rig = Rig::alone("", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;

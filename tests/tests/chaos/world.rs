@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_servers::{Mode, Proxy, Rabbit, Redis, wait_until};
+use ordain_servers::{Mode, Proxy, Rabbit, Redis, wait_for_command};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::archive::Archive;
 use ordain_tests::host::Home;
@@ -72,7 +72,7 @@ impl World {
             format!("partitions = {partitions}, prefetch = {prefetch}"),
         ];
         let [runtime, stream, source] = &settings;
-        let rig = Rig::with(&format!("{store}{runtime}"), stream, source)?;
+        let rig = Rig::alone(&format!("{store}{runtime}"), stream, source)?;
         let (hosts, told) = (Vec::new(), BTreeMap::new());
         let mut world = Self { redis, archive, rig, settings, hosts, partitions, version: 0, told };
         for _ in 0..if with_redis { HOSTS } else { 1 } {
@@ -256,7 +256,7 @@ impl World {
             return Ok(());
         }
         let mut rows = Vec::new();
-        let shared = wait_until("even shares", || {
+        let shared = wait_for_command("even shares", || {
             rows = self.home().rows(&["instances", "--json"])?;
             let shares: Vec<usize> = rows
                 .iter()

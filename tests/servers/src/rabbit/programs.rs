@@ -14,7 +14,6 @@ const PLACES: [&str; 2] = ["/usr/lib/rabbitmq/lib", "/opt/homebrew/opt/rabbitmq"
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) server: PathBuf,
-    pub(super) ctl: PathBuf,
     pub(super) epmd: PathBuf,
 }
 
@@ -22,8 +21,7 @@ impl Programs {
     pub(super) fn find() -> Result<Self> {
         let folder = scripts()
             .context("there is no `rabbitmq-server`: run `cargo xtask test`, which installs it")?;
-        let (server, ctl) = (folder.join("rabbitmq-server"), folder.join("rabbitmqctl"));
-        Ok(Self { server, ctl, epmd: find("epmd")? })
+        Ok(Self { server: folder.join("rabbitmq-server"), epmd: find("epmd")? })
     }
 }
 

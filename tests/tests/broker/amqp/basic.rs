@@ -32,7 +32,7 @@ fn the_store_may_be_in_redis() -> Result<()> {
 /// A backlog on four partitions, and a broker that is started again: no key changes its queue.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
-    let mut rig = Rig::with("", "", "partitions = 4")?;
+    let mut rig = Rig::alone("", "", "partitions = 4")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(60, 30);

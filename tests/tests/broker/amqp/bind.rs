@@ -27,7 +27,7 @@ fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
 }
 
 fn fed(partitions: u64) -> Result<()> {
-    let rabbit = Rabbit::start()?;
+    let rabbit = Rabbit::shared()?;
     let client = Client::connect(&rabbit.url())?;
     client.exchange("feed", ExchangeKind::Topic)?;
     client.exchange("some", ExchangeKind::Direct)?;

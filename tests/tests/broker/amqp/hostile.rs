@@ -15,7 +15,7 @@ fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
     let (first, rest) = lines.split_at(80);
     rig.publish(first)?;
 
-    let mut raw = RawProducer::connect(rig.rabbit.port())?;
+    let mut raw = RawProducer::connect(rig.rabbit.port(), rig.rabbit.virtual_host())?;
     let one = text(b"1");
     let numbered: &[(&[u8], &[u8])] = &[(b"X-Sequence-ID", &one)];
     raw.publish("cases", b"\xff\xfe\0a", &table(numbered), b"{\"n\":1}")?;

@@ -89,7 +89,7 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
 #[test]
 fn a_file_of_two_streams_of_which_one_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
-    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.client.delete_queue("out")?;
     let others = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n\
          [streams.others]\nhandler = \"faulty\"\ndead_letter = \"dead\"\n\
          source = { kind = \"amqp\", exchange = \"others\", queue = \"others\", partitions = 1 }\n";

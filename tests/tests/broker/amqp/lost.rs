@@ -5,7 +5,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_servers::Rabbit;
 use ordain_tests::http::{get, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::Rig;
@@ -13,8 +12,7 @@ use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
 /// Events come, something is done to the broker, more come, and all of them take effect once.
-fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
-    let mut rig = Rig::new()?;
+fn goes_on(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(50, 60);
@@ -33,7 +31,7 @@ fn goes_on(disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
 
 #[test]
 fn stopped_in_order_and_started_again() -> Result<()> {
-    goes_on(|rig| {
+    goes_on(Rig::alone("", "", "")?, |rig| {
         rig.rabbit.stop()?;
         sleep(Duration::from_secs(2));
         rig.rabbit.restart()
@@ -42,14 +40,14 @@ fn stopped_in_order_and_started_again() -> Result<()> {
 
 #[test]
 fn killed_and_started_again() -> Result<()> {
-    goes_on(|rig| rig.rabbit.restart())
+    goes_on(Rig::alone("", "", "")?, |rig| rig.rabbit.restart())
 }
 
 #[test]
 fn connections_that_are_closed() -> Result<()> {
-    goes_on(|rig| {
+    goes_on(Rig::new()?, |rig| {
         for _ in 0..5 {
-            rig.rabbit.ctl(&["close_all_connections", "test"])?;
+            rig.rabbit.close_connections()?;
             sleep(Duration::from_millis(300));
         }
         Ok(())
@@ -58,7 +56,7 @@ fn connections_that_are_closed() -> Result<()> {
 
 #[test]
 fn a_broker_that_stands_still() -> Result<()> {
-    goes_on(|rig| {
+    goes_on(Rig::alone("", "", "")?, |rig| {
         rig.rabbit.pause()?;
         sleep(Duration::from_secs(12));
         rig.rabbit.resume()
@@ -68,10 +66,10 @@ fn a_broker_that_stands_still() -> Result<()> {
 /// The broker takes no messages for want of memory: they wait, and nothing is lost.
 #[test]
 fn a_broker_that_blocks() -> Result<()> {
-    goes_on(|rig| {
-        rig.rabbit.ctl(&["set_vm_memory_high_watermark", "0.00001"])?;
+    goes_on(Rig::alone("", "", "")?, |rig| {
+        rig.rabbit.limit_memory(0.00001)?;
         sleep(Duration::from_secs(3));
-        rig.rabbit.ctl(&["set_vm_memory_high_watermark", "0.4"]).map(drop)
+        rig.rabbit.limit_memory(0.4)
     })
 }
 
@@ -85,7 +83,7 @@ fn a_queue_that_is_removed() -> Result<()> {
     let lines = in_turn(20, 40);
     let (first, _) = lines.split_at(lines.len() / 2);
     rig.publish(first)?;
-    rig.rabbit.ctl(&["delete_queue", "cases"])?;
+    rig.client.delete_queue("cases")?;
     rig.until_declared()?;
     rig.publish(&lines)?;
     rig.check(&lines)?;
@@ -117,7 +115,7 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
 #[test]
 fn large_and_small_events() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
-    let rig = Rig::on(Rabbit::start()?, small, "", "")?;
+    let rig = Rig::with(small, "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.kill()?;
@@ -146,7 +144,7 @@ fn large_and_small_events() -> Result<()> {
 fn sizes_that_change_disturb_no_order() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
     let stream = "gap = { timeout = \"100ms\", backoff = \"20ms..100ms\" }";
-    let rig = Rig::on(Rabbit::start()?, small, stream, "")?;
+    let rig = Rig::with(small, stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.kill()?;

@@ -58,7 +58,7 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     let (first, rest) = lines.split_at(100);
     rig.publish(first)?;
     rig.check(first)?;
-    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.client.delete_queue("out")?;
     rig.publish(rest)?;
     service.until_says("no queue takes messages of the exchange \"out\"")?;
     rig.until_empty()?;
@@ -84,7 +84,7 @@ fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
     let config = rig.home.read("ordain.toml");
     let file = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
     rig.home.write("ordain.toml", config + file)?;
-    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.client.delete_queue("out")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(4, 50);
@@ -153,7 +153,7 @@ fn routing_keys_that_are_too_long() -> Result<()> {
 #[test]
 fn keys_without_a_queue_among_others() -> Result<()> {
     let rig = Rig::new()?;
-    rig.rabbit.ctl(&["delete_queue", "out"])?;
+    rig.client.delete_queue("out")?;
     for key in ["k1", "k2", "k4"] {
         rig.client.queue("some")?;
         rig.client.bind("some", "out", key)?;

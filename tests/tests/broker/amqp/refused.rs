@@ -66,8 +66,7 @@ fn a_wrong_login_and_a_broker_that_is_away() -> Result<()> {
 #[test]
 fn a_user_with_narrow_rights() -> Result<()> {
     let rig = Rig::new()?;
-    rig.rabbit.ctl(&["add_user", "narrow", "guest"])?;
-    rig.rabbit.ctl(&["set_permissions", "narrow", "^cases(\\.dropped)?$", ".*", ".*"])?;
+    rig.rabbit.add_user("narrow", "guest", r"^cases(\.dropped)?$")?;
     let url = rig.rabbit.url().replace("guest:guest", "narrow:guest");
     rig.home.write("ordain.toml", config(&url, "", "", ""))?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -84,7 +83,7 @@ fn a_fifo_stream_whose_queue_has_gone() -> Result<()> {
     rig.publish(&ordain_tests::log::in_turn(3, 10))?;
     rig.client.take("out", 30)?;
     rig.until_empty()?;
-    rig.rabbit.ctl(&["delete_queue", "cases"])?;
+    rig.client.delete_queue("cases")?;
     let status = service.wait()?;
     ensure!(status.code() == Some(1), "{status}: {}", service.stderr());
     ensure!(service.stderr().contains("no queue 'cases'"), "{}", service.stderr());

@@ -16,9 +16,8 @@ const TIMED_OUT: &str = "delivery acknowledgement";
 /// second.
 fn hasty(seconds: u64) -> Result<Rabbit> {
     let limit = format!("consumer_timeout = {seconds}000");
-    let rabbit = Rabbit::with(&RabbitOptions::new().line(&limit))?;
-    rabbit.ctl(&["eval", "application:set_env(rabbit, channel_tick_interval, 500)."])?;
-    Ok(rabbit)
+    let options = RabbitOptions::new().line(&limit).parameter("channel_tick_interval", "500");
+    Rabbit::shared_with(&options)
 }
 
 /// What a missing event keeps from taking effect is in the store long before: all is acknowledged,

@@ -69,7 +69,7 @@ fn a_count() -> Result<()> {
     redis.command(&["DEL", log])?;
     redis.command(&["RENAME", "aside", log])?;
     let mut service = Service::start(&home, &["run"])?;
-    ordain_tests::service::wait_until("all that waited", || {
+    ordain_servers::wait_for_command("all that waited", || {
         let rows = home.rows(&["keys", "list", "orders", "--json"])?;
         let next = |key: &str| rows.iter().find(|it| it["key"] == key).map(|it| it["next"].clone());
         Ok(next("a") == Some(json!(2)) && next("b") == Some(json!(3)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
-use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_servers::{Rabbit, Redis, wait_for_command};
 use ordain_tests::amqp::{Client, from_line, header};
 use ordain_tests::host::Home;
 use ordain_tests::ledger::{Ledger, without_holes};
@@ -52,7 +52,7 @@ postings = { kind = "stream", stream = "months", sequenced = true }
 
 impl Pair {
     fn start(between: &str) -> Result<Self> {
-        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::start()?);
+        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::shared()?);
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         for exchange in ["transactions", "postings", "statements"] {
             client.exchange(exchange, ExchangeKind::Topic)?;
@@ -71,7 +71,7 @@ impl Pair {
         );
         let home = Home::new(&["ledger"], &text)?;
         let hosts = [Self::host(&home)?, Self::host(&home)?];
-        wait_until("each host has a share", || {
+        wait_for_command("each host has a share", || {
             let rows = home.rows(&["instances", "--json"])?;
             let has = |row: &Value| row["partitions"].as_array().is_some_and(|it| !it.is_empty());
             Ok(rows.len() == 2 && rows.iter().all(has))
@@ -118,7 +118,7 @@ impl Pair {
 
     /// Ends the hosts in order when all statements are made, and looks at everything.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
-        wait_until("all statements", || Ok(self.ended()? >= ledger.statements()))?;
+        wait_for_command("all statements", || Ok(self.ended()? >= ledger.statements()))?;
         for host in &mut self.hosts {
             host.end()?;
         }

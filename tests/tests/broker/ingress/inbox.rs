@@ -17,7 +17,7 @@ fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,
 ) -> Result<()> {
-    let rig = Rig::with("", "", "")?;
+    let rig = Rig::alone("", "", "")?;
     let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
     let home = Home::new(&["tally"], &text_of)?;
     let mut service = Service::start(&home, &["run"])?;
@@ -79,7 +79,7 @@ fn the_broker_stands_still() -> Result<()> {
 /// A process that starts without the broker has nothing else to do than to take events.
 #[test]
 fn a_process_starts_while_the_broker_is_away() -> Result<()> {
-    let rig = Rig::with("", "", "")?;
+    let rig = Rig::alone("", "", "")?;
     let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
     let home = Home::new(&["tally"], &text_of)?;
     rig.rabbit.stop()?;

@@ -31,7 +31,7 @@ impl Pair {
     fn start(sections: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        let rig = Rig::with(&store, "", "partitions = 4")?;
+        let rig = Rig::alone(&store, "", "partitions = 4")?;
         let sections = format!("{SECTIONS}{sections}{store}");
         let text_of =
             into_file(&config(&rig.rabbit.url(), &sections, stream, "partitions = 4"), "-");

@@ -148,7 +148,7 @@ fn what_can_be_seen() -> Result<()> {
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
 
     // A message that no queue takes keeps it from leaving for a moment.
-    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    fleet.rig.client.delete_queue("out")?;
     fleet.rig.publish(&in_turn(20, 1))?;
     other.service.until_says("no queue takes")?;
     other.service.signal("TERM")?;
@@ -180,7 +180,7 @@ fn instances_with_other_streams() -> Result<()> {
     };
     // That passes when the first one ends, and this does not.
     refused(75, "runs stream cases with source.partitions = 4")?;
-    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    fleet.rig.client.delete_queue("out")?;
     let lines = in_turn(5, 5);
     fleet.rig.publish(&lines)?;
     first.service.until_says("no queue takes")?;

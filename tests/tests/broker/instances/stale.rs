@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_servers::Mode;
+use ordain_servers::{Mode, Rabbit};
 use ordain_tests::log::{by_key, disturb, in_turn, line};
 use ordain_tests::tally;
 use serde_json::json;
@@ -174,7 +174,7 @@ fn one_that_has_messages_to_publish() -> Result<()> {
     let mut stale = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&stale])?;
-    fleet.rig.rabbit.ctl(&["delete_queue", "out"])?;
+    fleet.rig.client.delete_queue("out")?;
     let lines = in_turn(20, 5);
     fleet.rig.publish(&lines)?;
     stale.service.until_says("no queue takes")?;
@@ -205,11 +205,8 @@ fn one_that_has_messages_to_publish() -> Result<()> {
 /// the lease lasts, and then it is another one's to publish.
 #[test]
 fn one_that_tries_a_message_alone() -> Result<()> {
-    let fleet = Fleet::new("lease = \"2s\"", "")?;
-    let limit = |bytes: u32| {
-        let set = format!("application:set_env(rabbit, max_message_size, {bytes}).");
-        fleet.rig.rabbit.ctl(&["eval", &set])
-    };
+    let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;
+    let limit = |bytes: u32| fleet.rig.rabbit.set("max_message_size", &bytes.to_string());
     limit(65_536)?;
     let faulty = |config: String| config.replace("handler = \"tally\"", "handler = \"faulty\"");
     let mut stale = fleet.start_with(faulty)?;

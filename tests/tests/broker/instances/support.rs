@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ordain_servers::{Proxy, Rabbit, Redis, wait_until};
+use ordain_servers::{Proxy, Rabbit, Redis, wait_for_command};
 use ordain_tests::amqp::{Client, from_line};
 use ordain_tests::host::Home;
 use ordain_tests::http;
@@ -34,11 +34,16 @@ pub(super) struct Host {
 impl Fleet {
     /// With settings of `[runtime]` and of the stream.
     pub(super) fn new(runtime: &str, stream: &str) -> Result<Self> {
+        Self::on(Rabbit::shared()?, runtime, stream)
+    }
+
+    /// The same on a broker that runs.
+    pub(super) fn on(rabbit: Rabbit, runtime: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[runtime]\n{runtime}\n");
         let store = format!("{sections}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
         // Its own home is for commands.
-        let rig = Rig::on(Rabbit::start()?, &store, stream, &source())?;
+        let rig = Rig::on(rabbit, &store, stream, &source())?;
         Ok(Self { redis, rig, sections, stream: stream.to_owned() })
     }
 
@@ -78,7 +83,7 @@ impl Fleet {
     pub(super) fn until_shared(&self, hosts: &[&Host]) -> Result<()> {
         let even = PARTITIONS / hosts.len()..=PARTITIONS.div_ceil(hosts.len());
         let mut owners = BTreeMap::new();
-        let shared = wait_until("shares", || {
+        let shared = wait_for_command("shares", || {
             owners = self.owners()?;
             let has = |host: &&Host| owners.get(&host.service.id()).map_or(0, Vec::len);
             let all: usize = hosts.iter().map(has).sum();

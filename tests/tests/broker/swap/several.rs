@@ -1,7 +1,7 @@
 //! Several processes over one store: it decides, and whoever has not what was decided on waits.
 
 use anyhow::{Context, Result, ensure};
-use ordain_servers::{Rabbit, Redis, wait_until};
+use ordain_servers::{Redis, wait_for_command, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn, line};
@@ -23,9 +23,9 @@ struct Pair {
 
 impl Pair {
     fn start() -> Result<Self> {
-        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::start()?);
+        let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        let rig = Rig::on(rabbit, &store, "", "partitions = 4")?;
+        let rig = Rig::with(&store, "", "partitions = 4")?;
         let text = config(&rig.rabbit.url(), &store, "", "partitions = 4");
         let home = || -> Result<Home> {
             let home = Home::new(&[], &text)?;
@@ -45,7 +45,7 @@ impl Pair {
 
     /// Waits until each has two partitions.
     fn until_shared(&mut self) -> Result<()> {
-        wait_until("each has its share", || {
+        wait_for_command("each has its share", || {
             let rows = self.rig.home.rows(&["instances", "--json"])?;
             let has = |row: &serde_json::Value| row["partitions"].as_array().map(Vec::len);
             Ok(rows.len() == 2 && rows.iter().all(|it| has(it) == Some(2)))
@@ -124,7 +124,9 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     second.until_says("is to execute their events and is not here")?;
     first.signal("KILL")?;
     first.wait()?;
-    wait_until("it is forgotten", || Ok(pair.rig.home.rows(&["instances", "--json"])?.len() == 1))?;
+    wait_for_command("it is forgotten", || {
+        Ok(pair.rig.home.rows(&["instances", "--json"])?.len() == 1)
+    })?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(stream(&mut second)?["handler"] == "tally@2.0.0");
     // It comes back with what it has, and goes on.
@@ -204,7 +206,7 @@ fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
 /// Waits until a process says that it has this version.
 fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
     let name = format!("/{}", service.id());
-    wait_until(&format!("{version} is offered"), || {
+    wait_for_command(&format!("{version} is offered"), || {
         let rows = rig.home.rows(&["instances", "--json"])?;
         let row = rows.iter().find(|it| it["name"].as_str().is_some_and(|it| it.ends_with(&name)));
         Ok(row.is_some_and(|it| it["offers"]["cases"] == version))

@@ -1,0 +1,45 @@
+//! Options of a broker.
+
+/// The options of a broker. Brokers with equal options can be shared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RabbitOptions {
+    pub(super) lines: Vec<String>,
+    pub(super) parameters: Vec<[String; 2]>,
+    pub(super) tls: bool,
+    pub(super) plain: bool,
+}
+
+impl RabbitOptions {
+    /// A broker with `rabbitmq_sharding`, user `guest`, without TLS.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line of `rabbitmq.conf`.
+    #[must_use]
+    pub fn line(mut self, line: &str) -> Self {
+        self.lines.push(line.to_owned());
+        self
+    }
+
+    /// Sets a parameter of the broker's own application that has no line, to a value as Erlang has it.
+    #[must_use]
+    pub fn parameter(mut self, name: &str, value: &str) -> Self {
+        self.parameters.push([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// It speaks TLS as well, on another port.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// It has no plugins.
+    #[must_use]
+    pub fn without_plugins(mut self) -> Self {
+        self.plain = true;
+        self
+    }
+}

@@ -1,0 +1,194 @@
+//! The process of a broker, with a name service of its own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::console::Console;
+use super::options::RabbitOptions;
+use super::programs::Programs;
+use crate::port::{Port, free_everywhere};
+use crate::process::Process;
+use crate::running::Running;
+use crate::tls::Certificates;
+use crate::wait::wait_within;
+
+/// A start takes ten seconds on an idle machine.
+const START: Duration = Duration::from_mins(2);
+/// For the elections of all queues.
+const LEADERS: Duration = Duration::from_mins(1);
+/// The words of its log that end a start.
+const STARTED: &str = "Server startup complete";
+const CONFIG: &str = "rabbitmq.conf";
+/// Lines of the log that an error shows.
+const TAIL: usize = 30;
+
+/// A broker in a private folder on private ports of 127.0.0.1. Dropping it kills it.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// Before the folder, so that it ends first.
+    pub(super) process: Running,
+    /// The name service that Erlang needs; the machine's own is not touched.
+    names: Running,
+    programs: Programs,
+    pub(super) options: RabbitOptions,
+    pub(super) port: Port,
+    pub(super) tls: Option<(Port, Certificates)>,
+    console: Console,
+    distribution: u16,
+    epmd: Port,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts a broker, and waits until it takes connections.
+    pub(super) fn start(options: &RabbitOptions) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ordain-rabbit-").tempdir()?;
+        let tls = if options.tls {
+            Some((Port::take()?, Certificates::make(&folder.path().join("tls"))?))
+        } else {
+            None
+        };
+        for name in ["data", "log"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        let plugins = if options.plain { "[]." } else { "[rabbitmq_sharding]." };
+        fs::write(folder.path().join("plugins"), plugins)?;
+        let server = Self {
+            process: Running::default(),
+            names: Running::default(),
+            programs: Programs::find()?,
+            options: options.clone(),
+            port: Port::take()?,
+            tls,
+            console: Console::new()?,
+            distribution: free_everywhere()?,
+            epmd: Port::take()?,
+            folder,
+        };
+        server.configure()?;
+        server.start_names()?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    fn configure(&self) -> Result<()> {
+        let mut lines = vec![
+            format!("listeners.tcp.1 = 127.0.0.1:{}", self.port.number()),
+            "log.console = true".to_owned(),
+            "log.file = false".to_owned(),
+            // Of the log that all quorum queues share: the default writes half a gigabyte of zeros.
+            "raft.wal_max_size_bytes = 32000000".to_owned(),
+        ];
+        if let Some((port, certificates)) = &self.tls {
+            lines.push(format!("listeners.ssl.1 = 127.0.0.1:{}", port.number()));
+            let files = [
+                ("cacertfile", certificates.authority()),
+                ("certfile", certificates.certificate()),
+                ("keyfile", certificates.key()),
+            ];
+            lines.extend(
+                files.map(|(name, path)| format!("ssl_options.{name} = {}", path.display())),
+            );
+            lines.push("ssl_options.verify = verify_none".to_owned());
+        }
+        lines.extend(self.options.lines.iter().cloned());
+        Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)
+    }
+
+    /// Starts it in the same folder on the same port, and waits until its queues have leaders. One
+    /// that runs is killed before.
+    pub(super) fn restart(&self) -> Result<()> {
+        self.process.kill()?;
+        self.launch()?;
+        self.until_led()
+    }
+
+    /// Evaluates Erlang inside the broker, and returns the value of the last expression.
+    pub(super) fn evaluate(&self, expressions: &str) -> Result<String> {
+        self.console.evaluate(expressions)
+    }
+
+    /// The end of its log.
+    pub(super) fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    fn log(&self) -> String {
+        let bytes = fs::read(self.log_file()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.path().join("rabbit.log")
+    }
+
+    fn start_names(&self) -> Result<()> {
+        let port = self.epmd.number().to_string();
+        let (folder, log) = (self.folder.path(), self.folder.path().join("epmd.log"));
+        let args = ["-port", &port, "-address", "127.0.0.1"];
+        self.names.set(Process::start(&self.programs.epmd, &args, &[], folder, &log)?);
+        Ok(())
+    }
+
+    fn launch(&self) -> Result<()> {
+        let before = self.log().matches(STARTED).count();
+        let (folder, log) = (self.folder.path(), self.log_file());
+        let server = &self.programs.server;
+        let console = self.console.arguments(folder)?;
+        // With input allowed the script becomes the broker, and starts none beside itself.
+        let mut args = vec!["-noinput"];
+        args.extend(console.iter().map(String::as_str));
+        for [name, value] in &self.options.parameters {
+            args.extend(["-rabbit", name, value]);
+        }
+        self.process.set(Process::start(server, &args, &self.env(), folder, &log)?);
+        wait_within(START, "the start of rabbitmq-server", || {
+            if let Some(Some(status)) = self.process.ended().transpose()? {
+                bail!("rabbitmq-server ended ({status})");
+            }
+            let is_started = self.log().matches(STARTED).count() > before;
+            Ok((is_started && self.evaluate("ok.").is_ok()).then_some(()))
+        })
+        .with_context(|| format!("its log ends:\n{}", self.log_tail()))
+    }
+
+    /// Waits until each quorum queue has a leader that answers. A queue that was declared shortly
+    /// before a kill holds no election by itself, however often the broker is started again.
+    fn until_led(&self) -> Result<()> {
+        let ask = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
+                   case ra:members(Leader, 1000) of {ok, _, _} -> true; \
+                   _ -> ra:trigger_election(Leader), false end end, \
+                   [Queue || Queue <- rabbit_amqqueue:list(), amqqueue:is_quorum(Queue)]).";
+        wait_within(LEADERS, "leaders of the queues", || {
+            Ok((self.evaluate(ask)? == "true").then_some(()))
+        })
+    }
+
+    fn env(&self) -> Vec<(String, String)> {
+        let place = |name: &str| self.folder.path().join(name).display().to_string();
+        let given = [
+            ("PATH", std::env::var("PATH").unwrap_or_default()),
+            ("LANG", "C.UTF-8".to_owned()),
+            // The cookie lies there.
+            ("HOME", place("")),
+            ("ERL_EPMD_PORT", self.epmd.number().to_string()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_ALLOW_INPUT", "1".to_owned()),
+            ("RABBITMQ_NODENAME", format!("ordain-{}@localhost", self.port.number())),
+            ("RABBITMQ_MNESIA_BASE", place("data")),
+            ("RABBITMQ_LOG_BASE", place("log")),
+            ("RABBITMQ_DIST_PORT", self.distribution.to_string()),
+            ("RABBITMQ_PID_FILE", place("pid")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", place("plugins")),
+            ("RABBITMQ_CONFIG_FILE", place(CONFIG)),
+            ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
+        ];
+        given.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
