@@ -142,7 +142,7 @@ impl Rabbit {
 
     /// Lets the broker use this part of the memory. At 0 it blocks connections that publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
-        let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:?}).");
+        let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
         self.own()?.evaluate(&set).map(drop)
     }
 
