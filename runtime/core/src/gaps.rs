@@ -91,6 +91,11 @@ impl GapEnd {
         }
     }
 
+    /// The inverse of [`name`](Self::name).
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.name() == name)
+    }
+
     /// Whether the event may still end it.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Waiting | Self::Parked)

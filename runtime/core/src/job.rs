@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use crate::event::{Event, Key, Message};
 use crate::gaps::Gaps;
 use crate::letter::{Cause, DeadLetter, LetterId};
+use crate::limit::{Limit, untagged};
 use crate::version::{Decided, Version};
 
 /// The durable record of one key, without its handler's state (which is read and written beside
@@ -135,7 +136,7 @@ impl Status {
 pub struct Trouble {
     /// The class of the reason.
     pub cause: Cause,
-    /// The reason in words.
+    /// The reason: [`words`](Self::words) behind the tag of [`limit`](Self::limit).
     pub error: String,
     /// Since when.
     pub since: u64,
@@ -144,6 +145,24 @@ pub struct Trouble {
 }
 
 impl Trouble {
+    /// The limit that the handler broke, if it broke one that can be lifted.
+    pub fn limit(&self) -> Option<Limit> {
+        self.parts().0
+    }
+
+    /// The reason in words.
+    pub fn words(&self) -> &str {
+        self.parts().1
+    }
+
+    /// Words of other causes may be the handler's own, and are never read as a tag.
+    fn parts(&self) -> (Option<Limit>, &str) {
+        match self.cause {
+            Cause::Limit | Cause::Timeout => untagged(&self.error),
+            _ => (None, &self.error),
+        }
+    }
+
     /// What it costs in memory, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.error.len()

@@ -95,6 +95,11 @@ impl Cause {
             Self::Corrupt => "corrupt",
         }
     }
+
+    /// The inverse of [`name`](Self::name).
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.name() == name)
+    }
 }
 
 impl fmt::Display for Cause {

@@ -13,6 +13,7 @@ mod gaps;
 mod input;
 mod job;
 mod letter;
+mod limit;
 pub mod ownership;
 mod packed;
 pub mod rollout;
@@ -36,6 +37,7 @@ pub use job::{
     Present, Refusal, Spilled, Status, TakenId, Trouble,
 };
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
+pub use limit::Limit;
 pub use packed::{Headers, Malformed};
 pub use sequencer::Sequencer;
 pub use settings::{

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::event::{Event, Key, Message};
 use crate::job::Change;
 use crate::letter::Cause;
+use crate::limit::Limit;
 use crate::version::Decided;
 
 /// Names one attempt of one lane at something asynchronous. The completion carries it back, and
@@ -75,6 +76,8 @@ pub enum Verdict {
 pub struct Failure {
     /// The class.
     pub kind: FailureKind,
+    /// The limit that was broken, if it is one that can be lifted.
+    pub limit: Option<Limit>,
     /// What happened, and which setting to look at.
     pub message: String,
     /// The handler's wish for when to try again, in ms.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ordain_core::{Failure, FailureKind};
+use ordain_core::{Failure, FailureKind, Limit};
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
@@ -25,11 +25,22 @@ const LIFT_EXHAUSTED: &str = "fuel allocated for hostcalls has been exhausted";
 /// How a Rust panic begins.
 const PANIC: &str = "panicked at ";
 
-/// A limit of the host that a guest ran into. The text names the limit, its value and its
-/// setting.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct LimitBroken(pub(super) String);
+/// A limit of the host that a guest ran into.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{words}")]
+pub(super) struct LimitBroken {
+    /// The limit, if it can be lifted.
+    pub(super) limit: Option<Limit>,
+    /// The limit in words, with its value and its setting.
+    pub(super) words: String,
+}
+
+impl From<LimitBroken> for Failure {
+    fn from(broken: LimitBroken) -> Self {
+        let LimitBroken { limit, words } = broken;
+        Self { kind: FailureKind::Limit, limit, message: words, after_ms: None }
+    }
+}
 
 /// A guest has used up its time.
 #[derive(Debug, thiserror::Error)]
@@ -49,18 +60,21 @@ impl TimedOut {
     }
 }
 
-/// A failure without a wish for when to try again.
-pub(super) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure { kind, message: message.into(), after_ms: None }
+/// A failure without a limit, and without a wish for when to try again.
+fn failure(kind: FailureKind, message: String) -> Failure {
+    Failure { kind, limit: None, message, after_ms: None }
 }
 
 /// What the error of a call means. `last_words` is what the event wrote to standard error.
 pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limits) -> Failure {
     if let Some(broken) = error.downcast_ref::<LimitBroken>() {
-        return failure(FailureKind::Limit, broken.to_string());
+        return broken.clone().into();
     }
     if let Some(timed_out) = error.downcast_ref::<TimedOut>() {
-        return failure(FailureKind::Timeout, timed_out.to_string());
+        return Failure {
+            limit: Some(Limit::Timeout),
+            ..failure(FailureKind::Timeout, timed_out.to_string())
+        };
     }
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
         // It passes when other events end.
@@ -81,14 +95,14 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
     }
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED) {
-        let message = format!(
+        let words = format!(
             "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
              and `plugins.messages_size` ({}) together",
             Size(lift_limit(limits)),
             Size(limits.state_size),
             Size(limits.messages_size),
         );
-        return failure(FailureKind::Limit, message);
+        return LimitBroken { limit: Some(Limit::OutcomeSize), words }.into();
     }
     failure(FailureKind::Trap, format!("trap: {cause}{}", place(error)))
 }

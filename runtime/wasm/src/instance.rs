@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ordain_core::{Event, Failure, FailureKind};
+use ordain_core::{Event, Failure};
 use wasmtime::Store;
 
 use super::engine::Engine;
-use super::failure::{self, TimedOut, failure};
+use super::failure::{TimedOut, classify};
 use super::guest::{EventName, Guest, TurnName};
 use super::load::Handler;
 use super::settings::Limits;
@@ -89,7 +89,7 @@ impl Instance {
             Err(error) => Err(failed(&self.store, &error, limits)),
             Ok((reply,)) => match self.store.data().leave() {
                 Ok(()) => Ok(reply),
-                Err(broken) => Err(failure(FailureKind::Limit, broken.to_string())),
+                Err(broken) => Err(broken.into()),
             },
         }
     }
@@ -119,7 +119,7 @@ fn failed(store: &Store<Guest>, error: &wasmtime::Error, limits: &Limits) -> Fai
     let guest = store.data();
     // What failed says why.
     let _ = guest.leave();
-    failure::classify(error, &guest.last_words(), limits)
+    classify(error, &guest.last_words(), limits)
 }
 
 /// The guest's present: the event's time, or without one its arrival, which is about now.

@@ -2,9 +2,9 @@
 
 mod message;
 
-use ordain_core::{Change, Event, Failure, FailureKind, Message, MessageParts};
+use ordain_core::{Change, Event, Failure, FailureKind, Limit, Message, MessageParts};
 
-use super::failure::{failure, reason};
+use super::failure::{LimitBroken, reason};
 use super::settings::{Limits, Size};
 use super::stream::StreamContext;
 use super::wire::{MessageReply, Outcome, Refusal, Reply, StateChange};
@@ -37,6 +37,7 @@ pub(super) fn accept(
         Err(Refusal::Reject(words)) => Ok(Settled::Rejected(reason(words))),
         Err(Refusal::Retry(info)) => Err(Failure {
             kind: FailureKind::Retry,
+            limit: None,
             message: reason(info.reason),
             after_ms: info.after_ms,
         }),
@@ -47,11 +48,14 @@ fn accept_state(state: StateChange, limits: &Limits) -> Result<Change, Failure> 
     match state {
         StateChange::Keep => Ok(Change::Keep),
         StateChange::Delete => Ok(Change::Delete),
-        StateChange::Put(state) if state.len() > limits.state_size => Err(broken(format!(
-            "the new state has {}; `plugins.state_size` allows {}",
-            Size(state.len()),
-            Size(limits.state_size),
-        ))),
+        StateChange::Put(state) if state.len() > limits.state_size => {
+            let words = format!(
+                "the new state has {}; `plugins.state_size` allows {}",
+                Size(state.len()),
+                Size(limits.state_size),
+            );
+            Err(broken(Limit::StateSize, words))
+        }
         StateChange::Put(state) => Ok(Change::Put(state.into())),
     }
 }
@@ -63,38 +67,43 @@ fn accept_messages(
     limits: &Limits,
 ) -> Result<Vec<Message>, Failure> {
     if replies.len() > limits.messages {
-        return Err(broken(format!(
+        let words = format!(
             "the handler emitted {} messages; `plugins.messages` allows {} an event",
             replies.len(),
             limits.messages,
-        )));
+        );
+        return Err(broken(Limit::Messages, words));
     }
     let mut messages = Vec::with_capacity(replies.len());
     let mut size = 0;
     for (index, reply) in replies.iter().enumerate() {
         if !stream.knows(&reply.sink) {
-            return Err(broken(unknown_sink(index, &reply.sink, stream)));
+            return Err(broken(Limit::Sinks, unknown_sink(index, &reply.sink, stream)));
         }
-        let wrong = |what: String| {
-            broken(format!("message {index}, to the sink `{}`, has {what}", reply.sink))
+        let wrong = |limit: Option<Limit>, what: String| -> Failure {
+            let words = format!("message {index}, to the sink `{}`, has {what}", reply.sink);
+            LimitBroken { limit, words }.into()
         };
-        message::check(reply).map_err(wrong)?;
+        message::check(reply).map_err(|what| wrong(None, what))?;
         let key = reply.key.as_deref().unwrap_or(event.key());
         if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
             let limit = RoutingKey::LIMIT;
-            return Err(wrong(format!("a routing key of {size} bytes; AMQP allows {limit}")));
+            let what = format!("a routing key of {size} bytes; AMQP allows {limit}");
+            return Err(wrong(None, what));
         }
         let message = pack(reply, event);
-        message::check_size(&message, limits.event_size).map_err(wrong)?;
+        message::check_size(&message, limits.event_size)
+            .map_err(|what| wrong(Some(Limit::EventSize), what))?;
         size += message.memory();
         messages.push(message);
     }
     if size > limits.messages_size {
-        return Err(broken(format!(
+        let words = format!(
             "the messages have {} together; `plugins.messages_size` allows {} an event",
             Size(size),
             Size(limits.messages_size),
-        )));
+        );
+        return Err(broken(Limit::MessagesSize, words));
     }
     Ok(messages)
 }
@@ -128,6 +137,6 @@ fn unknown_sink(index: usize, sink: &str, stream: &StreamContext) -> String {
     )
 }
 
-fn broken(message: String) -> Failure {
-    failure(FailureKind::Limit, message)
+fn broken(limit: Limit, words: String) -> Failure {
+    LimitBroken { limit: Some(limit), words }.into()
 }

@@ -6,6 +6,7 @@ use super::Sequencer;
 use super::letters::{far_ahead_id, settling};
 use crate::job::{Status, Trouble};
 use crate::letter::Cause;
+use crate::limit::tagged;
 use crate::settings::Exhausted;
 use crate::turn::Failure;
 use crate::version::Decided;
@@ -159,7 +160,7 @@ impl Sequencer {
 fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
     Trouble {
         cause: failure.kind.cause(),
-        error: failure.message,
+        error: tagged(failure.limit, failure.message),
         since: 0,
         version: Some(Arc::clone(&version.build.version)),
     }

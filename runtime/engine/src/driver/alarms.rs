@@ -66,7 +66,7 @@ fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
         key = %clean(&write.key),
         event = write.job.next,
         cause = trouble.cause.name(),
-        error = %short(&trouble.error),
+        error = %short(trouble.words()),
         "parked: see `ordain keys why {stream} {}`",
         quoted(&write.key)
     );

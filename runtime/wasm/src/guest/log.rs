@@ -4,6 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ordain_core::Limit;
+
 use super::super::failure::LimitBroken;
 use super::super::settings::Size;
 use super::super::wire::Level;
@@ -147,10 +149,11 @@ impl EventLog {
 
     /// That an event wrote more than the limit.
     pub(super) fn broken(&self) -> LimitBroken {
-        LimitBroken(format!(
+        let words = format!(
             "the handler wrote more to the log than {}, which `plugins.log` allows an event",
             Size(self.limit)
-        ))
+        );
+        LimitBroken { limit: Some(Limit::Log), words }
     }
 
     /// Bytes of standard output or error.

@@ -1,5 +1,6 @@
 //! The memory of one instance: all its memories and tables against one limit.
 
+use ordain_core::Limit;
 use wasmtime::ResourceLimiter;
 
 use super::super::failure::LimitBroken;
@@ -28,16 +29,19 @@ impl MemoryBudget {
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
-            return Err(LimitBroken(format!(
+            return Err(broken(format!(
                 "the handler needs {} of memory, all memories and tables of an instance \
                  together; `plugins.memory` allows {}",
                 Size(used),
                 Size(self.limit),
-            ))
-            .into());
+            )));
         }
         Ok(used)
     }
+}
+
+fn broken(words: String) -> wasmtime::Error {
+    LimitBroken { limit: Some(Limit::Memory), words }.into()
 }
 
 impl ResourceLimiter for MemoryBudget {
@@ -56,11 +60,10 @@ impl ResourceLimiter for MemoryBudget {
 
     /// Growth beyond what an address can name, or that the machine has no room for.
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        Err(LimitBroken(format!(
+        Err(broken(format!(
             "the handler needs more memory than there can be ({error}); `plugins.memory` allows {}",
             Size(self.limit),
-        ))
-        .into())
+        )))
     }
 
     fn table_growing(

@@ -32,11 +32,11 @@ impl EventRandom {
 
     fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         if len > MAX_REQUEST {
-            return Err(LimitBroken(format!(
+            let words = format!(
                 "the handler asked for {len} random bytes at once; at most {} are given",
                 Size(MAX_REQUEST as usize),
-            ))
-            .into());
+            );
+            return Err(LimitBroken { limit: None, words }.into());
         }
         let mut bytes = vec![0; len as usize];
         self.stream().fill_bytes(&mut bytes);

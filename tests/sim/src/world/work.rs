@@ -63,7 +63,7 @@ impl World {
     fn failure(&mut self, kind: FailureKind) -> Failure {
         let wishes = kind == FailureKind::Retry && self.rng.permille(200);
         let after_ms = wishes.then(|| self.rng.below(500));
-        Failure { kind, message: format!("simulated {kind:?}"), after_ms }
+        Failure { kind, limit: None, message: format!("simulated {kind:?}"), after_ms }
     }
 
     fn duration(&mut self, turn: &Turn) -> u64 {

@@ -150,8 +150,10 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 
 fn turn_done() -> impl Strategy<Value = Input> {
     let kinds = [FailureKind::Retry, FailureKind::Timeout, FailureKind::Trap, FailureKind::Limit];
-    let failure = (prop::sample::select(kinds.to_vec()), proptest::option::of(any::<u64>()))
-        .prop_map(|(kind, after_ms)| Failure { kind, message: "nonsense".into(), after_ms });
+    let failure =
+        (prop::sample::select(kinds.to_vec()), proptest::option::of(any::<u64>())).prop_map(
+            |(kind, after_ms)| Failure { kind, limit: None, message: "nonsense".into(), after_ms },
+        );
     (token(), version(), vec(verdict(), 0..5), change(), proptest::option::of(failure)).prop_map(
         |(token, version, verdicts, state, failure)| {
             Input::TurnDone(TurnDone { token, version, verdicts, state, failure })

@@ -1,0 +1,126 @@
+//! The limits that a handler can break. A failure carries its limit as a value; a key's record carries the
+//! limit as a tag before the words of the failure.
+//!
+//! The tag is written and read in this module only. A record without a tag remains readable, and a reader
+//! that knows no tags shows it as part of the words.
+
+/// A limit of the host that a handler broke, where a setting can lift the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// The time of one event.
+    Timeout,
+    /// The memory of one instance.
+    Memory,
+    /// The size of a key's state.
+    StateSize,
+    /// The number of messages of one event.
+    Messages,
+    /// The size of all messages of one event.
+    MessagesSize,
+    /// The size of everything that a handler returns for one event.
+    OutcomeSize,
+    /// The size of one message.
+    EventSize,
+    /// The size of the log lines of one event.
+    Log,
+    /// The configured sinks: a message names another one.
+    Sinks,
+}
+
+impl Limit {
+    /// All limits.
+    pub const ALL: [Self; 9] = [
+        Self::Timeout,
+        Self::Memory,
+        Self::StateSize,
+        Self::Messages,
+        Self::MessagesSize,
+        Self::OutcomeSize,
+        Self::EventSize,
+        Self::Log,
+        Self::Sinks,
+    ];
+
+    /// The name in listings and in tags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Memory => "memory",
+            Self::StateSize => "state_size",
+            Self::Messages => "messages",
+            Self::MessagesSize => "messages_size",
+            Self::OutcomeSize => "outcome_size",
+            Self::EventSize => "event_size",
+            Self::Log => "log",
+            Self::Sinks => "sinks",
+        }
+    }
+
+    /// The inverse of [`name`](Self::name).
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|limit| limit.name() == name)
+    }
+
+    /// The settings of which a higher value lifts the limit.
+    pub fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Timeout => &["plugins.timeout"],
+            Self::Memory => &["plugins.memory"],
+            Self::StateSize => &["plugins.state_size"],
+            Self::Messages => &["plugins.messages"],
+            Self::MessagesSize => &["plugins.messages_size"],
+            Self::OutcomeSize => &["plugins.state_size", "plugins.messages_size"],
+            Self::EventSize => &["runtime.event_size"],
+            Self::Log => &["plugins.log"],
+            Self::Sinks => &[],
+        }
+    }
+}
+
+/// Puts the tag of a limit before the words of a failure.
+pub(crate) fn tagged(limit: Option<Limit>, words: String) -> String {
+    match limit {
+        Some(limit) => format!("[{}] {words}", limit.name()),
+        None => words,
+    }
+}
+
+/// Takes the tag of a limit, if there is one, from the words of a failure.
+pub(crate) fn untagged(text: &str) -> (Option<Limit>, &str) {
+    let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    match parts.and_then(|(name, words)| Some((Limit::parse(name)?, words))) {
+        Some((limit, words)) => (Some(limit), words),
+        None => (None, text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tag_can_be_read_back() {
+        let words = "message 0 goes to the sink `[memory] x`, which is not configured";
+        for limit in Limit::ALL.map(Some).into_iter().chain([None]) {
+            let text = tagged(limit, words.to_owned());
+            assert_eq!(untagged(&text), (limit, words));
+        }
+    }
+
+    #[test]
+    fn words_in_brackets_are_no_tag() {
+        for text in ["", "[", "[memory]", "[memory]x", "[other] x", "x [memory] y"] {
+            assert_eq!(untagged(text), (None, text));
+        }
+    }
+
+    /// The names are in records of keys.
+    #[test]
+    fn stored_names_stay() {
+        let names = Limit::ALL.map(Limit::name).join(" ");
+        assert_eq!(
+            names,
+            "timeout memory state_size messages messages_size outcome_size event_size log sinks"
+        );
+    }
+}
