@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::cli::{Failure, FileArg};
+use crate::show::{self, JsonRow};
 use ordain_config::{StoreConfig, explain};
 use ordain_engine::run::check_files;
-use ordain_http::view::{Executing, stream};
+use ordain_http::view::{Executing, StreamRow};
 use ordain_wasm::{LoadingError, Manner, RefusedFile};
 use ordain_wasm::{folder, handlers};
 
@@ -24,10 +26,18 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
+/// The findings, as JSON.
+#[derive(Serialize)]
+struct Found {
+    /// The URL of a store that only a run asks.
+    not_asked: Option<String>,
+    streams: Vec<StreamRow>,
+}
+
 impl CheckArgs {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         if self.explain {
-            super::show::text(&explain())?;
+            show::text(&explain())?;
             return Ok(ExitCode::SUCCESS);
         }
         let loaded = self.config.load()?;
@@ -53,21 +63,19 @@ impl CheckArgs {
             StoreConfig::Redis(redis) => Some(redis.url.to_string()),
         };
         if self.json {
-            let streams: Vec<_> =
-                streams.map(|(name, it, executing)| stream(name, Some((it, executing)))).collect();
-            super::show::json(
-                &serde_json::json!({ "streams": streams, "not_asked": store }),
-                true,
-            )?;
+            let rows =
+                streams.map(|(name, it, executing)| StreamRow::of(name, Some((it, executing))));
+            let found = Found { not_asked: store, streams: rows.collect() };
+            JsonRow::from(found).print(true)?;
         } else {
             for (stream, _, executing) in streams {
                 let version = executing.build.map(|it| it.version).unwrap_or_default();
-                super::show::text(&format!("stream {stream}: handler {version}\n"))?;
+                show::text(&format!("stream {stream}: handler {version}\n"))?;
             }
-            super::show::text(&format!("{} can be run\n", loaded.file.display()))?;
+            show::text(&format!("{} can be run\n", loaded.file.display()))?;
             if let Some(store) = store {
                 let words = format!("the store at {store} was not asked: `ordain run` does that\n");
-                super::show::text(&words)?;
+                show::text(&words)?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -3,13 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
-use super::look::LookArgs;
+use super::look::{Form, Look, LookArgs};
 use crate::cli::{EXIT_FAILED, Failure};
-use crate::show;
+use crate::show::{self, JsonRow};
 use ordain_core::LetterId;
-use ordain_http::view;
+use ordain_http::view::{self, LetterRow};
 use ordain_util::text::say;
 
 /// Rows that are read at a time.
@@ -70,40 +69,48 @@ impl DeadCommand {
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     let look = args.look.begin(&args.stream).await?;
-    if !args.json {
-        show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
+    if args.json {
+        print(&args, &look, JsonRow::line).await?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let (mut cursor, mut left) = (None, args.limit);
-    while left > 0 {
-        let key = args.key.as_deref();
-        let limit = PAGE.min(left);
-        let page = look.letters(&args.stream, key, cursor.as_deref(), limit).await?;
-        let mut text = String::new();
-        for row in page.rows.iter().take(left) {
-            left -= 1;
-            text += &if args.json { show::json_line(row) } else { line(&row.fields()) };
-        }
-        show::text(&text)?;
-        cursor = page.cursor;
-        if cursor.is_none() {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-    if !args.json {
+    show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
+    if print(&args, &look, line).await? {
         show::text(&format!("more than {}: see --limit and --key\n", args.limit))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(row: &Value) -> String {
-    let text = |field: &str| row[field].as_str().unwrap_or_default();
-    let origin = row["origin"].as_str().map(|origin| format!(" ({origin})"));
+/// Prints the rows up to the limit. Returns whether there are more.
+async fn print<F: Form<LetterRow>>(
+    args: &ListArgs,
+    look: &Look,
+    line: impl Fn(&F) -> String,
+) -> Result<bool, Failure> {
+    let mut cursor = None;
+    let mut left = args.limit;
+    while left > 0 {
+        let key = args.key.as_deref();
+        let limit = PAGE.min(left);
+        let page = look.letters(&args.stream, key, cursor.as_deref(), limit).await?;
+        let rows = &page.rows[..left.min(page.rows.len())];
+        left -= rows.len();
+        show::text(&rows.iter().map(&line).collect::<String>())?;
+        cursor = page.cursor;
+        if cursor.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn line(row: &LetterRow) -> String {
+    let origin = row.origin.as_ref().map(|origin| format!(" ({origin})"));
     format!(
         "{:<24} {:<24} {:<12} {}{}\n",
-        text("key"),
-        text("id"),
-        text("cause"),
-        text("error"),
+        row.key,
+        row.id,
+        row.cause,
+        row.error,
         origin.unwrap_or_default()
     )
 }
@@ -114,7 +121,8 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
         say(&view::no_letter_id(&args.id));
         return Ok(ExitCode::from(2));
     }
-    let Some(letter) = look.letter(&args.stream, &args.key, &args.id).await? else {
+    let letter: Option<JsonRow> = look.letter(&args.stream, &args.key, &args.id).await?;
+    let Some(letter) = letter else {
         say(&format!(
             "stream {} has no dead letter {} of key {:?}: see `ordain dead list {}`, and give \
              --key",
@@ -122,6 +130,6 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };
-    show::row(&letter, args.json)?;
+    letter.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }

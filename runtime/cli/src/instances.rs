@@ -3,13 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
 
-use super::look::LookArgs;
-use super::row::Row;
+use super::look::{Form, LookArgs};
 use crate::cli::{Failure, open_any};
-use crate::show;
-use ordain_http::view;
+use crate::show::{self, JsonRow};
+use ordain_http::view::{InstanceRow, Instances, InstancesPage, PartitionRow, Text};
 
 /// Look at the processes that share the streams: who has which partition, since when, and how much is
 /// to be done there.
@@ -24,49 +22,47 @@ pub(crate) struct InstancesArgs {
 
 impl InstancesArgs {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let rows: Vec<Row> = if let Some(process) = self.look.process() {
-            let answer = process.get(&["instances"], &[])?;
-            let none = || process.stranger("its answer has no `instances`");
-            answer.member("instances").ok_or_else(none)?
-        } else {
-            let loaded = self.look.load()?;
-            let runtime = tokio::runtime::Runtime::new()?;
-            let table = runtime.block_on(async {
-                let store = open_any(&loaded).await?;
-                Ok::<_, Failure>(store.table().await?)
-            })?;
-            view::Instances::of(&loaded, &table).rows().iter().map(Row::of).collect()
-        };
         if self.json {
+            let rows: Vec<JsonRow> = self.rows()?;
             for row in &rows {
-                show::row(row, true)?;
+                row.print(true)?;
             }
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            show::text(&text(&self.rows()?))?;
         }
-        show::text(&text(&rows.iter().map(Row::fields).collect::<Vec<_>>()))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn rows<F: Form<InstanceRow>>(&self) -> Result<Vec<F>, Failure> {
+        if let Some(process) = self.look.process() {
+            let page: InstancesPage<F> = process.get(&["instances"], &[], "instances")?;
+            return Ok(page.instances);
+        }
+        let loaded = self.look.load()?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        let table = runtime.block_on(async {
+            let store = open_any(&loaded).await?;
+            Ok::<_, Failure>(store.table().await?)
+        })?;
+        Ok(Instances::of(&loaded, &table).rows().into_iter().map(F::from).collect())
     }
 }
 
-fn text(rows: &[Value]) -> String {
-    let word = |row: &Value, field: &str| row[field].as_str().unwrap_or("-").to_owned();
-    let number =
-        |row: &Value, field: &str| row[field].as_u64().map_or("-".into(), |it| it.to_string());
+fn text(rows: &[InstanceRow]) -> String {
     let mut text = format!(
         "{:<32} {:<18} {:<8} {:<8} {:>10}\n",
         "INSTANCE", "ID", "VERSION", "STATE", "PARTITIONS"
     );
-    let instances = rows.iter().filter(|row| !row["instance"].is_null());
     let mut is_any = false;
-    for row in instances {
+    for row in rows {
+        let Some(id) = &row.id else { continue };
         is_any = true;
         text += &format!(
-            "{:<32} {:<18} {:<8} {:<8} {:>10}\n",
-            word(row, "name"),
-            word(row, "instance"),
-            word(row, "version"),
-            word(row, "state"),
-            number(row, "owns"),
+            "{:<32} {id:<18} {:<8} {:<8} {:>10}\n",
+            word(row.name.as_ref()),
+            word(row.version.as_ref()),
+            word(row.state.as_ref()),
+            row.owns,
         );
     }
     if !is_any {
@@ -76,23 +72,30 @@ fn text(rows: &[Value]) -> String {
         "\n{:<24} {:>9} {:<32} {:<32} {:>10} {:>8} {:>8}\n",
         "STREAM", "PARTITION", "INSTANCE", "SINCE", "LAG", "READY", "BLOCKED"
     );
-    let mut partitions: Vec<(&Value, String)> = Vec::new();
+    let mut partitions: Vec<(&PartitionRow, &InstanceRow)> = Vec::new();
     for row in rows {
-        let of = row["partitions"].as_array().into_iter().flatten();
-        partitions.extend(of.map(|it| (it, word(row, "name"))));
+        partitions.extend(row.partitions.iter().map(|partition| (partition, row)));
     }
-    partitions.sort_by_key(|(it, _)| (word(it, "stream"), it["partition"].as_u64()));
-    for (row, name) in partitions {
+    partitions.sort_by_key(|(partition, _)| (&partition.stream, partition.partition));
+    for (partition, row) in partitions {
         text += &format!(
             "{:<24} {:>9} {:<32} {:<32} {:>10} {:>8} {:>8}\n",
-            word(row, "stream"),
-            number(row, "partition"),
-            name,
-            word(row, "since"),
-            number(row, "lag"),
-            number(row, "ready_keys"),
-            number(row, "blocked_keys"),
+            partition.stream,
+            partition.partition,
+            word(row.name.as_ref()),
+            word(partition.since.as_ref()),
+            number(partition.lag),
+            number(partition.ready_keys),
+            number(partition.blocked_keys),
         );
     }
     text
+}
+
+fn word(text: Option<&Text>) -> String {
+    text.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+fn number(number: Option<u64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }

@@ -7,12 +7,11 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ordain_core::Status;
-use serde_json::Value;
 
-use super::look::LookArgs;
+use super::look::{Form, Look, LookArgs};
 use crate::cli::Failure;
-use crate::show;
-use ordain_http::view;
+use crate::show::{self, JsonRow};
+use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
 
 /// Rows that are read at a time.
@@ -27,7 +26,7 @@ pub(crate) enum KeysCommand {
     /// `next` is the sequence to settle next: everything below it is settled. `held` are later
     /// events in the store, with bounds of their sequences. `attempts` are failed tries of event
     /// `next`, `gap_rounds` how often it was asked for, `skipped` the ranges of sequences that were
-    /// given up unseen. `trouble` is why it stands still. `version` is the handler version of the
+    /// given up unseen. `trouble` is why it stands still, with the `limit` that was broken. `version` is the handler version of the
     /// last event that took effect, `version_digest` the SHA-256 of its file, and `version_generation`
     /// the number of the decision on it. `due_at` is when it is looked at again. `incarnation` (the time
     /// of the key's first commit) is part of its messages' ids; `park_generation` counts how often
@@ -89,53 +88,58 @@ impl KeysCommand {
 
 async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     let look = args.look.begin(&args.stream).await?;
-    let mut filter = KeyFilter {
-        status: args.status,
-        prefix: args.prefix,
-        cursor: None,
-        limit: PAGE.min(args.limit.max(1)),
-        looks: None,
-    };
-    if !args.json {
-        let head =
-            format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
-        show::text(&head)?;
+    if args.json {
+        print(&args, &look, JsonRow::line).await?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let mut left = args.limit;
-    while left > 0 {
-        let page = look.keys(&args.stream, &filter).await?;
-        let mut text = String::new();
-        for row in page.rows.iter().take(left) {
-            left -= 1;
-            text += &if args.json { show::json_line(row) } else { line(&row.fields()) };
-        }
-        show::text(&text)?;
-        filter.cursor = page.cursor;
-        if filter.cursor.is_none() {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-    if !args.json {
+    let head = format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
+    show::text(&head)?;
+    if print(&args, &look, line).await? {
         show::text(&format!("more than {}: see --limit, --status and --prefix\n", args.limit))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(row: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let number = |value: &Value| value.as_u64().map(|number| number.to_string());
-    let trouble = &row["trouble"];
-    let why = match (row["error"].as_str(), trouble["error"].as_str()) {
-        (Some(error), _) => error.to_owned(),
-        (None, Some(error)) => format!("{}: {error}", text(&trouble["cause"])),
-        (None, None) => String::new(),
+/// Prints the rows up to the limit. Returns whether there are more.
+async fn print<F: Form<KeyRow>>(
+    args: &ListArgs,
+    look: &Look,
+    line: impl Fn(&F) -> String,
+) -> Result<bool, Failure> {
+    let mut filter = KeyFilter {
+        status: args.status,
+        prefix: args.prefix.clone(),
+        cursor: None,
+        limit: PAGE.min(args.limit.max(1)),
+        looks: None,
     };
+    let mut left = args.limit;
+    while left > 0 {
+        let page = look.keys(&args.stream, &filter).await?;
+        let rows = &page.rows[..left.min(page.rows.len())];
+        left -= rows.len();
+        show::text(&rows.iter().map(&line).collect::<String>())?;
+        filter.cursor = page.cursor;
+        if filter.cursor.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn line(row: &KeyRow) -> String {
+    if let Some(error) = &row.error {
+        return format!("{:<32} {:<9} {:>12} {:>9}  {error}\n", row.key, row.status, "", "");
+    }
+    let trouble = row.trouble.as_ref();
+    let why = trouble.map(|trouble| format!("{}: {}", trouble.cause, trouble.error));
     format!(
-        "{:<32} {:<9} {:>12} {:>9}  {why}\n",
-        text(&row["key"]),
-        text(&row["status"]),
-        number(&row["next"]).unwrap_or_default(),
-        number(&row["held"]["count"]).unwrap_or_default(),
+        "{:<32} {:<9} {:>12} {:>9}  {}\n",
+        row.key,
+        row.status,
+        row.next,
+        row.held.count,
+        why.unwrap_or_default()
     )
 }
 
@@ -147,23 +151,25 @@ fn statuses() -> impl TypedValueParser<Value = Status> {
 
 async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
     let look = args.look.begin(&args.stream).await?;
-    let row = match look.key(&args.stream, &args.key).await {
-        Err(Failure::Failed(error)) if why => {
-            // Its events may all be dead letters.
-            return Err(Failure::Failed(
-                match why::letters(&look, &args.stream, &args.key).await? {
-                    Some(letters) => anyhow::anyhow!("{error}; {letters}"),
-                    None => error,
-                },
-            ));
-        }
-        row => row?,
-    };
     if args.json || !why {
-        show::row(&row, args.json)?;
+        let row: JsonRow = found(&args, &look, why).await?;
+        row.print(args.json)?;
     } else {
-        let words = why::explain(&row.fields(), &look, &args.stream, &args.key).await?;
-        show::text(&words)?;
+        let row: KeyRow = found(&args, &look, why).await?;
+        show::text(&why::explain(&row, &look, &args.stream, &args.key).await?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the key. For `why`, the error of an absent key names its dead letters: all its events may be there.
+async fn found<F: Form<KeyRow>>(args: &KeyArgs, look: &Look, why: bool) -> Result<F, Failure> {
+    let error = match look.key(&args.stream, &args.key).await {
+        Err(Failure::Failed(error)) if why => error,
+        row => return row,
+    };
+    let letters = why::letters(look, &args.stream, &args.key).await?;
+    Err(Failure::Failed(match letters {
+        Some(letters) => anyhow::anyhow!("{error}; {letters}"),
+        None => error,
+    }))
 }

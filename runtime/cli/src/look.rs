@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 
 use super::remote::{Remote, parse_url};
-use super::row::Row;
 use crate::cli::{ConfigArg, Failure, open};
 use ordain_config::Loaded;
 use ordain_core::LetterId;
-use ordain_http::view;
+use ordain_http::view::{
+    self, DeadPage, KeyRow, KeysPage, LetterRow, StreamRow, StreamsPage, Text,
+};
 use ordain_store::{KeyFilter, Page, Store};
-use ordain_util::text::clean;
 
 #[derive(Debug, Args)]
 pub(crate) struct LookArgs {
@@ -23,6 +24,11 @@ pub(crate) struct LookArgs {
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }
+
+/// The form in which a command reads rows: typed, to show them in words, or [`JsonRow`](crate::show::JsonRow).
+pub(crate) trait Form<R>: From<R> + DeserializeOwned {}
+
+impl<R, F: From<R> + DeserializeOwned> Form<R> for F {}
 
 /// Where a command looks.
 pub(crate) enum Look {
@@ -54,11 +60,15 @@ impl LookArgs {
 
 impl Look {
     /// See [`Store::keys`].
-    pub(crate) async fn keys(&self, stream: &str, of: &KeyFilter) -> Result<Page<Row>, Failure> {
+    pub(crate) async fn keys<F: Form<KeyRow>>(
+        &self,
+        stream: &str,
+        of: &KeyFilter,
+    ) -> Result<Page<F>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.keys(stream, of).await?;
-                let rows = page.rows.iter().map(|row| Row::of(&view::key(row))).collect();
+                let rows = page.rows.iter().map(|row| F::from(KeyRow::of(row))).collect();
                 Ok(Page { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
@@ -66,35 +76,40 @@ impl Look {
                 let mut query = vec![("limit", &*limit), ("prefix", &*of.prefix)];
                 query.extend(of.status.map(|status| ("status", status.name())));
                 query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
-                let answer = process.get(&["streams", stream, "keys"], &query)?;
-                page(process, &answer, "keys", of.cursor.as_deref())
+                let answer: KeysPage<F> =
+                    process.get(&["streams", stream, "keys"], &query, "keys")?;
+                moving_on(
+                    process,
+                    Page { rows: answer.keys, cursor: answer.cursor },
+                    of.cursor.as_deref(),
+                )
             }
         }
     }
 
     /// One key, with its state.
-    pub(crate) async fn key(&self, stream: &str, key: &str) -> Result<Row, Failure> {
+    pub(crate) async fn key<F: Form<KeyRow>>(&self, stream: &str, key: &str) -> Result<F, Failure> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
-                Some((row, state)) => Ok(Row::of(&view::whole_key(&row, state.as_ref()))),
+                Some((row, state)) => Ok(KeyRow::whole(&row, state.as_ref()).into()),
                 None => Err(Failure::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
             },
-            Self::Process(process) => process.get(&["streams", stream, "keys", key], &[]),
+            Self::Process(process) => process.get(&["streams", stream, "keys", key], &[], "key"),
         }
     }
 
     /// See [`Store::letters`].
-    pub(crate) async fn letters(
+    pub(crate) async fn letters<F: Form<LetterRow>>(
         &self,
         stream: &str,
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<Row>, Failure> {
+    ) -> Result<Page<F>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.letters(stream, key, cursor, limit).await?;
-                let rows = page.rows.iter().map(|row| Row::of(&view::letter(row))).collect();
+                let rows = page.rows.iter().map(|row| F::from(LetterRow::of(row))).collect();
                 Ok(Page { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
@@ -102,53 +117,53 @@ impl Look {
                 let mut query = vec![("stream", stream), ("limit", &*limit)];
                 query.extend(key.map(|key| ("key", key)));
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                page(process, &process.get(&["dead"], &query)?, "dead", cursor)
+                let answer: DeadPage<F> = process.get(&["dead"], &query, "dead")?;
+                moving_on(process, Page { rows: answer.dead, cursor: answer.cursor }, cursor)
             }
         }
     }
 
     /// One dead letter, whose id can be read.
-    pub(crate) async fn letter(
+    pub(crate) async fn letter<F: Form<LetterRow>>(
         &self,
         stream: &str,
         key: &str,
         id: &str,
-    ) -> Result<Option<Row>, Failure> {
+    ) -> Result<Option<F>, Failure> {
         match self {
             Self::Store { store, .. } => {
                 let Some(id) = LetterId::parse(key, id) else { return Ok(None) };
                 let letter = store.letter(stream, &id).await?;
-                Ok(letter.map(|letter| Row::of(&view::letter(&letter))))
+                Ok(letter.map(|letter| LetterRow::of(&letter).into()))
             }
             Self::Process(process) => {
                 let query = [("stream", stream), ("key", key), ("id", id)];
-                Ok(page(process, &process.get(&["dead"], &query)?, "dead", None)?.rows.pop())
+                let mut answer: DeadPage<F> = process.get(&["dead"], &query, "dead")?;
+                Ok(answer.dead.pop())
             }
         }
     }
 
-    /// Whether keys that a failure has parked try again under another handler version.
+    /// Returns whether keys that a failure has parked try again under another handler version.
     pub(crate) fn tries_again(&self, stream: &str) -> Result<bool, Failure> {
         match self {
             Self::Store { loaded, .. } => {
-                Ok(loaded.config.streams.get(stream).is_none_or(|it| it.retry.on_new_version))
+                let config = loaded.config.streams.get(stream);
+                Ok(config.is_none_or(|config| config.retry.on_new_version))
             }
             Self::Process(process) => {
                 let row = stream_of(process, stream)?;
-                Ok(row.and_then(|row| row.member("retry_on_new_version")).unwrap_or(true))
+                Ok(row.and_then(|row| row.retry_on_new_version).unwrap_or(true))
             }
         }
     }
 
-    /// Why the process has not what is to execute the events of a stream, if it has not. Without a
-    /// process nobody knows.
-    pub(crate) fn missing(&self, stream: &str) -> Result<Option<String>, Failure> {
+    /// Returns why the process does not have the handler version of a stream, if it does not. Only a
+    /// process knows.
+    pub(crate) fn missing(&self, stream: &str) -> Result<Option<Text>, Failure> {
         match self {
             Self::Store { .. } => Ok(None),
-            Self::Process(process) => {
-                let row = stream_of(process, stream)?;
-                Ok(row.and_then(|row| row.member("missing")).map(|it: String| clean(&it).into()))
-            }
+            Self::Process(process) => Ok(stream_of(process, stream)?.and_then(|row| row.missing)),
         }
     }
 
@@ -161,26 +176,16 @@ impl Look {
     }
 }
 
-/// What a process says of a stream.
-fn stream_of(process: &Remote, stream: &str) -> Result<Option<Row>, Failure> {
-    let streams = page(process, &process.get(&["streams"], &[])?, "streams", None)?;
-    let mut rows = streams.rows.into_iter();
-    Ok(rows.find(|row| row.member("stream").is_some_and(|it: String| it == stream)))
+/// Asks a process for the row of a stream.
+fn stream_of(process: &Remote, stream: &str) -> Result<Option<StreamRow>, Failure> {
+    let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
+    Ok(page.streams.into_iter().find(|row| row.stream.raw() == stream))
 }
 
-/// A page of what a process has answered to whom asked for what comes behind a cursor.
-fn page(
-    process: &Remote,
-    answer: &Row,
-    list: &str,
-    behind: Option<&str>,
-) -> Result<Page<Row>, Failure> {
-    let Some(rows) = answer.member(list) else {
-        return Err(process.stranger(&format!("its answer has no `{list}`")));
-    };
-    let cursor: Option<String> = answer.member("cursor");
-    if cursor.is_some() && cursor.as_deref() == behind {
+/// Refuses a page that leads to itself.
+fn moving_on<F>(process: &Remote, page: Page<F>, behind: Option<&str>) -> Result<Page<F>, Failure> {
+    if page.cursor.is_some() && page.cursor.as_deref() == behind {
         return Err(process.stranger("its listing does not move on: a page leads to itself"));
     }
-    Ok(Page { rows, cursor })
+    Ok(page)
 }

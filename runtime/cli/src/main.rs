@@ -14,7 +14,6 @@ mod look;
 mod plugins;
 mod publish;
 mod remote;
-mod row;
 mod run;
 mod show;
 mod status;

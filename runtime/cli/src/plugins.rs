@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
-use super::look::LookArgs;
-use super::row::Row;
+use super::look::{Form, LookArgs};
 use crate::cli::{ConfigArg, EXIT_CONFIG, Failure};
-use crate::show;
-use ordain_http::view::{look_into, plugins};
+use crate::show::{self, JsonRow};
+use ordain_http::view::{FileRow, PluginRow, Plugins, RefusedRow, Text, look_into, plugins};
 use ordain_wasm::engine;
 
 #[derive(Debug, Subcommand)]
@@ -63,25 +61,14 @@ impl CheckArgs {
         let engine = engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
         for path in &self.files {
-            let row = Row::of(&look_into(&loaded, &engine, path)?);
-            if self.json {
-                show::text(&show::json_line(&row))?;
-            } else {
-                let row = row.fields();
-                let said = row["reason"].as_str().map(|it| format!("{it}\n"));
-                let none = rows(&row["streams"]).next().is_none();
-                let said = said.unwrap_or_else(|| {
-                    let used = if none { ", and no stream names it" } else { "" };
-                    format!(
-                        "can be used as {} (SHA-256 {}){used}\n",
-                        text(&row, "handler"),
-                        text(&row, "digest")
-                    )
-                });
-                show::text(&format!("{}: {said}", text(&row, "path")))?;
-            }
-            if row.member::<String>("reason").is_some() {
+            let row = look_into(&loaded, &engine, path)?;
+            if row.reason.is_some() {
                 end = ExitCode::from(EXIT_CONFIG);
+            }
+            if self.json {
+                JsonRow::from(row).print(true)?;
+            } else {
+                show::text(&file(&row))?;
             }
         }
         Ok(end)
@@ -90,57 +77,66 @@ impl CheckArgs {
 
 impl ListArgs {
     fn run(self) -> Result<ExitCode, Failure> {
-        let args = self;
-        let seen = if let Some(process) = args.look.process() {
-            process.get(&["plugins"], &[])?
+        if self.json {
+            self.look::<JsonRow>()?.print(true)?;
         } else {
-            let loaded = args.look.load()?;
-            Row::of(&plugins(&loaded, &*engine(&loaded)?)?)
-        };
-        if args.json {
-            show::row(&seen, true)?;
-            return Ok(ExitCode::SUCCESS);
+            show::text(&text(&self.look()?))?;
         }
-        let seen = seen.fields();
-        let mut text = format!(
-            "{:<32} {:<8} {:<24} {:<24} {}\n",
-            "HANDLER", "STATE", "STREAMS", "RUNS IN", "FILE"
-        );
-        text.extend(rows(&seen["handlers"]).map(handler));
-        text.extend(rows(&seen["refused"]).map(refused));
-        show::text(&text)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn look<F: Form<Plugins>>(&self) -> Result<F, Failure> {
+        if let Some(process) = self.look.process() {
+            return process.get(&["plugins"], &[], "handlers");
+        }
+        let loaded = self.look.load()?;
+        Ok(plugins(&loaded, &*engine(&loaded)?)?.into())
     }
 }
 
-fn rows(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
+fn file(row: &FileRow) -> String {
+    let FileRow { path, .. } = row;
+    if let Some(reason) = &row.reason {
+        return format!("{path}: {reason}\n");
+    }
+    let [handler, digest] =
+        [&row.handler, &row.digest].map(|text| text.clone().unwrap_or_default());
+    let used = if row.streams.is_empty() { ", and no stream names it" } else { "" };
+    format!("{path}: can be used as {handler} (SHA-256 {digest}){used}\n")
 }
 
-fn text<'a>(row: &'a Value, field: &str) -> &'a str {
-    row[field].as_str().unwrap_or_default()
+fn text(seen: &Plugins) -> String {
+    let mut text = format!(
+        "{:<32} {:<8} {:<24} {:<24} {}\n",
+        "HANDLER", "STATE", "STREAMS", "RUNS IN", "FILE"
+    );
+    text.extend(seen.handlers.iter().map(handler));
+    text.extend(seen.refused.iter().map(refused));
+    text
 }
 
-fn handler(row: &Value) -> String {
-    let names = |list: &Value| rows(list).filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
-    let running = match names(&row["running"]) {
-        _ if row["running"].is_null() => "?".to_owned(),
-        none if none.is_empty() => "-".to_owned(),
-        streams => streams,
+fn handler(row: &PluginRow) -> String {
+    let running = match &row.running {
+        None => "?".to_owned(),
+        Some(streams) if streams.is_empty() => "-".to_owned(),
+        Some(streams) => names(streams),
     };
-    let file = match row["reason"].as_str() {
-        None => text(row, "path").to_owned(),
-        Some(reason) => format!("{}: {reason}", text(row, "path")),
-    };
+    let reason = row.reason.as_ref().map(|reason| format!(": {reason}"));
     format!(
-        "{:<32} {:<8} {:<24} {running:<24} {file}\n",
-        text(row, "handler"),
-        text(row, "state"),
-        names(&row["streams"]),
+        "{:<32} {:<8} {:<24} {running:<24} {}{}\n",
+        row.handler,
+        row.state,
+        names(&row.streams),
+        row.path,
+        reason.unwrap_or_default()
     )
 }
 
-fn refused(row: &Value) -> String {
-    let (path, reason) = (text(row, "path"), text(row, "reason"));
+fn names(streams: &[Text]) -> String {
+    streams.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn refused(row: &RefusedRow) -> String {
+    let RefusedRow { path, reason } = row;
     format!("{:<32} {:<8} {:<24} {:<24} {path}: {reason}\n", "-", "broken", "", "-")
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use ureq::http::{StatusCode, Uri};
 
-use super::row::Row;
 use crate::cli::Failure;
 use ordain_engine::https;
 use ordain_util::text::clean;
@@ -21,6 +22,13 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// MiB of an answer. A page of dead letters has 8, of an event or a state alone there may be 64, and
 /// escapes of JSON and base64 add to that.
 const ANSWER_MIB: u64 = 128;
+
+/// Why a process does not answer: problem details (RFC 9457).
+#[derive(Deserialize)]
+struct Problem {
+    status: u16,
+    detail: String,
+}
 
 /// A process that listens for operators.
 pub(crate) struct Remote {
@@ -52,8 +60,14 @@ impl Remote {
         &self.url
     }
 
-    /// What it answers for a path, whose segments are given, and a query.
-    pub(crate) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Row, Failure> {
+    /// Asks for a path, given as its segments, with a query. The name of the most important part of the
+    /// answer is for the error if the answer is not what it should be.
+    pub(crate) fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        part: &str,
+    ) -> Result<T, Failure> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
         let mut url = format!("{}/v1", self.url);
         for segment in path {
@@ -69,11 +83,17 @@ impl Remote {
         let mut answer = request.call().map_err(|error| self.failed(error))?;
         let body = answer.body_mut().with_config().limit(ANSWER_MIB << 20).read_to_vec();
         let body = body.map_err(|error| self.failed(error))?;
-        let row: Option<Row> = serde_json::from_slice(&body).ok();
-        match (answer.status(), row) {
-            (StatusCode::OK, Some(row)) => Ok(row),
-            (status, problem) => Err(self.refused(status, problem)),
+        if answer.status() != StatusCode::OK {
+            return Err(self.refused(answer.status(), &body));
         }
+        serde_json::from_slice(&body).map_err(|error| {
+            if error.is_data() {
+                let error = error.to_string();
+                let found = format!("its answer has no `{part}` of this form: {}", clean(&error));
+                return self.stranger(&found);
+            }
+            self.refused(StatusCode::OK, &body)
+        })
     }
 
     /// That something else answers than what is meant to.
@@ -85,10 +105,10 @@ impl Remote {
         ))
     }
 
-    fn refused(&self, status: StatusCode, problem: Option<Row>) -> Failure {
-        let right = |problem: &Row| problem.member("status") == Some(status.as_u16());
-        let detail = problem.filter(right).and_then(|problem| problem.member::<String>("detail"));
-        match (status, detail.as_deref()) {
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let problem = serde_json::from_slice(body).ok();
+        let problem = problem.filter(|problem: &Problem| problem.status == status.as_u16());
+        match (status, problem.as_ref().map(|problem| &*problem.detail)) {
             (_, None) => self.stranger(&format!("its status is {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let what = if self.token.is_some() { "refuses the token in" } else { "wants" };

@@ -1,11 +1,14 @@
 //! How things are shown: in a terminal as text, for scripts as JSON. Nothing that comes from an
 //! event or a server reaches a terminal unescaped.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
-use super::row::Row;
+use ordain_cloudevents::compact;
 use ordain_util::text::{clean, clean_lines};
 
 /// Prints to standard output.
@@ -21,15 +24,48 @@ pub(crate) fn json(value: &Value, one_line: bool) -> io::Result<()> {
     text(&format!("{json}\n"))
 }
 
-/// Prints a row as JSON, on one line or over several.
-pub(crate) fn row(row: &Row, one_line: bool) -> io::Result<()> {
-    match row.tree().filter(|_| !one_line) {
-        Some(tree) => json(&tree, false),
-        None => text(&json_line(row)),
+/// A row as JSON only: made from a row of this version, or exactly as a process answered it, so that
+/// members of another version are neither lost nor invented.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct JsonRow(Box<RawValue>);
+
+impl<T: Serialize> From<T> for JsonRow {
+    fn from(row: T) -> Self {
+        let json = to_raw_value(&row);
+        Self(json.expect("texts, numbers and lists of them are always JSON"))
     }
 }
 
-/// A row as a line of JSON.
-pub(crate) fn json_line(row: &Row) -> String {
-    format!("{}\n", clean(&row.json()))
+impl JsonRow {
+    /// Returns the row as a line of JSON.
+    pub(crate) fn line(&self) -> String {
+        // Only another program nests deeper.
+        let json = compact(self.0.get()).unwrap_or(Cow::Borrowed(self.0.get()));
+        format!("{}\n", clean(&json))
+    }
+
+    /// Prints the row, on one line or over several. A row that is nested too deeply is always one line.
+    pub(crate) fn print(&self, one_line: bool) -> io::Result<()> {
+        let tree = if one_line { None } else { serde_json::from_str(self.0.get()).ok() };
+        match tree {
+            Some(tree) => json(&tree, false),
+            None => text(&self.line()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answered_row_keeps_its_members() {
+        let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+        let escape = r#"{"later":"a\u001b[2J","state":DEEP}"#.replace("DEEP", &deep);
+        let row: JsonRow = serde_json::from_str(&escape).unwrap();
+        assert_eq!(row.line(), format!("{escape}\n"));
+        let row: JsonRow = serde_json::from_str("{\n\"a\" : \"\u{202e}\" }").unwrap();
+        assert_eq!(row.line(), "{\"a\":\"\\u202e\"}\n");
+    }
 }

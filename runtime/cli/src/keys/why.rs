@@ -1,29 +1,26 @@
-//! `ordain keys why`: where a key stands, why, and what helps. What helps depends on the cause.
+//! `ordain keys why`: where a key stands, why, and what helps. What helps depends on the cause and on the
+//! limit that was broken, never on the words of an error.
 
-use ordain_core::Cause;
-use serde_json::Value;
+use ordain_core::{Cause, GapEnd, Limit, Status, split_version};
 
 use super::super::look::Look;
 use crate::cli::Failure;
-use ordain_config::reference;
-use ordain_core::split_version;
+use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
+use ordain_store::Page;
 use ordain_util::text::{clean, count, quoted};
 
 /// Dead letters of a key that are counted.
 const LETTERS: usize = 500;
 
-/// What the error of a message to an unknown sink says.
-const UNKNOWN_SINK: &str = "which is not configured";
-
-/// Explains a key's record, whose texts are clean.
+/// Explains a key's record.
 pub(super) async fn explain(
-    row: &Value,
+    row: &KeyRow,
     look: &Look,
     stream: &str,
     name: &str,
 ) -> Result<String, Failure> {
     let key = clean(name);
-    if let Some(error) = row["error"].as_str() {
+    if let Some(error) = &row.error {
         return Ok(format!(
             "key {key}: its record cannot be read: {error}\nIts events are dead-lettered with the \
              cause `corrupt`.\n"
@@ -34,18 +31,12 @@ pub(super) async fn explain(
         words +=
             &format!("all keys of the stream wait here for their handler's version: {missing}\n");
     }
-    let trouble = &row["trouble"];
-    if !trouble.is_null() {
-        words += &format!("why: {} ({})", text(trouble, "error"), text(trouble, "cause"));
-        words += &format!(", since {}", text(trouble, "since"));
-        if let Some(version) = trouble["version"].as_str() {
-            words += &format!(", under {version}");
-        }
-        words.push('\n');
+    if let Some(trouble) = &row.trouble {
+        words += &why(trouble);
     }
     words += &held(row);
     words += &looked_for(row);
-    if let Some(at) = row["due_at"].as_str() {
+    if let Some(at) = &row.due_at {
         words += &format!("looked at again: {at}\n");
     }
     if let Some(letters) = letters(look, stream, name).await? {
@@ -57,13 +48,13 @@ pub(super) async fn explain(
     Ok(words)
 }
 
-/// How many dead letters a key has, and how to see them; `None` if it has none.
+/// Counts the dead letters of a key and names the command that lists them; `None` if it has none.
 pub(super) async fn letters(
     look: &Look,
     stream: &str,
     name: &str,
 ) -> Result<Option<String>, Failure> {
-    let letters = look.letters(stream, Some(name), None, LETTERS).await?;
+    let letters: Page<LetterRow> = look.letters(stream, Some(name), None, LETTERS).await?;
     if letters.rows.is_empty() {
         return Ok(None);
     }
@@ -76,77 +67,77 @@ pub(super) async fn letters(
     )))
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
+/// The cause of a key's trouble.
+fn cause(row: &KeyRow) -> Option<Cause> {
+    row.trouble.as_ref().and_then(TroubleRow::cause)
 }
 
-fn number(value: &Value, field: &str) -> u64 {
-    value[field].as_u64().unwrap_or_default()
-}
-
-/// Why it stands still.
-fn cause(row: &Value) -> Option<Cause> {
-    let name = row["trouble"]["cause"].as_str()?;
-    Cause::ALL.into_iter().find(|cause| cause.name() == name)
-}
-
-fn standing(row: &Value) -> String {
-    let (next, attempts) = (number(row, "next"), number(row, "attempts"));
-    match text(row, "status") {
-        "active" => format!("everything before event {next} is settled; nothing is wrong with it"),
-        "waiting" => format!("waits for {}", missing(row)),
-        "retrying" => {
-            let times = count(attempts, "time");
+fn standing(row: &KeyRow) -> String {
+    let KeyRow { next, attempts, .. } = row;
+    match row.status() {
+        Some(Status::Active) => {
+            format!("everything before event {next} is settled; nothing is wrong with it")
+        }
+        Some(Status::Waiting) => format!("waits for {}", missing(row)),
+        Some(Status::Retrying) => {
+            let times = count(u64::from(*attempts), "time");
             format!("event {next} failed {times} and is tried again")
         }
         // An event that failed so is tried as often as the stream's setting says.
-        "parked" if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
+        Some(Status::Parked) if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
             format!(
                 "parked at event {next} after try {attempts}, the last that `retry.attempts` allows"
             )
         }
-        "parked" => format!("parked at event {next}"),
-        "completed" => format!("ended with event {}", next.saturating_sub(1)),
-        other => other.to_owned(),
+        Some(Status::Parked) => format!("parked at event {next}"),
+        Some(Status::Completed) => format!("ended with event {}", next.saturating_sub(1)),
+        None => row.status.to_string(),
     }
 }
 
-/// What keeps it from going on: the events before the first that is held.
-fn missing(row: &Value) -> String {
-    let (next, held) = (number(row, "next"), number(&row["held"], "first"));
-    let last = held.saturating_sub(1);
-    if last > next { format!("events {next} to {last}") } else { format!("event {next}") }
+fn why(trouble: &TroubleRow) -> String {
+    let TroubleRow { cause, error, since, .. } = trouble;
+    let version = trouble.version.as_ref().map(|version| format!(", under {version}"));
+    format!("why: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-fn held(row: &Value) -> String {
-    let held = &row["held"];
-    let (first, last) = (number(held, "first"), number(held, "last"));
-    match number(held, "count") {
+/// The events that the key waits for: those before the first that is held.
+fn missing(row: &KeyRow) -> String {
+    events(row.next, row.held.first.saturating_sub(1))
+}
+
+fn events(first: u64, last: u64) -> String {
+    if last > first { format!("events {first} to {last}") } else { format!("event {first}") }
+}
+
+fn held(row: &KeyRow) -> String {
+    let held = row.held;
+    match held.count {
         0 => String::new(),
-        1 => format!("held in the store: event {first}\n"),
-        count => format!("held in the store: {count} events between {first} and {last}\n"),
+        1 => format!("held in the store: event {}\n", held.first),
+        count => {
+            format!("held in the store: {count} events between {} and {}\n", held.first, held.last)
+        }
     }
 }
 
-/// Who was asked for what is missing, as long as it is.
-fn looked_for(row: &Value) -> String {
-    let gap = row["gaps"].as_array().and_then(|gaps| gaps.last());
-    let Some(gap) = gap.filter(|it| matches!(text(it, "end"), "open" | "waiting" | "parked"))
-    else {
+/// The sources that were asked for missing events, as long as they are missing.
+fn looked_for(row: &KeyRow) -> String {
+    let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
+    let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {
         return String::new();
     };
-    let (first, last, rounds) = (number(gap, "first"), number(gap, "last"), number(gap, "rounds"));
-    let events =
-        if last > first { format!("events {first} to {last}") } else { format!("event {first}") };
-    let given_up = if text(gap, "end") == "open" { "" } else { "; nobody is asked any more" };
-    let (since, rounds) = (text(gap, "since"), count(rounds, "round"));
+    let GapRow { first, last, since, .. } = gap;
+    let is_asked = gap.end() == Some(GapEnd::Open);
+    let given_up = if is_asked { "" } else { "; nobody is asked any more" };
+    let rounds = count(u64::from(gap.rounds), "round");
+    let events = events(*first, *last);
     let mut words = format!("looked for: {events}, in {rounds} since {since}{given_up}\n");
-    for answers in gap["answers"].as_array().into_iter().flatten() {
-        let [asked, found, failed] = ["asked", "found", "failed"].map(|it| number(answers, it));
-        let source = text(answers, "source");
-        words +=
-            &format!("  {source}: asked {}, found {found}, failed {failed}", count(asked, "time"));
-        if let Some(error) = answers["error"].as_str() {
+    for answers in &gap.answers {
+        let asked = count(u64::from(answers.asked), "time");
+        let (source, found, failed) = (&answers.source, answers.found, answers.failed);
+        words += &format!("  {source}: asked {asked}, found {found}, failed {failed}");
+        if let Some(error) = &answers.error {
             words += &format!(", the last time: {error}");
         }
         words.push('\n');
@@ -154,48 +145,40 @@ fn looked_for(row: &Value) -> String {
     words
 }
 
-fn what_helps(row: &Value, tries_again: bool) -> Option<String> {
+fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
     let again = format!("its producer sends {} again, which ends this at any time", missing(row));
-    let (trouble, cause) = (&row["trouble"], cause(row));
-    match text(row, "status") {
-        "waiting" => return Some(again),
-        "parked" if cause == Some(Cause::Gap) => return Some(again),
-        "parked" if !trouble.is_null() => {}
-        _ => return None,
+    match row.status()? {
+        Status::Waiting => return Some(again),
+        Status::Parked if cause(row) == Some(Cause::Gap) => return Some(again),
+        Status::Parked => {}
+        Status::Active | Status::Retrying | Status::Completed => return None,
     }
-    let error = text(trouble, "error");
-    let mend = match cause {
-        Some(Cause::Retry) => {
-            "see to it that what the handler asks for is there, or mend it".to_owned()
-        }
-        _ if error.contains(UNKNOWN_SINK) => {
-            "configure the sink, or mend its name in the handler".to_owned()
-        }
-        Some(Cause::Limit | Cause::Timeout) => {
-            let settings = settings_in(error);
-            if settings.is_empty() {
-                "mend the handler".to_owned()
-            } else {
-                format!("raise {} and start again, or mend the handler", settings.join(" or "))
-            }
-        }
-        _ => "mend the handler".to_owned(),
-    };
+    let trouble = row.trouble.as_ref()?;
+    let mend = mend(trouble.cause(), trouble.limit());
     let switch = if tries_again { "" } else { ", switch `retry.on_new_version` on" };
+    let version = trouble.version.as_ref().map_or("handler", |version| version.raw());
+    let higher = higher(version);
     Some(format!(
         "{mend}{switch}; then put another version of the handler into its folder: a changed file, or \
          the same one under a higher version, such as {}",
-        higher(trouble["version"].as_str().unwrap_or("handler"))
+        clean(&higher)
     ))
 }
 
-/// The settings that an error names: a limit tells which one it is.
-fn settings_in(error: &str) -> Vec<String> {
-    let tables = reference().iter().filter(|table| ["plugins", "runtime"].contains(&table.name));
-    let settings = tables.flat_map(|table| {
-        table.rows.iter().map(|setting| format!("`{}.{}`", table.name, setting.name))
-    });
-    settings.filter(|setting| error.contains(setting)).collect()
+/// The remedy for a failure of a handler.
+fn mend(cause: Option<Cause>, limit: Option<Limit>) -> String {
+    if cause == Some(Cause::Retry) {
+        return "see to it that what the handler asks for is there, or mend it".to_owned();
+    }
+    if limit == Some(Limit::Sinks) {
+        return "configure the sink, or mend its name in the handler".to_owned();
+    }
+    let settings = limit.map_or(&[][..], Limit::settings);
+    if settings.is_empty() {
+        return "mend the handler".to_owned();
+    }
+    let settings: Vec<String> = settings.iter().map(|setting| format!("`{setting}`")).collect();
+    format!("raise {} and start again, or mend the handler", settings.join(" or "))
 }
 
 /// A file name with a higher version than the one that failed.
@@ -210,28 +193,59 @@ fn higher(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use ordain_config::reference;
+    use ordain_http::view::HeldRow;
 
     use super::*;
 
-    fn parked(cause: Cause, error: &str, version: &str) -> String {
-        let trouble = json!({ "cause": cause.name(), "error": error, "version": version });
-        let row = json!({ "status": "parked", "next": 1, "trouble": trouble });
+    fn parked(cause: Cause, limit: Option<Limit>, version: &str) -> String {
+        let trouble = TroubleRow {
+            cause: cause.name().into(),
+            // The name of a setting in these words is no reason to raise it.
+            error: "`plugins.log`, which is not configured".into(),
+            limit: limit.map(|limit| limit.name().into()),
+            since: "".into(),
+            version: Some(version.into()),
+        };
+        let row = KeyRow {
+            status: "parked".into(),
+            next: 1,
+            trouble: Some(trouble),
+            ..KeyRow::default()
+        };
         what_helps(&row, true).unwrap_or_default()
     }
 
     #[test]
     fn the_remedy_fits_the_cause() {
-        for (cause, error, remedy) in [
-            (Cause::Gap, "event 1 never came", "its producer sends event 1 again"),
-            (Cause::Limit, "`plugins.messages` allows 10", "raise `plugins.messages` and"),
-            (Cause::Timeout, "which `plugins.timeout` allows", "raise `plugins.timeout` and"),
-            (Cause::Limit, "to `x`, which is not configured; there are: none", "configure the"),
-            (Cause::Retry, "no", "see to it that what the handler asks for is there"),
-            (Cause::Trap, "trap: `plugins.memory`", "mend the handler; then put"),
+        for (cause, limit, remedy) in [
+            (Cause::Gap, None, "its producer sends event 1 again"),
+            (Cause::Limit, Some(Limit::Messages), "raise `plugins.messages` and start"),
+            (
+                Cause::Limit,
+                Some(Limit::OutcomeSize),
+                "raise `plugins.state_size` or `plugins.messages_size` and start",
+            ),
+            (Cause::Limit, Some(Limit::Sinks), "configure the sink, or"),
+            (Cause::Limit, None, "mend the handler; then put"),
+            (Cause::Timeout, Some(Limit::Timeout), "raise `plugins.timeout` and start"),
+            (Cause::Retry, None, "see to it that what the handler asks for is there"),
+            (Cause::Trap, None, "mend the handler; then put"),
         ] {
-            let helps = parked(cause, error, "account@1.0.0");
+            let helps = parked(cause, limit, "account@1.0.0");
             assert!(helps.starts_with(remedy), "{cause}: {helps}");
+        }
+    }
+
+    #[test]
+    fn every_setting_that_lifts_a_limit_exists() {
+        let tables = reference().iter();
+        let names = tables.flat_map(|table| {
+            table.rows.iter().map(|setting| format!("{}.{}", table.name, setting.name))
+        });
+        let names: Vec<String> = names.collect();
+        for setting in Limit::ALL.into_iter().flat_map(Limit::settings) {
+            assert!(names.iter().any(|name| name == setting), "{setting}");
         }
     }
 
@@ -240,11 +254,16 @@ mod tests {
         for (next, first, missing) in
             [(1, 2, "event 1"), (1, 5_000, "events 1 to 4999"), (7, 0, "event 7")]
         {
-            let trouble = json!({ "cause": Cause::Gap.name() });
-            let held = json!({ "first": first });
             for status in ["waiting", "parked"] {
-                let row =
-                    json!({ "status": status, "next": next, "held": held, "trouble": trouble });
+                let trouble =
+                    TroubleRow { cause: Cause::Gap.name().into(), ..TroubleRow::default() };
+                let row = KeyRow {
+                    status: status.into(),
+                    next,
+                    held: HeldRow { first, ..HeldRow::default() },
+                    trouble: Some(trouble),
+                    ..KeyRow::default()
+                };
                 let helps = what_helps(&row, true).unwrap_or_default();
                 assert!(
                     helps.starts_with(&format!("its producer sends {missing} again")),
@@ -261,7 +280,7 @@ mod tests {
             ("account@2.0.0-rc.1", "account@2.0.0.wasm"),
             ("account+0123456789ab", "account@1.0.0.wasm"),
         ] {
-            let helps = parked(Cause::Error, "", version);
+            let helps = parked(Cause::Error, None, version);
             assert!(helps.ends_with(&format!("such as {next}")), "{helps}");
         }
     }

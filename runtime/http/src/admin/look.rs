@@ -8,13 +8,14 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Deserialize;
 
 use super::App;
 use crate::parts::Parts;
 use crate::problem::Problem;
-use crate::view;
+use crate::view::{
+    self, DeadPage, InstancesPage, KeyRow, KeysPage, LetterRow, StreamRow, StreamsPage,
+};
 use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, Page, Store};
@@ -24,18 +25,6 @@ const ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
 type Answer = Result<Response, Problem>;
-
-#[derive(Serialize)]
-struct KeysPage<'a> {
-    keys: Vec<view::Key<'a>>,
-    cursor: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct DeadPage<'a> {
-    dead: Vec<view::Letter<'a>>,
-    cursor: Option<&'a str>,
-}
 
 /// Which keys.
 #[derive(Debug, Deserialize)]
@@ -125,9 +114,9 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
         let rows = names.iter().map(|name| {
             let stream = showing.loaded.config.streams.get(name.as_str());
             let chosen = handlers.as_ref().and_then(|it| it.chosen(name)).map(Into::into);
-            view::stream(name, stream.zip(chosen))
+            StreamRow::of(name, stream.zip(chosen))
         });
-        json!({ "streams": rows.collect::<Vec<_>>() }).to_string()
+        view::to_json(&StreamsPage { streams: rows.collect() })
     })
     .await
 }
@@ -150,8 +139,8 @@ pub(super) async fn keys(
         Ok(store.keys(&stream, &filter).await?)
     };
     app.ask(fetch, |page| {
-        let keys = page.rows.iter().map(|row| view::key(row)).collect();
-        view::to_json(&KeysPage { keys, cursor: page.cursor.as_deref() })
+        let keys = page.rows.iter().map(KeyRow::of).collect();
+        view::to_json(&KeysPage { keys, cursor: page.cursor.clone() })
     })
     .await
 }
@@ -168,7 +157,7 @@ pub(super) async fn key(
         let found = store.key(&stream, &key).await?;
         found.ok_or_else(|| Problem::not_found(view::no_key(&stream, &key)))
     };
-    app.ask(fetch, |(row, state)| view::to_json(&view::whole_key(row, state.as_ref()))).await
+    app.ask(fetch, |(row, state)| view::to_json(&KeyRow::whole(row, state.as_ref()))).await
 }
 
 /// `GET /v1/dead`.
@@ -193,8 +182,8 @@ pub(super) async fn dead(
         Ok(Page { rows, cursor: None })
     };
     app.ask(fetch, |page| {
-        let dead = page.rows.iter().map(view::letter).collect();
-        view::to_json(&DeadPage { dead, cursor: page.cursor.as_deref() })
+        let dead = page.rows.iter().map(LetterRow::of).collect();
+        view::to_json(&DeadPage { dead, cursor: page.cursor.clone() })
     })
     .await
 }
@@ -204,7 +193,8 @@ pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
     app.ask(fetch, move |table| {
-        json!({ "instances": view::Instances::of(&showing.loaded, table).rows() }).to_string()
+        let instances = view::Instances::of(&showing.loaded, table).rows();
+        view::to_json(&InstancesPage { instances })
     })
     .await
 }
@@ -231,5 +221,6 @@ pub(super) async fn scale(
 pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
     let not_yet = || Problem::unavailable("the handlers are not loaded: see /readyz");
     let handlers = app.figures.handlers().ok_or_else(not_yet)?;
-    Ok(body(format!("{}\n", view::running_plugins(&app.loaded, &handlers)).into()))
+    let plugins = view::running_plugins(&app.loaded, &handlers);
+    Ok(body((view::to_json(&plugins) + "\n").into()))
 }

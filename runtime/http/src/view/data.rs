@@ -5,9 +5,9 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 use ordain_cloudevents::compact;
 
@@ -15,39 +15,49 @@ use ordain_cloudevents::compact;
 /// and what is shown lies in a few levels of its own.
 const NESTING: usize = 90;
 
-/// Bytes as JSON if they are that and every reader takes it, else as text, else as base64. So that
-/// they can be told apart, `{"text": …}` is what is JSON and not every reader takes (because it is
-/// nested deeply, or has numbers or escapes beyond all bounds), and `{"base64": …}` is no text.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum Data<'a> {
-    /// JSON, as it was written but for white space.
-    Json(Box<RawValue>),
-    /// No JSON.
-    Text(&'a str),
-    /// JSON that not every reader takes.
-    Odd {
-        /// As it was written.
-        text: &'a str,
-    },
-    /// No text.
-    Binary {
-        /// The bytes.
-        base64: String,
-    },
+/// Bytes of an event or a state: a part of a JSON text.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Data(Box<RawValue>);
+
+impl Default for Data {
+    fn default() -> Self {
+        Self(RawValue::NULL.to_owned())
+    }
 }
 
-/// Shows bytes.
-pub fn data(bytes: &[u8]) -> Data<'_> {
-    let Ok(text) = std::str::from_utf8(bytes) else {
-        return Data::Binary { base64: STANDARD.encode(bytes) };
-    };
-    if serde_json::from_str::<IgnoredAny>(text).is_err() {
-        return Data::Text(text);
+/// The forms of bytes that are not shown as the JSON that they are.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Other<'a> {
+    /// No JSON.
+    Text(&'a str),
+    /// JSON that not every reader accepts.
+    Odd { text: &'a str },
+    /// No text.
+    Binary { base64: String },
+}
+
+impl Data {
+    /// Shows bytes as JSON, without white space, if they are JSON that every reader accepts; else as text,
+    /// else as base64. So that the forms differ, `{"text": …}` stands for JSON that not every reader
+    /// accepts (because it is nested deeply, or has numbers or escapes beyond all bounds), and
+    /// `{"base64": …}` for bytes that are no text.
+    pub fn of(bytes: &[u8]) -> Self {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return Self::other(&Other::Binary { base64: STANDARD.encode(bytes) });
+        };
+        if serde_json::from_str::<IgnoredAny>(text).is_err() {
+            return Self::other(&Other::Text(text));
+        }
+        let json = if is_fit(text) { compact(text).ok() } else { None };
+        let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
+        json.map_or_else(|| Self::other(&Other::Odd { text }), Self)
     }
-    let json = if is_fit(text) { compact(text).ok() } else { None };
-    let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
-    json.map_or(Data::Odd { text }, Data::Json)
+
+    fn other(form: &Other<'_>) -> Self {
+        Self(to_raw_value(form).expect("texts are always JSON"))
+    }
 }
 
 /// Whether every reader takes a JSON text.
@@ -128,7 +138,7 @@ mod tests {
     use super::*;
 
     fn shown(bytes: &[u8]) -> String {
-        serde_json::to_string(&data(bytes)).unwrap()
+        serde_json::to_string(&Data::of(bytes)).unwrap()
     }
 
     #[test]
@@ -162,6 +172,6 @@ mod tests {
             );
         }
         let objects = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
-        assert!(matches!(data(objects.as_bytes()), Data::Odd { .. }));
+        assert!(shown(objects.as_bytes()).starts_with("{\"text\":"));
     }
 }

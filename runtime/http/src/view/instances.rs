@@ -3,30 +3,61 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use super::time;
+use super::{Text, time};
 use ordain_config::Loaded;
 use ordain_store::{About, Report, Work};
 use ordain_store::{InstanceId, Member, Partition, Table};
 
-/// An instance with its partitions, or the partitions that nobody has.
-#[derive(Debug, Serialize)]
-pub struct Instance {
+/// All instances.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct InstancesPage<R = InstanceRow> {
+    /// The rows.
+    pub instances: Vec<R>,
+}
+
+/// An instance with its partitions, or the partitions without an owner.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstanceRow {
+    /// The time after which it is removed without another heartbeat; `None` in a store for one process.
+    pub expires_in_ms: Option<u64>,
+    /// The id; `None` for partitions without an owner.
     #[serde(rename = "instance")]
-    id: Option<String>,
-    name: Option<String>,
-    version: Option<String>,
-    /// What it does: `runs`, `leaves`, or `alone` (`run --once`).
-    state: Option<&'static str>,
-    /// Without another sign of life it is forgotten after so long; never where there is one process.
-    expires_in_ms: Option<u64>,
+    pub id: Option<Text>,
+    /// The names of the host and the process.
+    pub name: Option<Text>,
     /// The handler version that it has for each stream.
-    offers: BTreeMap<String, String>,
-    /// How many partitions it has.
-    owns: usize,
-    partitions: Vec<Value>,
+    pub offers: BTreeMap<String, Text>,
+    /// The number of its partitions.
+    pub owns: usize,
+    /// The partitions.
+    pub partitions: Vec<PartitionRow>,
+    /// `runs`, `leaves`, or `alone` (`run --once`).
+    pub state: Option<Text>,
+    /// The version of the program.
+    pub version: Option<Text>,
+}
+
+/// A partition of a stream.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartitionRow {
+    /// Keys in memory that are blocked, if its owner has reported.
+    pub blocked_keys: Option<u64>,
+    /// The epoch of the lease.
+    pub epoch: Option<u64>,
+    /// Events that wait in the broker, if its owner has reported.
+    pub lag: Option<u64>,
+    /// The number.
+    pub partition: u32,
+    /// Keys in memory with an event that can run, if its owner has reported.
+    pub ready_keys: Option<u64>,
+    /// When the lease was granted or returned.
+    pub since: Option<Text>,
+    /// The stream.
+    pub stream: Text,
 }
 
 /// What the instances of a store say of themselves.
@@ -88,28 +119,28 @@ impl<'a> Instances<'a> {
 
     /// Each instance with its partitions, and then those that nobody has, if there are any: of streams
     /// that are configured here or that an instance runs.
-    pub fn rows(&self) -> Vec<Instance> {
-        let mut owned: BTreeMap<Option<InstanceId>, Vec<Value>> = BTreeMap::new();
+    pub fn rows(&self) -> Vec<InstanceRow> {
+        let mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>> = BTreeMap::new();
         for (stream, count) in streams(self.loaded, &self.abouts) {
             for number in 0..count {
                 let partition = Partition { stream: stream.as_str().into(), number };
                 let (work, lease) = (self.work(&partition), self.table.leases.get(&partition));
-                let row = json!({
-                    "stream": stream,
-                    "partition": number,
-                    "since": lease.map(|it| time(it.since)),
-                    "epoch": lease.map(|it| it.epoch),
-                    "lag": work.and_then(|it| it.lag),
-                    "ready_keys": work.map(|it| it.ready_keys),
-                    "blocked_keys": work.map(|it| it.blocked_keys),
-                });
+                let row = PartitionRow {
+                    blocked_keys: work.map(|work| work.blocked_keys),
+                    epoch: lease.map(|lease| lease.epoch),
+                    lag: work.and_then(|work| work.lag),
+                    partition: number,
+                    ready_keys: work.map(|work| work.ready_keys),
+                    since: lease.map(|lease| time(lease.since).into()),
+                    stream: stream.as_str().into(),
+                };
                 owned.entry(self.table.holder(&partition)).or_default().push(row);
             }
         }
         self.with(owned)
     }
 
-    fn with(&self, mut owned: BTreeMap<Option<InstanceId>, Vec<Value>>) -> Vec<Instance> {
+    fn with(&self, mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>>) -> Vec<InstanceRow> {
         let mut rows = Vec::new();
         for (id, about) in &self.abouts {
             let partitions = owned.remove(&Some(*id)).unwrap_or_default();
@@ -120,25 +151,21 @@ impl<'a> Instances<'a> {
             };
             let lasts = self.table.members[id].lasts;
             let offers = about.offers.iter();
-            let offers = offers.map(|(stream, it)| (stream.clone(), it.version.to_string()));
-            rows.push(Instance {
-                id: Some(id.to_string()),
-                name: Some(about.name.clone()),
-                version: Some(about.version.clone()),
-                state: Some(state),
-                expires_in_ms: lasts.map(|it| it.as_millis() as u64),
+            let offers = offers.map(|(stream, build)| (stream.clone(), (&*build.version).into()));
+            rows.push(InstanceRow {
+                expires_in_ms: lasts.map(|lasts| lasts.as_millis() as u64),
+                id: Some(id.to_string().into()),
+                name: Some(about.name.as_str().into()),
                 offers: offers.collect(),
                 owns: partitions.len(),
                 partitions,
+                state: Some(state.into()),
+                version: Some(about.version.as_str().into()),
             });
         }
         if let Some(partitions) = owned.remove(&None) {
             let owns = partitions.len();
-            let (id, name, version, state, expires_in_ms) = (None, None, None, None, None);
-            let offers = BTreeMap::new();
-            let row =
-                Instance { id, name, version, state, expires_in_ms, offers, owns, partitions };
-            rows.push(row);
+            rows.push(InstanceRow { owns, partitions, ..InstanceRow::default() });
         }
         rows
     }

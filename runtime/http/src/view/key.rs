@@ -1,0 +1,361 @@
+//! Keys, as rows of a listing or one by one.
+
+use bytes::Bytes;
+use ordain_core::{Answers, Cause, GapEnd, GapEntry, Job, Limit, Spilled, Status, Trouble};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Data, Text, time};
+
+/// A page of a listing of keys.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeysPage<R = KeyRow> {
+    /// The rows.
+    pub keys: Vec<R>,
+    /// Where the next page begins, if there is one.
+    pub cursor: Option<String>,
+}
+
+/// A key. If its record cannot be read, the row has an `error`, and in JSON no member that only the
+/// record could tell.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, remote = "Self")]
+pub struct KeyRow {
+    /// Failed tries of event `next`.
+    pub attempts: u32,
+    /// When the owner looks at the key again.
+    pub due_at: Option<Text>,
+    /// Why the record cannot be read.
+    #[serde(skip_serializing)]
+    pub error: Option<Text>,
+    /// Rounds of asking for event `next`.
+    pub gap_rounds: u32,
+    /// Later events in the store.
+    pub held: HeldRow,
+    /// The time of the first commit, which is part of the ids of messages.
+    pub incarnation: u64,
+    /// The key.
+    pub key: Text,
+    /// The next sequence to settle.
+    pub next: u64,
+    /// How often the key was parked.
+    pub park_generation: u32,
+    /// The partition whose owner may commit.
+    pub partition: u32,
+    /// Ranges of sequences that were skipped unseen.
+    pub skipped: Vec<(u64, u64)>,
+    /// Bytes of the state.
+    pub state_size: u64,
+    /// The name of the status, or `corrupt`.
+    pub status: Text,
+    /// Why the key does not proceed.
+    pub trouble: Option<TroubleRow>,
+    /// The handler version of the last event that took effect.
+    pub version: Option<Text>,
+    /// The SHA-256 of that version's file.
+    pub version_digest: Option<Text>,
+    /// The number of the decision on that version.
+    pub version_generation: Option<u64>,
+    /// The last gaps; `None` in a listing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<Vec<GapRow>>,
+    /// The state; `None` in a listing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<Data>,
+}
+
+/// A key whose record cannot be read, in JSON.
+#[derive(Serialize)]
+struct CorruptRow<'a> {
+    due_at: Option<&'a Text>,
+    error: &'a Text,
+    key: &'a Text,
+    state_size: u64,
+    status: &'a Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'a Data>,
+}
+
+impl Serialize for KeyRow {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Some(error) = &self.error else { return Self::serialize(self, to) };
+        let row = CorruptRow {
+            due_at: self.due_at.as_ref(),
+            error,
+            key: &self.key,
+            state_size: self.state_size,
+            status: &self.status,
+            state: self.state.as_ref(),
+        };
+        row.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyRow {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::deserialize(from)
+    }
+}
+
+impl KeyRow {
+    /// Makes the row of a listing.
+    pub fn of(stored: &ordain_store::KeyRow) -> Self {
+        let record = match &stored.job {
+            Ok(job) => Self::of_job(job),
+            Err(error) => {
+                let error = Some(error.as_str().into());
+                Self { status: "corrupt".into(), error, ..Self::default() }
+            }
+        };
+        Self {
+            key: (&*stored.key).into(),
+            state_size: stored.state_size,
+            due_at: stored.due_at.map(time).map(Text::from),
+            ..record
+        }
+    }
+
+    /// Makes the row of a key with its gaps and its state.
+    pub fn whole(stored: &ordain_store::KeyRow, state: Option<&Bytes>) -> Self {
+        let gaps = stored.job.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
+        let state = state.map(|state| Data::of(state));
+        Self { gaps: gaps.ok(), state, ..Self::of(stored) }
+    }
+
+    fn of_job(job: &Job) -> Self {
+        let version = job.version.as_ref();
+        Self {
+            attempts: job.attempts,
+            gap_rounds: job.rounds,
+            held: HeldRow::of(job.spilled),
+            incarnation: job.incarnation,
+            next: job.next,
+            park_generation: job.generation,
+            partition: job.partition,
+            skipped: job.holes.0.clone(),
+            status: job.status.name().into(),
+            trouble: job.trouble.as_deref().map(TroubleRow::of),
+            version: version.map(|decided| (&*decided.build.version).into()),
+            version_digest: version.map(|decided| decided.build.digest.to_string().into()),
+            version_generation: version.map(|decided| decided.generation),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the status; `None` if this version does not know its name.
+    pub fn status(&self) -> Option<Status> {
+        Status::parse(self.status.raw())
+    }
+}
+
+/// The extent of the events that the store holds for a key.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldRow {
+    /// The number of events.
+    pub count: u64,
+    /// A lower bound of their sequences.
+    pub first: u64,
+    /// An upper bound of their sequences.
+    pub last: u64,
+}
+
+impl HeldRow {
+    fn of(spilled: Spilled) -> Self {
+        Self { count: spilled.count, first: spilled.first, last: spilled.last }
+    }
+}
+
+/// Why a key waits, retries or is parked.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TroubleRow {
+    /// The name of the cause.
+    pub cause: Text,
+    /// The reason in words.
+    pub error: Text,
+    /// The name of the limit that the handler broke, if it broke one that can be lifted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Text>,
+    /// Since when.
+    pub since: Text,
+    /// The handler version that failed, if one did.
+    pub version: Option<Text>,
+}
+
+impl TroubleRow {
+    fn of(trouble: &Trouble) -> Self {
+        Self {
+            cause: trouble.cause.name().into(),
+            error: trouble.words().into(),
+            limit: trouble.limit().map(|limit| limit.name().into()),
+            since: time(trouble.since).into(),
+            version: trouble.version.as_deref().map(Text::from),
+        }
+    }
+
+    /// Returns the cause; `None` if this version does not know its name.
+    pub fn cause(&self) -> Option<Cause> {
+        Cause::parse(self.cause.raw())
+    }
+
+    /// Returns the limit, if there is one that this version knows.
+    pub fn limit(&self) -> Option<Limit> {
+        Limit::parse(self.limit.as_ref()?.raw())
+    }
+}
+
+/// A gap whose clock ran out.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GapRow {
+    /// The answers of each source.
+    pub answers: Vec<AnswersRow>,
+    /// The name of its end.
+    pub end: Text,
+    /// The first missing sequence.
+    pub first: u64,
+    /// The last missing sequence.
+    pub last: u64,
+    /// How long it lasted; `None` while it is open.
+    pub lasted_ms: Option<u64>,
+    /// Rounds of asking that have begun.
+    pub rounds: u32,
+    /// Since when it is known.
+    pub since: Text,
+    /// When it ended; `None` while it is open.
+    pub until: Option<Text>,
+}
+
+impl GapRow {
+    fn of(gap: &GapEntry) -> Self {
+        let is_over = gap.end != GapEnd::Open;
+        Self {
+            answers: gap.answers.iter().map(AnswersRow::of).collect(),
+            end: gap.end.name().into(),
+            first: gap.first,
+            last: gap.last,
+            lasted_ms: is_over.then(|| gap.lasted(gap.until)),
+            rounds: gap.rounds,
+            since: time(gap.since.saturating_sub(gap.waited)).into(),
+            until: is_over.then(|| time(gap.until).into()),
+        }
+    }
+
+    /// Returns how it ended; `None` if this version does not know the name.
+    pub fn end(&self) -> Option<GapEnd> {
+        GapEnd::parse(self.end.raw())
+    }
+}
+
+/// The answers of a replay source to questions for a gap.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnswersRow {
+    /// How often the source was asked.
+    pub asked: u32,
+    /// Why it failed the last time.
+    pub error: Option<Text>,
+    /// How often it failed.
+    pub failed: u32,
+    /// The number of events that it had.
+    pub found: u32,
+    /// The source.
+    pub source: Text,
+}
+
+impl AnswersRow {
+    fn of(answers: &Answers) -> Self {
+        Self {
+            asked: answers.asked,
+            error: answers.error.as_deref().map(Text::from),
+            failed: answers.failed,
+            found: answers.found,
+            source: (&*answers.source).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ordain_core::{Build, Decided, Digest, Gaps, Holes};
+
+    use super::*;
+    use crate::view::to_json;
+
+    const TIME: &str = "1970-01-01T00:00:01.000Z";
+
+    fn stored(job: Result<Job, String>) -> ordain_store::KeyRow {
+        ordain_store::KeyRow { key: "k".into(), job, state_size: 2, due_at: None }
+    }
+
+    fn parked() -> Job {
+        let build = Build { version: "h@1.0.0".into(), digest: Digest([0; 32]) };
+        let mut gap = GapEntry::new(3, 3, 500);
+        gap.since = 1_500;
+        Job {
+            incarnation: 9,
+            status: Status::Parked,
+            holes: Holes(vec![(1, 2)]),
+            version: Some(Arc::new(Decided { generation: 5, build })),
+            trouble: Some(Box::new(Trouble {
+                cause: Cause::Limit,
+                error: "[log] too much".into(),
+                since: 1_000,
+                version: None,
+            })),
+            gaps: Gaps::from_iter([gap]),
+            ..Job::new(7, 4)
+        }
+    }
+
+    #[test]
+    fn members_have_their_names_order_and_nulls() {
+        let zeros = "0".repeat(64);
+        let record = format!(
+            "{{\"attempts\":0,\"due_at\":null,\"gap_rounds\":0,\"held\":{{\"count\":0,\"first\":0,\
+             \"last\":0}},\"incarnation\":9,\"key\":\"k\",\"next\":7,\"park_generation\":0,\
+             \"partition\":4,\"skipped\":[[1,2]],\"state_size\":2,\"status\":\"parked\",\
+             \"trouble\":{{\"cause\":\"limit\",\"error\":\"too much\",\"limit\":\"log\",\
+             \"since\":\"{TIME}\",\"version\":null}},\"version\":\"h@1.0.0\",\
+             \"version_digest\":\"{zeros}\",\"version_generation\":5"
+        );
+        let gap = format!(
+            "{{\"answers\":[],\"end\":\"open\",\"first\":3,\"last\":3,\"lasted_ms\":null,\
+             \"rounds\":0,\"since\":\"{TIME}\",\"until\":null}}"
+        );
+        let row = stored(Ok(parked()));
+        assert_eq!(to_json(&KeyRow::of(&row)), record.clone() + "}");
+        let whole = KeyRow::whole(&row, Some(&Bytes::from_static(b"[ 1 ]")));
+        assert_eq!(to_json(&whole), format!("{record},\"gaps\":[{gap}],\"state\":[1]}}"));
+        let corrupt = stored(Err("bad".to_owned()));
+        assert_eq!(
+            to_json(&KeyRow::whole(&corrupt, None)),
+            r#"{"due_at":null,"error":"bad","key":"k","state_size":2,"status":"corrupt"}"#
+        );
+        let fresh = to_json(&KeyRow::of(&stored(Ok(Job::new(1, 0)))));
+        let nulls =
+            r#""trouble":null,"version":null,"version_digest":null,"version_generation":null}"#;
+        assert!(fresh.ends_with(nulls), "{fresh}");
+    }
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        for job in [Ok(parked()), Err("bad".to_owned())] {
+            let json = to_json(&KeyRow::whole(&stored(job), Some(&Bytes::from_static(b"text"))));
+            let row: KeyRow = serde_json::from_str(&json).unwrap();
+            assert_eq!(to_json(&row), json);
+        }
+    }
+
+    #[test]
+    fn rows_of_other_versions_are_read() {
+        let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+        let json = format!("{{\"later\":{deep},\"state\":{deep},\"key\":\"k\",\"trouble\":{{}}}}");
+        let row: KeyRow = serde_json::from_str(&json).unwrap();
+        assert_eq!((row.key.raw(), row.next, row.status()), ("k", 0, None));
+        let trouble = row.trouble.unwrap();
+        assert_eq!((trouble.cause(), trouble.limit()), (None, None));
+    }
+}

@@ -1,0 +1,144 @@
+//! Dead letters.
+
+use ordain_core::{Event, LetterContent};
+use serde::{Deserialize, Serialize};
+
+use super::{Data, Text, time};
+use ordain_store::StoredLetter;
+
+/// A page of a listing of dead letters.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeadPage<R = LetterRow> {
+    /// The rows.
+    pub dead: Vec<R>,
+    /// Where the next page begins, if there is one.
+    pub cursor: Option<String>,
+}
+
+/// A dead letter.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LetterRow {
+    /// The id beside the key.
+    pub id: Text,
+    /// The key; empty if the event has none.
+    pub key: Text,
+    /// The sequence, if the event has one.
+    pub sequence: Option<u64>,
+    /// The name of the cause.
+    pub cause: Text,
+    /// The reason in words.
+    pub error: Text,
+    /// Where the event came from.
+    pub origin: Option<Text>,
+    /// The handler version that had the event, if one had.
+    pub version: Option<Text>,
+    /// When the letter was put.
+    pub at: Text,
+    /// The event, if one was delivered that can be read.
+    pub event: Option<EventRow>,
+    /// What was delivered, if it is no event.
+    pub raw: Option<Data>,
+}
+
+impl LetterRow {
+    /// Makes the row of a dead letter.
+    pub fn of(stored: &StoredLetter) -> Self {
+        let letter = &stored.letter;
+        let (event, raw) = match &letter.content {
+            LetterContent::Nothing => (None, None),
+            LetterContent::Event(event) => (Some(EventRow::of(event)), None),
+            LetterContent::Raw(bytes) => (None, Some(Data::of(bytes))),
+        };
+        let is_numbered =
+            letter.id.sequence > 0 || event.as_ref().is_some_and(|row| row.sequence == Some(0));
+        Self {
+            id: letter.id.text().into(),
+            key: (&*letter.id.key).into(),
+            sequence: is_numbered.then_some(letter.id.sequence),
+            cause: letter.cause.name().into(),
+            error: letter.error.as_str().into(),
+            origin: letter.origin.as_deref().map(Text::from),
+            version: letter.version.as_deref().map(Text::from),
+            at: time(stored.at).into(),
+            event,
+            raw,
+        }
+    }
+}
+
+/// The event of a dead letter.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventRow {
+    /// The id.
+    pub id: Text,
+    /// The type.
+    #[serde(rename = "type")]
+    pub kind: Text,
+    /// The source.
+    pub source: Text,
+    /// The sequence, if it has one.
+    pub sequence: Option<u64>,
+    /// The time, if it has one.
+    pub time: Option<Text>,
+    /// The type of the data.
+    pub content_type: Text,
+    /// Whether it ends its key.
+    pub end_of_sequence: bool,
+    /// The other attributes.
+    pub headers: Vec<(Text, Text)>,
+    /// The data.
+    pub data: Data,
+}
+
+impl EventRow {
+    fn of(event: &Event) -> Self {
+        let headers = event.headers();
+        Self {
+            id: event.id().into(),
+            kind: event.kind().into(),
+            source: event.source().into(),
+            sequence: event.sequence(),
+            time: event.time_ms().map(time).map(Text::from),
+            content_type: event.content_type().into(),
+            end_of_sequence: event.end(),
+            headers: headers.map(|(name, value)| (name.into(), value.into())).collect(),
+            data: Data::of(event.data()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::{Cause, DeadLetter, EventParts, LetterId};
+
+    use super::*;
+    use crate::view::to_json;
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        let event = Event::new(&EventParts { id: "a", data: b"[1]", ..EventParts::default() });
+        let contents = [
+            (LetterContent::Nothing, "\"event\":null,\"raw\":null}"),
+            (LetterContent::Raw("x".into()), "\"event\":null,\"raw\":\"x\"}"),
+            (LetterContent::Event(event.into()), "\"headers\":[],\"data\":[1]},\"raw\":null}"),
+        ];
+        for (content, end) in contents {
+            let letter = DeadLetter {
+                id: LetterId { key: "k".into(), sequence: 1, tag: 10 },
+                cause: Cause::Rejected,
+                error: "no".into(),
+                origin: None,
+                version: None,
+                content,
+            };
+            let json = to_json(&LetterRow::of(&StoredLetter { letter, at: 0 }));
+            let begin = "{\"id\":\"1-a\",\"key\":\"k\",\"sequence\":1,\"cause\":\"rejected\",\
+                         \"error\":\"no\",\"origin\":null,\"version\":null,\"at\":\"1970";
+            assert!(json.starts_with(begin) && json.ends_with(end), "{json}");
+            let row: LetterRow = serde_json::from_str(&json).unwrap();
+            assert_eq!(to_json(&row), json);
+        }
+    }
+}

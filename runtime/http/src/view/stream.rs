@@ -1,0 +1,91 @@
+//! Streams, with the handler versions that execute their events.
+
+use std::sync::Arc;
+
+use ordain_core::Build;
+use serde::{Deserialize, Serialize};
+
+use super::Text;
+use ordain_config::Stream;
+use ordain_wasm::Chosen;
+
+/// All streams.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StreamsPage<R = StreamRow> {
+    /// The rows.
+    pub streams: Vec<R>,
+}
+
+/// The handler version of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Executing {
+    /// The version that executes the events, or the one that is to.
+    pub build: Option<Build>,
+    /// The number of the decision on it, if the store was asked.
+    pub generation: Option<u64>,
+    /// Why the version is not here, if it is not: all keys of the stream wait.
+    pub missing: Option<String>,
+}
+
+impl From<Chosen> for Executing {
+    fn from(chosen: Chosen) -> Self {
+        let (decided, missing) = match chosen {
+            Ok(active) => (Some(Arc::clone(&active.decided)), None),
+            Err(missing) => (missing.decided, Some(missing.reason)),
+        };
+        let generation = decided.as_ref().map(|decided| decided.generation);
+        Self { build: decided.map(|decided| decided.build.clone()), generation, missing }
+    }
+}
+
+/// A stream.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamRow {
+    /// The SHA-256 of the handler's file.
+    pub digest: Option<Text>,
+    /// The number of the decision on the handler version.
+    pub generation: Option<u64>,
+    /// The handler version.
+    pub handler: Option<Text>,
+    /// Why the process does not have that version.
+    pub missing: Option<Text>,
+    /// Whether keys that a failure has parked try again under another version.
+    pub retry_on_new_version: Option<bool>,
+    /// The kind of the source.
+    pub source: Option<Text>,
+    /// The name.
+    pub stream: Text,
+}
+
+impl StreamRow {
+    /// Makes the row of a stream. A stream without configuration is one that only the store knows.
+    pub fn of(name: &str, configured: Option<(&Stream, Executing)>) -> Self {
+        let (stream, executing) = configured.unzip();
+        let Executing { build, generation, missing } = executing.unwrap_or_default();
+        Self {
+            digest: build.as_ref().map(|build| build.digest.to_string().into()),
+            generation,
+            handler: build.as_ref().map(|build| (&*build.version).into()),
+            missing: missing.map(Text::from),
+            retry_on_new_version: stream.map(|stream| stream.retry.on_new_version),
+            source: stream.map(|stream| stream.source.kind().into()),
+            stream: name.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::to_json;
+
+    #[test]
+    fn members_have_their_names_and_order() {
+        assert_eq!(
+            to_json(&StreamRow::of("a", None)),
+            "{\"digest\":null,\"generation\":null,\"handler\":null,\"missing\":null,\
+             \"retry_on_new_version\":null,\"source\":null,\"stream\":\"a\"}"
+        );
+    }
+}

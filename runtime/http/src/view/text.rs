@@ -1,0 +1,50 @@
+//! Texts of rows.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use ordain_util::text::clean;
+
+/// A text of a row. Events, handlers and other processes write such texts: the displayed form escapes
+/// every character that could steer a terminal or hide text. JSON has the text itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text(String);
+
+impl Text {
+    /// Returns the text itself, which must not reach a terminal.
+    pub fn raw(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&clean(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn displayed_text_is_escaped_and_json_is_not() {
+        let text = Text::from("a\u{202e}\n");
+        assert_eq!(format!("{text:<12}|"), "a\\u202e\\n   |");
+        assert_eq!(serde_json::to_string(&text).unwrap(), "\"a\u{202e}\\n\"");
+    }
+}
