@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use ordain_core::{Change, Emitted, Expect, JobWrite, Message, MessageParts};
-use ordain_store::Store;
+use ordain_store::Outbox;
 use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 

@@ -1,60 +1,24 @@
 //! Numbers for messages, what is kept of them, and queues.
-//!
-//! What is kept until some time stands together in one entry in the order of time: a list of places,
-//! each with its length before it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod assign;
+
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use fjall::{OwnedWriteBatch, Readable, Slice};
+use async_trait::async_trait;
+use fjall::Readable;
 use ordain_core::{Event, Key};
 
-use super::keys;
+pub(super) use self::assign::{Assigning, Failed, forget};
 use super::record::Record;
 use super::shared::Shared;
-use super::tables::{Tables, detach, read_error};
-use ordain_store::codec::{
-    Counter, GivenPart, OriginRecord, decode_given, decode_queued, decode_retained, encode_given,
-    encode_retained,
-};
+use super::tables::{detach, read_error};
+use super::writer::Request;
+use super::{Embedded, keys};
+use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
-    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Place, Queued, StoreError, readable,
+    Assign, AssignReply, Chains, Claim, Destination, Partition, Queued, StoreError, readable,
 };
-
-/// From how many blocks of an origin on it is looked which may go, and how many go together; a call adds
-/// one.
-const BLOCKS_MANY: u64 = 8;
-const BLOCKS_DROPPED: u64 = 16;
-
-/// What a write of messages is about to change.
-pub(super) struct Assigning<'a> {
-    tables: &'a Tables,
-    assign: &'a Assign,
-    now: u64,
-    pub(super) batch: OwnedWriteBatch,
-    counters: HashMap<&'a str, Counter>,
-    queues: BTreeMap<u32, Queue>,
-    /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
-    log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Places of what is kept, and when they go.
-    kept: BTreeMap<u64, Vec<u8>>,
-    /// When the first of them goes.
-    pub(super) earliest: u64,
-}
-
-/// Why nothing was assigned.
-pub(super) enum Failed {
-    Engine(fjall::Error),
-    Store(StoreError),
-}
-
-impl From<fjall::Error> for Failed {
-    fn from(error: fjall::Error) -> Self {
-        Self::Engine(error)
-    }
-}
 
 /// The numbers of what waits in a queue: from the first one to the last one.
 #[derive(Debug, Clone, Copy)]
@@ -87,373 +51,64 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-impl<'a> Assigning<'a> {
-    pub(super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
-        let items = assign.items().count();
-        Self {
-            tables,
-            assign,
-            now,
-            batch: OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * items + 8),
-            counters: HashMap::new(),
-            queues: BTreeMap::new(),
-            log: HashMap::new(),
-            kept: BTreeMap::new(),
-            earliest: u64::MAX,
-        }
+#[async_trait]
+impl Chains for Embedded {
+    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+        self.ask(|answer| Request::Assign { assign, answer }).await?
     }
 
-    /// What becomes of the messages; the batch has what is done.
-    pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
-        if self.is_full()? {
-            return Ok(AssignReply::Full);
-        }
-        let mut origins = HashSet::new();
-        let mut replies = Vec::with_capacity(self.assign.lots.len());
-        for lot in &self.assign.lots {
-            replies.push(match &lot.origin {
-                None => LotReply::Done(self.take_from_producer(lot)?),
-                Some(origin) => {
-                    let place = keys::origin(&self.assign.to, self.assign.shard, origin);
-                    if origins.insert(place.clone()) {
-                        self.take_from_owner(lot, origin, &place)?
-                    } else {
-                        // One that is there twice is told to come again.
-                        LotReply::Fenced
-                    }
-                }
-            });
-        }
-        self.finish();
-        Ok(AssignReply::Lots(replies))
-    }
-
-    fn take_from_producer(&mut self, lot: &'a Lot) -> Result<Vec<Assigned>, Failed> {
-        let (mut answers, mut stops) = (Vec::new(), false);
-        for item in lot.items() {
-            let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
-            stops |= matches!(assigned, Assigned::Conflict(_));
-            answers.push(assigned);
-        }
-        Ok(answers)
-    }
-
-    /// What an owner gives is known by its place in the outbox.
-    fn take_from_owner(
-        &mut self,
-        lot: &'a Lot,
-        origin: &Origin,
-        place: &[u8],
-    ) -> Result<LotReply, Failed> {
-        let mut record = match self.tables.log.get(place)? {
-            Some(bytes) => OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
-            None => OriginRecord::default(),
-        };
-        if origin.epoch < record.epoch {
-            return Ok(LotReply::Fenced);
-        }
-        let known = (record.epoch, record.last);
-        if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
-            return Ok(LotReply::WentBack);
-        }
-        if origin.epoch > record.epoch && record.highest.commit > origin.found {
-            self.drop_lost(place, &mut record, origin.found)?;
-        }
-        let highest = record.highest;
-        let is_behind_all = lot.parts.iter().all(|part| part.place > highest);
-        let given = if is_behind_all { HashMap::new() } else { self.given(place, &record, lot)? };
-        let known = |part: &Part, item: &Item| {
-            given.get(&(part.place.commit, item.event.id_digest())).copied()
-        };
-        // What is of an earlier time has nobody who waits for an answer.
-        let is_late = |part: &&Part| origin.epoch == record.epoch && part.place <= record.last;
-        let mut late = lot.parts.iter().filter(is_late);
-        if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
-            return Ok(LotReply::Fenced);
-        }
-        let (mut answers, mut new) = (Vec::new(), Vec::new());
-        for part in &lot.parts {
-            let mut messages = Vec::new();
-            for item in &part.items {
-                if let Some(sequence) = known(part, item) {
-                    answers.push(Assigned::Known(sequence));
-                } else {
-                    let sequence = self.put(item, None)?.unwrap_or_default();
-                    answers.push(Assigned::New(sequence));
-                    messages.push((item.event.id_digest(), sequence));
-                }
-            }
-            if !messages.is_empty() {
-                new.push(GivenPart { place: part.place, messages });
-            }
-            record.given(origin.epoch, part.place);
-        }
-        self.drop_blocks(place, &mut record, origin.done)?;
-        record.is_mixed &= record.first < record.next;
-        if let Some(first) = new.first() {
-            record.is_mixed |= record.first < record.next && first.place.commit < highest.commit;
-            // It may be in the place of one that is lost.
-            self.log.insert(keys::given(place, record.next), Some(encode_given(&new)));
-            record.next += 1;
-        }
-        self.batch.insert(&self.tables.log, place, record.encode());
-        Ok(LotReply::Done(answers))
-    }
-
-    /// What is known of an origin's messages in the commits of a lot, by commit and id.
-    fn given(
+    async fn retained(
         &self,
-        place: &[u8],
-        record: &OriginRecord,
-        lot: &Lot,
-    ) -> Result<HashMap<(u64, u64), u64>, Failed> {
-        let commits = lot.parts.iter().map(|part| part.place.commit);
-        let (from, to) = (commits.clone().min().unwrap_or(0), commits.max().unwrap_or(0));
-        let (mut low, mut high) = (record.first, record.next);
-        while low < high && !record.is_mixed {
-            let middle = low.midpoint(high);
-            let block = self.block(place, middle)?;
-            if block.last().is_some_and(|part| part.place.commit < from) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let mut given = HashMap::new();
-        for number in low..record.next {
-            let block = self.block(place, number)?;
-            if !record.is_mixed && block.first().is_some_and(|part| part.place.commit > to) {
-                break;
-            }
-            for GivenPart { place, messages } in block {
-                given.extend(messages.into_iter().map(|(id, it)| ((place.commit, id), it)));
-            }
-        }
-        Ok(given)
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        bytes: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let (to, key, wanted) = (to.clone(), key.clone(), wanted.to_vec());
+        self.read(move |shared| retained(shared, &to, &key, &wanted, bytes)).await
     }
 
-    fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
-        let Some(bytes) = self.tables.log.get(keys::given(place, number))? else {
-            let words = format!("block {number} of an origin is not there");
-            return Err(Failed::Store(corrupt(words)));
-        };
-        decode_given(&bytes).map_err(|it| Failed::Store(corrupt(it)))
+    async fn queued(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<(u64, Queued)>, StoreError> {
+        let partition = partition.clone();
+        let read =
+            move |shared: &Shared| queued(shared, &partition, shard, after, limit, bytes);
+        self.read(read).await
     }
 
-    /// Removes the last blocks, which have commits that the outbox has lost.
-    fn drop_lost(
-        &mut self,
-        place: &[u8],
-        record: &mut OriginRecord,
-        found: u64,
-    ) -> Result<(), Failed> {
-        while record.next > record.first {
-            let last = record.next - 1;
-            if self.block(place, last)?.first().is_none_or(|part| part.place.commit <= found) {
-                break;
-            }
-            self.log.insert(keys::given(place, last), None);
-            record.next = last;
-        }
-        record.highest = Place { commit: found, part: u32::MAX };
-        Ok(())
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+    ) -> Result<(), StoreError> {
+        let partition = partition.clone();
+        self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
     }
 
-    /// Removes the first blocks if all of them is published, some of them together.
-    fn drop_blocks(
-        &mut self,
-        place: &[u8],
-        record: &mut OriginRecord,
-        done: u64,
-    ) -> Result<(), Failed> {
-        if record.next - record.first < BLOCKS_MANY {
-            return Ok(());
-        }
-        for number in record.first..record.next.min(record.first + BLOCKS_DROPPED) {
-            if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
-                break;
-            }
-            self.log.insert(keys::given(place, number), None);
-            record.first = number + 1;
-        }
-        Ok(())
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let places: Vec<_> = keys.iter().map(|key| keys::job(stream, key)).collect();
+        self.read(move |shared| partitions_of(shared, &places)).await
     }
 
-    fn is_full(&mut self) -> Result<bool, Failed> {
-        let (Some(limit), Destination::Stream(stream)) = (self.assign.rules.queue, &self.assign.to)
-        else {
-            return Ok(false);
-        };
-        for item in self.assign.items() {
-            if self.queues.contains_key(&item.partition) {
-                continue;
-            }
-            let partition = Partition { stream: Arc::clone(stream), number: item.partition };
-            let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
-            let queue = Queue::decode(found.as_deref()).map_err(Failed::Store)?;
-            self.queues.insert(item.partition, queue);
-        }
-        Ok(self.queues.values().any(|queue| queue.len() >= limit))
-    }
-
-    /// What a producer gives: known by its id, or by its own number.
-    fn put_by_id(&mut self, item: &'a Item) -> Result<Assigned, Failed> {
-        let (to, event) = (&self.assign.to, &item.event);
-        let Some(numbers) = self.assign.rules.numbers else {
-            return Ok(Assigned::New(self.put(item, None)?.unwrap_or_default()));
-        };
-        let place = match event.sequence() {
-            Some(sequence) => keys::retained(to, event.key(), sequence),
-            None => keys::id(to, event.key(), event.id_digest()),
-        };
-        let found = if let Some(found) = self.log.get(&place) {
-            found.as_deref().and_then(|it| self.published(event.sequence(), it))
-        } else {
-            let stored = self.tables.log.get(&place)?;
-            stored.and_then(|stored| self.published(event.sequence(), &stored))
-        };
-        if let Some((sequence, content)) = found {
-            let is_same = content == event.content();
-            let known = if is_same { Assigned::Known } else { Assigned::Conflict };
-            return Ok(known(sequence));
-        }
-        let sequence = self.put(item, event.sequence())?.unwrap_or_default();
-        if event.sequence().is_none() {
-            let until = self.now.saturating_add(numbers.retain);
-            let content = event.content().to_be_bytes();
-            let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
-            self.keep(until, &place);
-            self.log.insert(place, Some(value));
-        }
-        Ok(Assigned::New(sequence))
-    }
-
-    /// The number and the content of what was published before, by its own number or by its id, unless
-    /// it is forgotten by now.
-    fn published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
-        let (parts, _) = found.as_chunks::<8>();
-        let (until, sequence, content) = match own {
-            Some(sequence) => (parts.first()?, sequence, parts.get(1)?),
-            None => (parts.get(2)?, u64::from_le_bytes(*parts.first()?), parts.get(1)?),
-        };
-        let is_there = u64::from_le_bytes(*until) > self.now;
-        is_there.then(|| (sequence, u64::from_be_bytes(*content)))
-    }
-
-    /// Numbers a message, keeps it, and lets it wait for its stream.
-    fn put(&mut self, item: &'a Item, own: Option<u64>) -> Result<Option<u64>, Failed> {
-        let sequence = match self.assign.rules.numbers {
-            Some(numbers) => Some(self.number(item, own, &numbers)?),
-            None => item.event.sequence(),
-        };
-        let (to, event) = (&self.assign.to, &item.event);
-        let value = encode_retained(event, sequence);
-        if let Some(queue) = self.queues.get_mut(&item.partition)
-            && let Destination::Stream(stream) = to
-        {
-            queue.last += 1;
-            let partition = Partition { stream: Arc::clone(stream), number: item.partition };
-            let place = keys::queued(&partition, self.assign.shard, queue.last);
-            self.batch.insert(&self.tables.queue, place, &value[8..]);
-        }
-        if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbers, sequence) {
-            let place = keys::retained(to, event.key(), sequence);
-            let until = self.now.saturating_add(numbers.retain);
-            self.keep(until, &place);
-            let value = [&until.to_le_bytes()[..], &value].concat();
-            self.log.insert(place, Some(value));
-            if let Some(old) = sequence.checked_sub(numbers.retain_events) {
-                self.log.insert(keys::retained(to, event.key(), old), None);
-            }
-        }
-        Ok(sequence)
-    }
-
-    /// The number of a message, which may be its own.
-    fn number(
-        &mut self,
-        item: &'a Item,
-        own: Option<u64>,
-        numbers: &Numbers,
-    ) -> Result<u64, Failed> {
-        let key = item.event.key();
-        let mut counter = match self.counters.get(key) {
-            Some(counter) => *counter,
-            None => match self.tables.log.get(keys::count(&self.assign.to, key))? {
-                Some(bytes) => Counter::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
-                None => Counter { next: numbers.first, end: 0 },
-            },
-        };
-        if counter.end != 0 && counter.end <= self.now {
-            counter = Counter { next: numbers.first, end: 0 };
-        }
-        let sequence = own.unwrap_or(counter.next);
-        counter.next = counter.next.max(sequence.saturating_add(1));
-        if item.event.end() {
-            counter.end = self.now.saturating_add(numbers.complete_ttl);
-            let place = keys::count(&self.assign.to, key);
-            self.keep(counter.end, &place);
-        }
-        self.counters.insert(key, counter);
-        Ok(sequence)
-    }
-
-    fn keep(&mut self, until: u64, place: &[u8]) {
-        let block = self.kept.entry(until).or_default();
-        block.extend_from_slice(&(place.len() as u32).to_le_bytes());
-        block.extend_from_slice(place);
-    }
-
-    fn finish(&mut self) {
-        for (place, value) in self.log.drain() {
-            match value {
-                Some(value) => self.batch.insert(&self.tables.log, place, value),
-                None => self.batch.remove(&self.tables.log, place),
-            }
-        }
-        for (key, counter) in &self.counters {
-            let place = keys::count(&self.assign.to, key);
-            self.batch.insert(&self.tables.log, place, counter.encode());
-        }
-        if let Destination::Stream(stream) = &self.assign.to {
-            for (number, queue) in &self.queues {
-                let partition = Partition { stream: Arc::clone(stream), number: *number };
-                let place = keys::queue(&partition, self.assign.shard);
-                self.batch.insert(&self.tables.log, place, queue.encode());
-            }
-        }
-        for (until, block) in std::mem::take(&mut self.kept) {
-            self.earliest = self.earliest.min(until);
-            self.batch.insert(&self.tables.times, keys::kept_age(until, rand::random()), block);
-        }
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+        let partition = partition.clone();
+        self.read(move |shared| waiting_in(shared, &partition)).await
     }
 }
 
-/// Removes what has been kept long enough. Answers how many entries that were.
-pub(super) fn forget(
-    tables: &Tables,
-    batch: &mut OwnedWriteBatch,
-    entry: Slice,
-    now: u64,
-) -> fjall::Result<usize> {
-    let Some(block) = tables.times.get(&entry)? else { return Ok(0) };
-    let (mut rest, mut count) = (&block[..], 0);
-    while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length) as usize;
-        let Some((place, after)) = after.split_at_checked(length) else { break };
-        // What stands there by now may be of a later life of its key.
-        let until = tables.log.get(place)?.and_then(|value| keys::kept_until(place, &value));
-        if until.is_none_or(|until| until <= now) {
-            batch.remove(&tables.log, place);
-        }
-        (rest, count) = (after, count + 1);
-    }
-    batch.remove(&tables.times, entry);
-    Ok(count)
-}
-
-/// See [`Chains::retained`](ordain_store::Chains::retained).
-pub(super) fn retained(
+fn retained(
     shared: &Shared,
     to: &Destination,
     key: &Key,
@@ -479,8 +134,7 @@ pub(super) fn retained(
     Ok(events)
 }
 
-/// See [`Chains::queued`](ordain_store::Chains::queued).
-pub(super) fn queued(
+fn queued(
     store: &Shared,
     partition: &Partition,
     shard: u32,
@@ -507,8 +161,7 @@ pub(super) fn queued(
     Ok(events)
 }
 
-/// See [`Chains::partitions_of`](ordain_store::Chains::partitions_of).
-pub(super) fn partitions_of(
+fn partitions_of(
     shared: &Shared,
     places: &[Vec<u8>],
 ) -> Result<Vec<Option<u32>>, StoreError> {
@@ -519,8 +172,7 @@ pub(super) fn partitions_of(
     places.iter().map(partition).collect()
 }
 
-/// See [`Chains::waiting_in`](ordain_store::Chains::waiting_in).
-pub(super) fn waiting_in(
+fn waiting_in(
     shared: &Shared,
     partition: &Partition,
 ) -> Result<Vec<Range<u64>>, StoreError> {

@@ -10,7 +10,7 @@ use ordain_core::Decided;
 use super::Embedded;
 use super::writer::Request;
 use ordain_store::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
-use ordain_store::{Mark, Partition, Store as _, StoreError, versions};
+use ordain_store::{Mark, Marks, Partition, StoreError, versions};
 
 /// With what the names of such marks begin.
 pub(super) const DECIDED: &str = "decided/";

@@ -6,7 +6,7 @@
 //!
 //! **Failure.** After a failed write or sync nobody knows what is on the disk, and asking again
 //! would not tell. So the store then is out of use: the reason is logged once, commits answer
-//! [`CommitReply::Unknown`] and everything else [`StoreError::Failed`]. Only opening it again
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else [`StoreError::Failed`]. Only opening it again
 //! reads what the disk really holds, so a process that runs on it ends.
 //!
 //! **Reading** goes to blocking threads, a few at a time: most reads are served from memory, but any
@@ -18,31 +18,32 @@ mod answered;
 pub mod chains;
 mod changes;
 mod clock;
+mod due;
 mod fences;
 mod folder;
 mod journal;
 pub mod keys;
 mod leases;
 pub mod list;
+mod marks;
+mod outbox;
 mod read;
 mod recent;
 pub mod record;
+mod records;
 mod shared;
+mod spill;
 mod sweep;
 mod tables;
 mod writer;
 
-use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -56,12 +57,8 @@ use self::folder::Folder;
 use self::leases::Registry;
 use self::shared::Shared;
 use self::tables::{Tables, read_error};
-use self::writer::{Answer, OutboxDone, QUEUE, Request, Writer};
-use ordain_store::{
-    Assign, AssignReply, Chains, Claim, Claimed, Destination, Durability, KeyFilter, KeyRow,
-    MARK_NAME_LIMIT, Mark, OfKey, OutboxEntry, Page, Partition, Queued, STREAM_NAME_LIMIT, Store,
-    StoreError, StoredLetter, claimed_by_another,
-};
+use self::writer::{Answer, QUEUE, Request, Writer};
+use ordain_store::{Durability, Store, StoreError};
 
 /// How long an answer may be out before it is looked at whether the engine is still alive: when
 /// its background work has failed, it makes writers wait for ever.
@@ -133,7 +130,7 @@ impl Embedded {
             .spawn(move || writer.run(requests))
             .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
         let reads = Semaphore::new(READS);
-        let registry = Registry::new(read::marks(&shared, leases::DECIDED)?.into_iter());
+        let registry = Registry::new(marks::read_all(&shared, leases::DECIDED)?.into_iter());
         Ok(Self { shared, reads, registry, requests: Some(sender), thread: Some(thread) })
     }
 
@@ -222,63 +219,6 @@ impl Drop for Embedded {
 }
 
 #[async_trait]
-impl Chains for Embedded {
-    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
-        self.ask(|answer| Request::Assign { assign, answer }).await?
-    }
-
-    async fn retained(
-        &self,
-        to: &Destination,
-        key: &Key,
-        wanted: &[RangeInclusive<u64>],
-        bytes: usize,
-    ) -> Result<Vec<Arc<Event>>, StoreError> {
-        let (to, key, wanted) = (to.clone(), key.clone(), wanted.to_vec());
-        self.read(move |shared| chains::retained(shared, &to, &key, &wanted, bytes)).await
-    }
-
-    async fn queued(
-        &self,
-        partition: &Partition,
-        shard: u32,
-        after: u64,
-        limit: usize,
-        bytes: usize,
-    ) -> Result<Vec<(u64, Queued)>, StoreError> {
-        let partition = partition.clone();
-        let read =
-            move |shared: &Shared| chains::queued(shared, &partition, shard, after, limit, bytes);
-        self.read(read).await
-    }
-
-    async fn dequeue(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        shard: u32,
-        through: u64,
-    ) -> Result<(), StoreError> {
-        let partition = partition.clone();
-        self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
-    }
-
-    async fn partitions_of(
-        &self,
-        stream: &str,
-        keys: &[&str],
-    ) -> Result<Vec<Option<u32>>, StoreError> {
-        let places: Vec<_> = keys.iter().map(|key| keys::job(stream, key)).collect();
-        self.read(move |shared| chains::partitions_of(shared, &places)).await
-    }
-
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
-        let partition = partition.clone();
-        self.read(move |shared| chains::waiting_in(shared, &partition)).await
-    }
-}
-
-#[async_trait]
 impl Store for Embedded {
     fn shards(&self) -> u32 {
         self.shared.shards
@@ -295,196 +235,8 @@ impl Store for Embedded {
         self.shared.failed().await
     }
 
-    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
-        let length = partition.stream.len();
-        if length > STREAM_NAME_LIMIT {
-            return Err(StoreError::Unusable(format!(
-                "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
-            )));
-        }
-        let claimed = partition.clone();
-        let claimed =
-            self.ask(|answer| Request::Claim { partition: claimed, epoch, answer }).await?;
-        claimed.ok_or_else(|| claimed_by_another(partition))
-    }
-
-    async fn load(
-        &self,
-        partition: &Partition,
-        keys: &[Key],
-        bytes: usize,
-    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
-        let (stream, wanted) = (partition.stream.clone(), keys.to_vec());
-        let read = move |shared: &Shared| read::load(shared, &stream, &wanted, bytes);
-        let mut loaded = self.read(read).await?;
-        let is_foreign = |job: &read::LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
-        let foreign: Vec<usize> =
-            (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
-        if foreign.is_empty() {
-            return Ok(loaded);
-        }
-        // Read again afterwards: the one that had it may have committed in between.
-        let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
-        let request = (partition.clone(), taken.clone());
-        self.ask(|answer| Request::TakeOver { partition: request.0, keys: request.1, answer })
-            .await?;
-        let stream = partition.stream.clone();
-        let again = move |shared: &Shared| read::load(shared, &stream, &taken, usize::MAX);
-        let again = self.read(again).await?;
-        for (index, job) in foreign.into_iter().zip(again) {
-            loaded[index] = job;
-        }
-        Ok(loaded)
-    }
-
-    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
-        let partition = partition.clone();
-        let reply = self.ask(|answer| Request::Commit { partition, claim, batch, answer }).await;
-        reply.unwrap_or(CommitReply::Unknown)
-    }
-
-    async fn read_spill(
-        &self,
-        partition: &Partition,
-        key: &Key,
-        from: u64,
-        limit: usize,
-        bytes: usize,
-    ) -> Result<OfKey<SpillPage>, StoreError> {
-        let (stream, key) = (partition.stream.clone(), key.clone());
-        let read = move |shared: &Shared| {
-            read::of_key(read::spill(shared, &stream, &key, from, limit, bytes))
-        };
-        self.read(read).await
-    }
-
-    async fn find(
-        &self,
-        partition: &Partition,
-        key: &Key,
-        missing: &[RangeInclusive<u64>],
-        within: u64,
-    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
-        let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
-        let read = move |shared: &Shared| {
-            read::of_key(read::find(shared, &stream, &key, &missing, within))
-        };
-        self.read(read).await
-    }
-
-    async fn due(
-        &self,
-        partition: &Partition,
-        after: Option<&(u64, Key)>,
-        limit: usize,
-        all: bool,
-    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-        let (partition, after) = (partition.clone(), after.cloned());
-        self.read(move |shared| read::due(shared, &partition, after.as_ref(), limit, all)).await
-    }
-
-    async fn outbox(
-        &self,
-        partition: &Partition,
-        shard: u32,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<OutboxEntry>, StoreError> {
-        let partition = partition.clone();
-        self.read(move |shared| read::outbox(shared, &partition, shard, after, limit)).await
-    }
-
-    async fn outbox_done(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        shard: u32,
-        through: u64,
-        marks: &[Mark],
-    ) -> Result<Option<u64>, StoreError> {
-        check_marks(marks)?;
-        let outbox = Some(OutboxDone { partition: partition.clone(), claim, shard, through });
-        let marks = marks.to_vec();
-        self.ask(|answer| Request::Done { outbox, marks, answer }).await
-    }
-
-    async fn put_checkpoint(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        _breaks: u64,
-        mark: &Mark,
-    ) -> Result<bool, StoreError> {
-        // In one write with nothing that is done of an outbox: that looks at the claim.
-        self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
-        Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
-    }
-
-    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
-        check_marks(marks)?;
-        let marks = marks.to_vec();
-        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await.map(drop)
-    }
-
-    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
-        let name = name.to_owned();
-        self.read(move |shared| read::mark(shared, &name)).await
-    }
-
     async fn flush(&self) -> Result<(), StoreError> {
         self.ask(|answer| Request::Flush { answer }).await
     }
 
-    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
-        self.read(list::streams).await
-    }
-
-    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
-        let (stream, filter) = (stream.to_owned(), filter.clone());
-        self.read(move |shared| list::keys(shared, &stream, &filter)).await
-    }
-
-    async fn key(
-        &self,
-        stream: &str,
-        key: &str,
-    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
-        let (stream, key) = (stream.to_owned(), key.to_owned());
-        self.read(move |shared| list::key(shared, &stream, &key)).await
-    }
-
-    async fn letters(
-        &self,
-        stream: &str,
-        key: Option<&str>,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page<StoredLetter>, StoreError> {
-        let stream = stream.to_owned();
-        let (key, cursor) = (key.map(str::to_owned), cursor.map(str::to_owned));
-        self.read(move |shared| {
-            list::letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit)
-        })
-        .await
-    }
-
-    async fn letter(
-        &self,
-        stream: &str,
-        id: &LetterId,
-    ) -> Result<Option<StoredLetter>, StoreError> {
-        let (stream, id) = (stream.to_owned(), id.clone());
-        self.read(move |shared| list::letter(shared, &stream, &id)).await
-    }
-}
-
-/// The engine would refuse longer names by a panic.
-fn check_marks(marks: &[Mark]) -> Result<(), StoreError> {
-    match marks.iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
-        None => Ok(()),
-        Some(mark) => Err(StoreError::Unusable(format!(
-            "the name of a mark has {} bytes; {MARK_NAME_LIMIT} are allowed",
-            mark.name.len()
-        ))),
-    }
 }

@@ -14,26 +14,6 @@ use ordain_store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError, cla
 /// No partition gets there, and scripts count exactly up to it.
 pub(super) const LAST_EPOCH: u64 = 1 << 52;
 
-/// See [`Store::claim`](ordain_store::Store::claim).
-pub(super) async fn claim(
-    store: &Redis,
-    partition: &Partition,
-    epoch: u64,
-) -> Result<Claimed, StoreError> {
-    let length = partition.stream.len();
-    if length > STREAM_NAME_LIMIT {
-        return Err(StoreError::Unusable(format!(
-            "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
-        )));
-    }
-    // The server may have lost it since.
-    store.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
-    note(store, partition).await?;
-    let claim = Claim { epoch, random: rand::random() };
-    let claims = (0..store.shards).map(|shard| claim_shard(store, partition, shard, claim));
-    Ok(Claimed { claim, commits: try_join_all(claims).await? })
-}
-
 /// Writes down that there is a partition, once in the life of this process.
 pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
     if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
@@ -73,7 +53,7 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
 }
 
 /// Writes a claim into a shard's fence; the number of its last commit.
-async fn claim_shard(
+pub(super) async fn claim_shard(
     store: &Redis,
     partition: &Partition,
     shard: u32,

@@ -63,38 +63,6 @@ pub(super) fn job_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// See [`Store::commit`](ordain_store::Store::commit).
-pub(super) async fn commit(
-    store: &Redis,
-    partition: &Partition,
-    claim: Claim,
-    batch: &Batch,
-) -> CommitReply {
-    let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
-    let kinds =
-        [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
-    let [data, expiry, letters, age, spilled, ids] = store.of_stream(shard, stream, kinds);
-    let due = store.names.due(shard, partition);
-    let keys = [data, due, expiry, letters, age, spilled, ids];
-    let mut call = store.call_of(&store.scripts.commit, &keys);
-    put(&mut call, number, claim, batch, store.dead_ttl);
-    let answer = send(store, &store.scripts.commit, shard, call).await;
-    let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
-    let reason = match store.named(answer, || keys.to_vec()).await {
-        Ok(Some(answer)) => match reply(answer, claim, batch.number) {
-            Some(reply) => {
-                store.trouble.over(what);
-                return reply;
-            }
-            None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
-        },
-        Ok(None) => format!("fewer than {} replicas have it", store.replicas),
-        Err(error) => error.to_string(),
-    };
-    store.trouble.tell(what(), &reason);
-    CommitReply::Unknown
-}
-
 /// Sends what writes once, and waits for replicas where that is asked for; `None` where too few have it
 /// in time.
 pub(super) async fn send(
@@ -126,7 +94,7 @@ pub(super) async fn send(
 }
 
 /// Appends what a batch has to the call of the script.
-fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
+pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
     let (mut ops, mut lengths, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     for write in &batch.writes {
         put_op(partition, write, &mut ops);
@@ -250,7 +218,7 @@ fn spilled_event(event: &Event) -> Vec<u8> {
 }
 
 /// What the script answered; `None` if that makes no sense.
-fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
+pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {
         (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),

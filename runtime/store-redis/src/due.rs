@@ -1,5 +1,6 @@
 //! The due index: which keys their owner must look at, and when.
 
+use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use ordain_core::Key;
 use redis::Value;
@@ -7,23 +8,25 @@ use redis::Value;
 use super::Redis;
 use super::names::Kind;
 use super::value::{array, bytes, number, parts, strange};
-use ordain_store::{Partition, StoreError};
+use ordain_store::{DueIndex, Partition, StoreError};
 
 /// Entries of one shard that are read at once, beyond its part of what is asked for: shards have
 /// not all the same number.
 const SPARE: usize = 16;
 
-/// See [`Store::due`](ordain_store::Store::due).
-pub(super) async fn due(
-    store: &Redis,
-    partition: &Partition,
-    after: Option<&(u64, Key)>,
-    limit: usize,
-    all: bool,
-) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-    let some = (limit / store.shards as usize * 2 + SPARE).min(limit);
-    let shards = (0..store.shards).map(|shard| of_shard(store, partition, shard, after, some, all));
-    Ok(Due::merge(try_join_all(shards).await?, limit))
+#[async_trait]
+impl DueIndex for Redis {
+    async fn due(
+        &self,
+        partition: &Partition,
+        after: Option<&(u64, Key)>,
+        limit: usize,
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+        let some = (limit / self.shards as usize * 2 + SPARE).min(limit);
+        let shards = (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
+        Ok(Due::merge(try_join_all(shards).await?, limit))
+    }
 }
 
 async fn of_shard(

@@ -1,7 +1,7 @@
 //! The store in Redis: one server, a master under Sentinel, or a Cluster.
 //!
 //! **Commits.** One script call commits a batch of one shard (`scripts/commit.lua`), all of whose
-//! keys lie in one hash slot. A call that is not answered is answered [`CommitReply::Unknown`], and
+//! keys lie in one hash slot. A call that is not answered is answered [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and
 //! sent again under the same number: the script recognises it. What a call that ended half-way has
 //! left says nothing to anybody, and the next try writes over it.
 //!
@@ -27,6 +27,7 @@ mod marks;
 mod names;
 mod outbox;
 pub mod record;
+mod records;
 mod script;
 mod server;
 mod spill;
@@ -34,14 +35,12 @@ mod trouble;
 mod value;
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, Event, Key, LetterId, Loaded, SpillPage, shard_of};
+use ordain_core::shard_of;
 use redis::cmd;
 
 use self::error::{at, has_code, unusable_or_away};
@@ -50,10 +49,7 @@ use self::names::{Kind, Names};
 use self::script::Scripts;
 use self::trouble::{Trouble, WARN_INTERVAL};
 use self::value::{parts, text};
-use ordain_store::{
-    Claim, Claimed, Durability, KeyFilter, KeyRow, Mark, OfKey, OutboxEntry, Page, Partition,
-    RedisOptions as Options, Store, StoreError, StoredLetter,
-};
+use ordain_store::{Durability, Partition, RedisOptions as Options, Store, StoreError};
 use ordain_util::log_throttle::LogThrottle;
 
 /// The version of all that is written. One that reads another refuses the store.
@@ -213,137 +209,8 @@ impl Store for Redis {
         self.waiting_links.iter().chain([&self.link]).map(Link::breaks).sum()
     }
 
-    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
-        claim::claim(self, partition, epoch).await
-    }
-
-    async fn load(
-        &self,
-        partition: &Partition,
-        keys: &[Key],
-        bytes: usize,
-    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
-        load::load(self, partition, keys, bytes).await
-    }
-
-    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
-        commit::commit(self, partition, claim, &batch).await
-    }
-
-    async fn read_spill(
-        &self,
-        partition: &Partition,
-        key: &Key,
-        from: u64,
-        limit: usize,
-        bytes: usize,
-    ) -> Result<OfKey<SpillPage>, StoreError> {
-        spill::read_spill(self, partition, key, from, limit, bytes).await
-    }
-
-    async fn find(
-        &self,
-        partition: &Partition,
-        key: &Key,
-        missing: &[RangeInclusive<u64>],
-        within: u64,
-    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
-        spill::find(self, partition, key, missing, within).await
-    }
-
-    async fn due(
-        &self,
-        partition: &Partition,
-        after: Option<&(u64, Key)>,
-        limit: usize,
-        all: bool,
-    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-        due::due(self, partition, after, limit, all).await
-    }
-
-    async fn outbox(
-        &self,
-        partition: &Partition,
-        shard: u32,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<OutboxEntry>, StoreError> {
-        outbox::read(self, partition, shard, after, limit).await
-    }
-
-    async fn outbox_done(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        shard: u32,
-        through: u64,
-        marks: &[Mark],
-    ) -> Result<Option<u64>, StoreError> {
-        if !marks.is_empty() {
-            // It may lie on another server than the outbox, and two servers have no one write.
-            return Err(StoreError::Unusable(
-                "what is published to a file must be noted in one write with the outbox, which only \
-                 the embedded store can do"
-                    .to_owned(),
-            ));
-        }
-        outbox::done(self, partition, claim, shard, through).await
-    }
-
-    async fn put_checkpoint(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        breaks: u64,
-        mark: &Mark,
-    ) -> Result<bool, StoreError> {
-        marks::put_checkpoint(self, partition, claim, breaks, mark).await
-    }
-
-    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
-        marks::put(self, marks).await
-    }
-
-    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
-        marks::get(self, name).await
-    }
-
     /// Each answer says that what was asked is as durable as the server makes it.
     async fn flush(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-
-    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
-        list::streams(self).await
-    }
-
-    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
-        list::keys(self, stream, filter).await
-    }
-
-    async fn key(
-        &self,
-        stream: &str,
-        key: &str,
-    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
-        list::key(self, stream, key).await
-    }
-
-    async fn letters(
-        &self,
-        stream: &str,
-        key: Option<&str>,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page<StoredLetter>, StoreError> {
-        list::letters(self, stream, key, cursor, limit).await
-    }
-
-    async fn letter(
-        &self,
-        stream: &str,
-        id: &LetterId,
-    ) -> Result<Option<StoredLetter>, StoreError> {
-        list::letter(self, stream, id).await
     }
 }

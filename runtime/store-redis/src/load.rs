@@ -15,32 +15,8 @@ use ordain_store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
 /// A key's answer to a load.
 pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
 
-/// See [`Store::load`](ordain_store::Store::load).
-pub(super) async fn load(
-    store: &Redis,
-    partition: &Partition,
-    keys: &[Key],
-    bytes: usize,
-) -> Result<Vec<LoadedKey>, StoreError> {
-    let mut loaded = load_some(store, &partition.stream, keys, bytes).await?;
-    let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
-    let foreign: Vec<usize> =
-        (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
-    if foreign.is_empty() {
-        return Ok(loaded);
-    }
-    // Read again afterwards: the one that had it may have committed in between.
-    let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
-    take_over(store, partition, &taken).await?;
-    let again = load_some(store, &partition.stream, &taken, usize::MAX).await?;
-    for (index, job) in foreign.into_iter().zip(again) {
-        loaded[index] = job;
-    }
-    Ok(loaded)
-}
-
 /// Loads as many of the keys, in order, as have so many bytes together.
-async fn load_some(
+pub(super) async fn load_some(
     store: &Redis,
     stream: &str,
     keys: &[Key],
@@ -92,7 +68,7 @@ async fn load_shard(
     Ok(answers.map(|answer| loaded(answer, now)).collect())
 }
 
-async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result<(), StoreError> {
+pub(super) async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result<(), StoreError> {
     let script = &store.scripts.take_over;
     let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
         let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);

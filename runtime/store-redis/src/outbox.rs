@@ -1,61 +1,72 @@
 //! What committed batches still have to publish.
 
+use async_trait::async_trait;
 use redis::Value;
 
 use super::names::Kind;
 use super::value::{array, bytes, number, parts, strange};
 use super::{Redis, commit};
 use ordain_store::codec::decode_outbox;
-use ordain_store::{Claim, OutboxEntry, Partition, StoreError};
+use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 
 /// Bytes of entries read at once, after the first.
 const PAGE_BYTES: usize = 16 << 20;
 
-/// See [`Store::outbox`](ordain_store::Store::outbox).
-pub(super) async fn read(
-    store: &Redis,
-    partition: &Partition,
-    shard: u32,
-    mut after: u64,
-    limit: usize,
-) -> Result<Vec<OutboxEntry>, StoreError> {
-    let script = &store.scripts.outbox;
-    let names = store.of_stream(shard, &partition.stream, [Kind::Data]);
-    let mut entries = Vec::new();
-    // Over commits that had nothing to publish it goes on until there is something.
-    while entries.is_empty() {
-        let mut call = store.call_of(script, &names);
-        call.arg(partition.number).arg(after).arg(limit.max(1)).arg(PAGE_BYTES);
-        let [looked, found] = parts(store.run(script, call).await?, script.name)?;
-        let mut found = array(found, script.name)?.into_iter();
-        while let (Some(commit), Some(entry)) = (found.next(), found.next()) {
-            entries.push(read_entry(partition, shard, &commit, entry)?);
+#[async_trait]
+impl Outbox for Redis {
+    async fn outbox(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        mut after: u64,
+        limit: usize,
+    ) -> Result<Vec<OutboxEntry>, StoreError> {
+        let script = &self.scripts.outbox;
+        let names = self.of_stream(shard, &partition.stream, [Kind::Data]);
+        let mut entries = Vec::new();
+        // Over commits that had nothing to publish it goes on until there is something.
+        while entries.is_empty() {
+            let mut call = self.call_of(script, &names);
+            call.arg(partition.number).arg(after).arg(limit.max(1)).arg(PAGE_BYTES);
+            let [looked, found] = parts(self.run(script, call).await?, script.name)?;
+            let mut found = array(found, script.name)?.into_iter();
+            while let (Some(commit), Some(entry)) = (found.next(), found.next()) {
+                entries.push(read_entry(partition, shard, &commit, entry)?);
+            }
+            match number(&looked) {
+                Some(looked) => after = looked,
+                None => break,
+            }
         }
-        match number(&looked) {
-            Some(looked) => after = looked,
-            None => break,
-        }
+        Ok(entries)
     }
-    Ok(entries)
-}
 
-/// See [`Store::outbox_done`](ordain_store::Store::outbox_done).
-pub(super) async fn done(
-    store: &Redis,
-    partition: &Partition,
-    claim: Claim,
-    shard: u32,
-    through: u64,
-) -> Result<Option<u64>, StoreError> {
-    let script = &store.scripts.done;
-    loop {
-        let mut call =
-            store.call_of(script, &store.of_stream(shard, &partition.stream, [Kind::Data]));
-        call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
-        let answer = array(store.run(script, call).await?, script.name)?;
-        let [more, last] = &answer[..] else { return Ok(None) };
-        if number(more) != Some(1) {
-            return number(last).map(Some).ok_or_else(|| strange(script.name));
+    async fn outbox_done(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        through: u64,
+        marks: &[Mark],
+    ) -> Result<Option<u64>, StoreError> {
+        if !marks.is_empty() {
+            // It may lie on another server than the outbox, and two servers have no one write.
+            return Err(StoreError::Unusable(
+                "what is published to a file must be noted in one write with the outbox, which only \
+                 the embedded store can do"
+                    .to_owned(),
+            ));
+        }
+        let script = &self.scripts.done;
+        loop {
+            let mut call =
+                self.call_of(script, &self.of_stream(shard, &partition.stream, [Kind::Data]));
+            call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
+            let answer = array(self.run(script, call).await?, script.name)?;
+            let [more, last] = &answer[..] else { return Ok(None) };
+            if number(more) != Some(1) {
+                return number(last).map(Some).ok_or_else(|| strange(script.name));
+            }
         }
     }
 }

@@ -3,16 +3,17 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join;
 use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
 use super::Redis;
-use super::list::{Bounds, Wanted, letters_of_shard};
+use super::list::letters::{Bounds, Wanted, letters_of_shard};
 use super::names::Kind;
 use super::value::{array, bytes, parts, strange};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
-use ordain_store::{OfKey, Partition, StoreError};
+use ordain_store::{OfKey, Partition, SpillArea, StoreError};
 
 /// Bytes of events found at once, after the first; a later round of replay finds the others.
 const FIND_BYTES: usize = 16 << 20;
@@ -22,17 +23,48 @@ const FIND_EVENTS: usize = 2_000;
 /// An event with its sequence.
 type Numbered = (u64, Arc<Event>);
 
-/// See [`Store::read_spill`](ordain_store::Store::read_spill).
-pub(super) async fn read_spill(
-    store: &Redis,
-    partition: &Partition,
-    key: &Key,
-    from: u64,
-    limit: usize,
-    bytes: usize,
-) -> Result<OfKey<SpillPage>, StoreError> {
-    let page = spilled(store, partition, key, from..=u64::MAX, limit, bytes).await?;
-    Ok(page.map(|(read, end)| up_to(bytes, read, end)))
+#[async_trait]
+impl SpillArea for Redis {
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<OfKey<SpillPage>, StoreError> {
+        let page = spilled(self, partition, key, from..=u64::MAX, limit, bytes).await?;
+        Ok(page.map(|(read, end)| up_to(bytes, read, end)))
+    }
+
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+        let (mut found, mut memory) = (Vec::new(), 0);
+        for range in missing {
+            let first = found.len();
+            let spilled = spilled(self, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
+            let letters = far_ahead(self, partition, key, range, within);
+            let (spilled, letters) = try_join(spilled, letters).await?;
+            match spilled {
+                Ok((spilled, _)) => found.extend(spilled),
+                Err(words) => return Ok(Err(words)),
+            }
+            found.extend(letters);
+            // A stable sort: what is spilled stays before a letter of the same sequence.
+            found[first..].sort_by_key(|(sequence, _)| *sequence);
+            memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
+            if memory >= FIND_BYTES {
+                break;
+            }
+        }
+        found.dedup_by_key(|(sequence, _)| *sequence);
+        Ok(Ok(found))
+    }
 }
 
 /// As many as have so many bytes of memory, one at least.
@@ -46,36 +78,6 @@ fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
         events.push((sequence, event));
     }
     (events, end)
-}
-
-/// See [`Store::find`](ordain_store::Store::find).
-pub(super) async fn find(
-    store: &Redis,
-    partition: &Partition,
-    key: &Key,
-    missing: &[RangeInclusive<u64>],
-    within: u64,
-) -> Result<OfKey<Vec<Numbered>>, StoreError> {
-    let (mut found, mut memory) = (Vec::new(), 0);
-    for range in missing {
-        let first = found.len();
-        let spilled = spilled(store, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
-        let letters = far_ahead(store, partition, key, range, within);
-        let (spilled, letters) = try_join(spilled, letters).await?;
-        match spilled {
-            Ok((spilled, _)) => found.extend(spilled),
-            Err(words) => return Ok(Err(words)),
-        }
-        found.extend(letters);
-        // A stable sort: what is spilled stays before a letter of the same sequence.
-        found[first..].sort_by_key(|(sequence, _)| *sequence);
-        memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
-        if memory >= FIND_BYTES {
-            break;
-        }
-    }
-    found.dedup_by_key(|(sequence, _)| *sequence);
-    Ok(Ok(found))
 }
 
 /// Spilled events of these sequences, and whether there are no more of them: at least one if there

@@ -235,7 +235,7 @@ pub trait Chains: Send + Sync {
     ) -> Result<Vec<(u64, Queued)>, StoreError>;
 
     /// Removes what waits in a shard up to a number, as lazily as
-    /// [`outbox_done`](super::Store::outbox_done), and under the same condition.
+    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition.
     async fn dequeue(
         &self,
         partition: &Partition,

@@ -1,7 +1,7 @@
 //! Who runs, and who has which partition: what the store keeps of instances and their leases.
 //!
 //! An instance is heard of as long as it beats. A lease lasts as long as its holder is heard of, and
-//! gives the epoch of a [claim](super::Store::claim). Nothing else rests on leases: whatever two
+//! gives the epoch of a [claim](super::Records::claim). Nothing else rests on leases: whatever two
 //! instances believe, the fence of a shard takes commits of one.
 
 use std::collections::BTreeMap;

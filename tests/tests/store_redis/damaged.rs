@@ -2,7 +2,7 @@
 //! goes on with the rest.
 
 use ordain_core::{Batch, CommitReply, Refusal};
-use ordain_store::{KeyFilter, Store, StoreError};
+use ordain_store::{DueIndex, KeyFilter, Keys, Records, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, claim};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

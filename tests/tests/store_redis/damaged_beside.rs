@@ -2,7 +2,7 @@
 //! outbox, dead letters.
 
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, TakenId};
-use ordain_store::{Store, StoreError};
+use ordain_store::{Letters, Outbox, Records, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
 use super::damaged::garbage;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ordain_core::{Batch, Change, CommitReply, JobWrite, TakenId};
-use ordain_store::{Store, StoreError};
+use ordain_store::{DueIndex, Letters, Records, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, next_of, numbers, step, until_applied};

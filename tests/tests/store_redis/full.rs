@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ordain_core::{Change, CommitReply};
-use ordain_store::{KeyFilter, Mark, Store, StoreError};
+use ordain_store::{KeyFilter, Keys, Letters, Mark, Marks, Outbox, Records, StoreError};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event, lease};
 

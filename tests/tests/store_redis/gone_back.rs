@@ -1,7 +1,7 @@
 //! A server that lost what it had answered: a backup put back, a disk that lied.
 
 use ordain_core::CommitReply;
-use ordain_store::{Mark, Store};
+use ordain_store::{Keys, Mark, Marks, Store};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, number_of};
 

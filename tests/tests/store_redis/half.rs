@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ordain_core::{Batch, Change, DeadLetter, JobWrite, Key, TakenId};
 use ordain_servers::Snapshot;
-use ordain_store::{KeyFilter, Store};
+use ordain_store::{DueIndex, KeyFilter, Keys, Letters, Records};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event};
 

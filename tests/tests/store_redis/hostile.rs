@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ordain_core::{Change, CommitReply, JobWrite};
-use ordain_store::{Beat, InstanceId, Leased, Leases, Partition, Store, StoreError};
+use ordain_store::{
+    Beat, DueIndex, InstanceId, Leased, Leases, Letters, Marks, Outbox, Partition, Records,
+    SpillArea, StoreError,
+};
 use ordain_tests::conformance::{Owner, claim, event};
 use tokio::time::timeout;
 

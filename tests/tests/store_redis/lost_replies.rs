@@ -6,7 +6,7 @@ use std::time::Duration;
 use ordain_core::CommitReply;
 use ordain_servers::Proxy;
 use ordain_store::RedisAddress as Address;
-use ordain_store::{Beat, InstanceId, Leased, Leases, Mark, Store};
+use ordain_store::{Beat, InstanceId, Keys, Leased, Leases, Mark, Marks, Outbox, Records};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, number_of};
 use rand::{RngExt, SeedableRng};

@@ -1,7 +1,7 @@
 //! So much of something that one call must not look at all of it.
 
 use ordain_core::{Cause, DeadLetter, Expect, LetterContent};
-use ordain_store::Store;
+use ordain_store::{Letters, SpillArea};
 use ordain_tests::conformance::{DEAD_TTL, Owner, event, fresh, job};
 
 use super::own::{Own, letter, step};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ordain_core::{Change, CommitReply, TakenId};
 use ordain_servers::{Cluster, Options, wait_until};
-use ordain_store::Store;
+use ordain_store::{Records, SpillArea};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event};
 

@@ -7,7 +7,8 @@ use ordain_core::{Cause, Change, CommitReply, DeadLetter, LetterContent, LetterI
 use ordain_servers::Reply;
 use ordain_store::RedisOptions as Options;
 use ordain_store::{
-    Beat, InstanceId, KeyFilter, Leased, Leases, Mark, Partition, Store, StoreError,
+    Beat, DueIndex, InstanceId, KeyFilter, Keys, Leased, Leases, Letters, Mark, Marks, Outbox,
+    Partition, Records, Store, StoreError,
 };
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{Owner, event, number_of};

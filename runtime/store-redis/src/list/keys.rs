@@ -1,15 +1,21 @@
-//! Listing keys: by shard, and there as the server scans its table. What is there all the time is
+//! Listing streams, and keys: by shard, and there as the server scans its table. What is there all the time is
 //! listed once.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use ordain_core::Key;
+use redis::cmd;
 
 use super::super::names::Kind;
 use super::super::record::{Place, Record, STATE_IS_MISSING};
 use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{Redis, commit};
 use super::PAGE_ROWS;
-use ordain_store::{KeyFilter, KeyRow, Page, StoreError};
+use ordain_store::{Destination, KeyFilter, KeyRow, Keys, Page, StoreError};
 
 /// Fields looked at for a page, so that a rare status does not make it wait.
 const PAGE_SCAN: usize = 20_000;
@@ -46,46 +52,110 @@ impl Cursor {
     }
 }
 
-/// See [`Store::keys`](ordain_store::Store::keys).
-pub(in super::super) async fn keys(
-    store: &Redis,
-    stream: &str,
-    filter: &KeyFilter,
-) -> Result<Page<KeyRow>, StoreError> {
-    let mut at = match &filter.cursor {
-        None => Cursor { shard: 0, scan: 0, after: None },
-        Some(cursor) => {
-            Cursor::parse(cursor, store.shards).ok_or_else(|| StoreError::Cursor(cursor.clone()))?
-        }
-    };
-    let limit = filter.limit.clamp(1, PAGE_ROWS);
-    let most = filter.looks.unwrap_or(PAGE_SCAN);
-    let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
-    while at.shard < store.shards {
-        count = count.clamp(1, SCAN);
-        let (next, found) = scan(store, stream, &at, filter, count).await?;
-        scanned += count;
-        let before = rows.len();
-        let is_wanted = |row: &KeyRow| {
-            let status = row.job.as_ref().ok().map(|job| job.status);
-            at.after.as_ref().is_none_or(|after| row.key > *after)
-                && (filter.status.is_none() || filter.status == status)
+#[async_trait]
+impl Keys for Redis {
+    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        let mut ask = cmd("SMEMBERS");
+        ask.arg(self.names.common(Kind::Partitions));
+        let partitions = array(self.ask(&ask).await?, "partitions")?;
+        let names: BTreeSet<Arc<str>> = partitions
+            .into_iter()
+            .filter_map(text)
+            .filter_map(|partition| partition.split_once(':').map(|(_, stream)| stream.into()))
+            .collect();
+        let holding = try_join_all(names.iter().map(|stream| holds_anything(self, stream))).await?;
+        Ok(names.into_iter().zip(holding).filter(|(_, holds)| *holds).map(|(name, _)| name).collect())
+    }
+
+    async fn keys(
+        &self,
+        stream: &str,
+        filter: &KeyFilter,
+    ) -> Result<Page<KeyRow>, StoreError> {
+        let mut at = match &filter.cursor {
+            None => Cursor { shard: 0, scan: 0, after: None },
+            Some(cursor) => {
+                Cursor::parse(cursor, self.shards).ok_or_else(|| StoreError::Cursor(cursor.clone()))?
+            }
         };
-        rows.extend(found.into_iter().filter(is_wanted));
-        // A cursor stands for a part of the server's table, and for another part when that has
-        // changed its size. So what it gives is not cut, but where it has given all there is.
-        if rows.len() > limit && at.scan == 0 && next == 0 {
-            rows.truncate(limit);
-            at.after = rows.last().map(|row| row.key.clone());
-            return Ok(Page { rows, cursor: Some(at.text()) });
+        let limit = filter.limit.clamp(1, PAGE_ROWS);
+        let most = filter.looks.unwrap_or(PAGE_SCAN);
+        let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
+        while at.shard < self.shards {
+            count = count.clamp(1, SCAN);
+            let (next, found) = scan(self, stream, &at, filter, count).await?;
+            scanned += count;
+            let before = rows.len();
+            let is_wanted = |row: &KeyRow| {
+                let status = row.job.as_ref().ok().map(|job| job.status);
+                at.after.as_ref().is_none_or(|after| row.key > *after)
+                    && (filter.status.is_none() || filter.status == status)
+            };
+            rows.extend(found.into_iter().filter(is_wanted));
+            // A cursor stands for a part of the server's table, and for another part when that has
+            // changed its size. So what it gives is not cut, but where it has given all there is.
+            if rows.len() > limit && at.scan == 0 && next == 0 {
+                rows.truncate(limit);
+                at.after = rows.last().map(|row| row.key.clone());
+                return Ok(Page { rows, cursor: Some(at.text()) });
+            }
+            count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
+            at = Cursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
+            if at.shard < self.shards && (rows.len() >= limit || scanned >= most) {
+                return Ok(Page { rows, cursor: Some(at.text()) });
+            }
         }
-        count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
-        at = Cursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
-        if at.shard < store.shards && (rows.len() >= limit || scanned >= most) {
-            return Ok(Page { rows, cursor: Some(at.text()) });
+        Ok(Page { rows, cursor: None })
+    }
+
+    async fn key(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+        let script = &self.scripts.load;
+        let names = self.of_stream(self.shard_of(key), stream, [Kind::Data, Kind::Ids]);
+        let mut call = self.call_of(script, &names);
+        // One job, however large.
+        call.arg(u32::MAX).arg(commit::job_field(key));
+        let [now, found] = parts(self.run(script, call).await?, script.name)?;
+        let now = number(&now).ok_or_else(|| strange(script.name))?;
+        if found == redis::Value::Nil {
+            return Ok(None);
+        }
+        let [record, beside, ..]: [_; 4] = parts(found, script.name)?;
+        let record = bytes(record).unwrap_or_default();
+        let state = match Record::parse(&record).map(|record| record.state) {
+            Ok(Some(Place::Here(state))) => Some(record.slice_ref(state)),
+            Ok(Some(Place::Beside)) => bytes(beside),
+            Ok(None) | Err(_) => None,
+        };
+        let size = state.as_ref().map_or(0, |state| state.len() as u64);
+        Ok(key_row(key, &record, size, now).map(|row| (row, state)))
+    }
+}
+
+async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError> {
+    let script = &store.scripts.holds;
+    // One after the other: the first one nearly always has something.
+    for shard in 0..store.shards {
+        let [data] = store.of_stream(shard, stream, [Kind::Data]);
+        let log = store.log(shard, &Destination::Stream(stream.into()));
+        let (names, mut cursor) = ([data, log], 0);
+        loop {
+            let mut call = store.call_of(script, &names);
+            call.arg(cursor);
+            let [found, next] = parts(store.run(script, call).await?, script.name)?;
+            cursor = number(&next).ok_or_else(|| strange(script.name))?;
+            if number(&found) == Some(1) {
+                return Ok(true);
+            }
+            if cursor == 0 {
+                break;
+            }
         }
     }
-    Ok(Page { rows, cursor: None })
+    Ok(false)
 }
 
 /// What one cursor of the server's gives, by key, and its next cursor.
@@ -140,31 +210,4 @@ fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<KeyRow
         Ok(record) => (Ok(record.job.to_job()), record.due_at),
     };
     Some(KeyRow { key: key.into(), job, state_size, due_at })
-}
-
-/// See [`Store::key`](ordain_store::Store::key).
-pub(in super::super) async fn key(
-    store: &Redis,
-    stream: &str,
-    key: &str,
-) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
-    let script = &store.scripts.load;
-    let names = store.of_stream(store.shard_of(key), stream, [Kind::Data, Kind::Ids]);
-    let mut call = store.call_of(script, &names);
-    // One job, however large.
-    call.arg(u32::MAX).arg(commit::job_field(key));
-    let [now, found] = parts(store.run(script, call).await?, script.name)?;
-    let now = number(&now).ok_or_else(|| strange(script.name))?;
-    if found == redis::Value::Nil {
-        return Ok(None);
-    }
-    let [record, beside, ..]: [_; 4] = parts(found, script.name)?;
-    let record = bytes(record).unwrap_or_default();
-    let state = match Record::parse(&record).map(|record| record.state) {
-        Ok(Some(Place::Here(state))) => Some(record.slice_ref(state)),
-        Ok(Some(Place::Beside)) => bytes(beside),
-        Ok(None) | Err(_) => None,
-    };
-    let size = state.as_ref().map_or(0, |state| state.len() as u64);
-    Ok(key_row(key, &record, size, now).map(|row| (row, state)))
 }

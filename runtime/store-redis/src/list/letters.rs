@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
@@ -13,7 +14,7 @@ use super::PAGE_ROWS;
 use ordain_store::codec::{
     cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
 };
-use ordain_store::{Page, StoreError, StoredLetter};
+use ordain_store::{Letters, Page, StoreError, StoredLetter};
 
 /// Bytes of letters of a page, after the first of each shard.
 const PAGE_BYTES: usize = 8 << 20;
@@ -97,69 +98,71 @@ pub(in super::super) async fn letters_of_shard(
     Ok(Part { now, letters, behind: bytes(behind) })
 }
 
-/// See [`Store::letters`](ordain_store::Store::letters). Each shard has its letters in order; what
-/// is read of them is put together up to where one of them has more.
-pub(in super::super) async fn letters(
-    store: &Redis,
-    stream: &str,
-    key: Option<&str>,
-    cursor: Option<&str>,
-    limit: usize,
-) -> Result<Page<StoredLetter>, StoreError> {
-    let limit = limit.clamp(1, PAGE_ROWS);
-    let mut prefix = Vec::new();
-    if let Some(key) = key {
-        put_letter_key(key, &mut prefix);
-    }
-    let mut bounds = Bounds { from: bound(b'[', &prefix), to: after_all(&prefix) };
-    if let Some(cursor) = cursor {
-        let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
-        bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
-    }
-    // A letter without a key may be in any shard. Together they read a page.
-    let wanted = Wanted::all(limit, PAGE_BYTES / store.shards as usize);
-    let shards =
-        (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &bounds, &wanted));
-    let (mut all, mut end, mut now) = (Vec::new(), None, 0);
-    for part in try_join_all(shards).await? {
-        now = part.now.max(now);
-        end = [end, part.behind].into_iter().flatten().min();
-        all.extend(part.letters);
-    }
-    all.sort_unstable();
-    if let Some(end) = &end {
-        all.truncate(all.partition_point(|(place, _)| place <= end));
-    }
-    let (mut rows, mut bytes) = (Vec::new(), 0);
-    let mut all = all.into_iter().peekable();
-    while let Some((place, record)) = all.next() {
-        bytes += record.len();
-        rows.extend(kept_letter(store, &place, record, now));
-        if (rows.len() >= limit || bytes >= PAGE_BYTES) && all.peek().is_some() {
-            return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
+#[async_trait]
+impl Letters for Redis {
+    async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<StoredLetter>, StoreError> {
+        // Each shard has its letters in order; what is read of them is put together up to where one
+        // of them has more.
+        let limit = limit.clamp(1, PAGE_ROWS);
+        let mut prefix = Vec::new();
+        if let Some(key) = key {
+            put_letter_key(key, &mut prefix);
         }
-    }
-    Ok(Page { rows, cursor: end.map(|end| write_cursor(&end)) })
-}
-
-/// See [`Store::letter`](ordain_store::Store::letter).
-pub(in super::super) async fn letter(
-    store: &Redis,
-    stream: &str,
-    id: &LetterId,
-) -> Result<Option<StoredLetter>, StoreError> {
-    let place = place_of(id);
-    let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
-    let one = Wanted::all(1, PAGE_BYTES);
-    let shards = (0..store.shards).map(|shard| letters_of_shard(store, stream, shard, &only, &one));
-    for part in try_join_all(shards).await? {
-        for (place, record) in part.letters {
-            if let Some(letter) = kept_letter(store, &place, record, part.now) {
-                return Ok(Some(letter));
+        let mut bounds = Bounds { from: bound(b'[', &prefix), to: after_all(&prefix) };
+        if let Some(cursor) = cursor {
+            let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
+            bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
+        }
+        // A letter without a key may be in any shard. Together they read a page.
+        let wanted = Wanted::all(limit, PAGE_BYTES / self.shards as usize);
+        let shards =
+            (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
+        let (mut all, mut end, mut now) = (Vec::new(), None, 0);
+        for part in try_join_all(shards).await? {
+            now = part.now.max(now);
+            end = [end, part.behind].into_iter().flatten().min();
+            all.extend(part.letters);
+        }
+        all.sort_unstable();
+        if let Some(end) = &end {
+            all.truncate(all.partition_point(|(place, _)| place <= end));
+        }
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut all = all.into_iter().peekable();
+        while let Some((place, record)) = all.next() {
+            bytes += record.len();
+            rows.extend(kept_letter(self, &place, record, now));
+            if (rows.len() >= limit || bytes >= PAGE_BYTES) && all.peek().is_some() {
+                return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
             }
         }
+        Ok(Page { rows, cursor: end.map(|end| write_cursor(&end)) })
     }
-    Ok(None)
+
+    async fn letter(
+        &self,
+        stream: &str,
+        id: &LetterId,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        let place = place_of(id);
+        let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
+        let one = Wanted::all(1, PAGE_BYTES);
+        let shards = (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &only, &one));
+        for part in try_join_all(shards).await? {
+            for (place, record) in part.letters {
+                if let Some(letter) = kept_letter(self, &place, record, part.now) {
+                    return Ok(Some(letter));
+                }
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.

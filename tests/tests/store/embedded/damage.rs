@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ordain_core::{Change, Key};
-use ordain_store::{KeyFilter, Store, StoreError};
+use ordain_store::{KeyFilter, Keys, Records, StoreError};
 use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Fixture, Owner, absent};
 use rand::{Rng, RngExt, SeedableRng};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ordain_core::{Change, CommitReply};
-use ordain_store::{Mark, Store, StoreError};
+use ordain_store::{Mark, Marks, Records, Store, StoreError};
 use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};

@@ -1,0 +1,87 @@
+//! The due index: which keys their owner must look at, and when.
+
+use async_trait::async_trait;
+use fjall::{Readable, Snapshot};
+use ordain_core::Key;
+
+use super::record::Record;
+use super::shared::Shared;
+use super::tables::{is_damage, read_error};
+use super::{Embedded, keys};
+use ordain_store::{DueIndex, Partition, StoreError};
+
+#[async_trait]
+impl DueIndex for Embedded {
+    async fn due(
+        &self,
+        partition: &Partition,
+        after: Option<&(u64, Key)>,
+        limit: usize,
+        all: bool,
+    ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
+        let (partition, after) = (partition.clone(), after.cloned());
+        self.read(move |shared| due(shared, &partition, after.as_ref(), limit, all)).await
+    }
+}
+
+/// Entries, and the ms to the next one.
+type DueEntries = (Vec<(u64, Key)>, Option<u64>);
+
+fn due(
+    shared: &Shared,
+    partition: &Partition,
+    after: Option<&(u64, Key)>,
+    limit: usize,
+    future: bool,
+) -> Result<DueEntries, StoreError> {
+    let mark = shared.due.get(partition);
+    let snapshot = shared.tables.db.snapshot();
+    let now = shared.clock.now();
+    let all = keys::due_all(partition);
+    let start = match after {
+        None => keys::due_from(partition, mark.from),
+        Some((at, key)) => keys::after(keys::due(partition, *at, key)),
+    };
+    let range = start..keys::after(keys::due_from(partition, u64::MAX));
+    // Only a read from the beginning knows that nothing is before its first entry.
+    let advance = |to: u64| {
+        if after.is_none() {
+            shared.due.advance(partition, mark, to);
+        }
+    };
+    let (mut due, mut first) = (Vec::new(), None);
+    for entry in snapshot.range(&shared.tables.times, range) {
+        let entry = entry.key().map_err(|error| read_error(&error))?;
+        let Some((at, key)) = keys::split_due(&all, &entry) else { continue };
+        let first = *first.get_or_insert(at);
+        if !is_due(shared, &snapshot, partition, &key, at, now)? {
+            continue;
+        }
+        if (at > now && !future) || due.len() >= limit {
+            advance(first.min(now));
+            return Ok((due, Some(at.saturating_sub(now))));
+        }
+        due.push((at, key));
+    }
+    advance(first.unwrap_or(now).min(now));
+    Ok((due, None))
+}
+
+/// Whether an entry is about a job that is there: one that has expired keeps its entry until it
+/// is swept, and one that cannot be read can never be moved on.
+fn is_due(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    partition: &Partition,
+    key: &str,
+    at: u64,
+    now: u64,
+) -> Result<bool, StoreError> {
+    let place = keys::job(&partition.stream, key);
+    let stored = match snapshot.get(&shared.tables.jobs, place) {
+        Err(error) if !is_damage(&error) => return Err(read_error(&error)),
+        stored => stored.ok().flatten(),
+    };
+    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    Ok(record.is_some_and(|record| record.envelope.due_at == at && !record.envelope.expired(now)))
+}

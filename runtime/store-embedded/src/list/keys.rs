@@ -1,0 +1,149 @@
+//! Listing streams and their keys.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fjall::{Keyspace, Readable, Slice, Snapshot};
+use ordain_core::Key;
+
+use super::super::record::{Record, State};
+use super::super::shared::Shared;
+use super::super::tables::{Tables, detach, read_error};
+use super::super::{Embedded, keys as places};
+use super::{PAGE_ROWS, after};
+use ordain_store::{KeyFilter, KeyRow, Keys, Page, StoreError};
+
+/// Jobs looked at for a page, so that a rare status does not make it wait: about 20 ms.
+const PAGE_SCAN: usize = 10_000;
+
+/// What the cursors begin with.
+const CURSOR: &str = "k1:";
+
+#[async_trait]
+impl Keys for Embedded {
+    async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.read(streams).await
+    }
+
+    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+        let (stream, filter) = (stream.to_owned(), filter.clone());
+        self.read(move |shared| keys(shared, &stream, &filter)).await
+    }
+
+    async fn key(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+        let (stream, key) = (stream.to_owned(), key.to_owned());
+        self.read(move |shared| key(shared, &stream, &key)).await
+    }
+}
+
+fn streams(shared: &Shared) -> Result<Vec<Arc<str>>, StoreError> {
+    let snapshot = shared.tables.db.snapshot();
+    let mut names = BTreeSet::new();
+    let Tables { jobs, letters, outbox, queue, .. } = &shared.tables;
+    for table in [jobs, letters, outbox, queue] {
+        let mut from = Vec::new();
+        while let Some(place) = first_from(&snapshot, table, from)? {
+            let Some((name, _)) = places::split_stream(&place) else { break };
+            names.insert(Arc::from(name));
+            from = places::after_stream(name);
+        }
+    }
+    Ok(names.into_iter().collect())
+}
+
+fn first_from(
+    snapshot: &Snapshot,
+    table: &Keyspace,
+    from: Vec<u8>,
+) -> Result<Option<Slice>, StoreError> {
+    let entry = snapshot.range(table, from..).next();
+    entry.map(fjall::Guard::key).transpose().map_err(|error| read_error(&error))
+}
+
+fn keys(
+    shared: &Shared,
+    stream: &str,
+    filter: &KeyFilter,
+) -> Result<Page<KeyRow>, StoreError> {
+    let snapshot = shared.tables.db.snapshot();
+    let now = shared.clock.now();
+    let prefix = places::job(stream, &filter.prefix);
+    let from = match &filter.cursor {
+        None => prefix.clone(),
+        Some(cursor) => {
+            let last =
+                cursor.strip_prefix(CURSOR).filter(|last| last.starts_with(&filter.prefix));
+            let last = last.ok_or_else(|| StoreError::Cursor(cursor.clone()))?;
+            after(places::job(stream, last))
+        }
+    };
+    let (limit, most) = (filter.limit.clamp(1, PAGE_ROWS), filter.looks.unwrap_or(PAGE_SCAN));
+    let mut rows = Vec::new();
+    for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
+        let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
+        if !place.starts_with(&prefix) {
+            break;
+        }
+        let Some((_, key)) = places::split_job(&place) else { continue };
+        if let Some(row) = key_row(key, &stored, now)
+            && filter
+                .status
+                .is_none_or(|status| row.job.as_ref().is_ok_and(|job| job.status == status))
+        {
+            rows.push(row);
+        }
+        if rows.len() >= limit || count >= most {
+            return Ok(Page { rows, cursor: Some(format!("{CURSOR}{key}")) });
+        }
+    }
+    Ok(Page { rows, cursor: None })
+}
+
+fn key(
+    shared: &Shared,
+    stream: &str,
+    key: &str,
+) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+    let tables = &shared.tables;
+    let snapshot = tables.db.snapshot();
+    let place = places::job(stream, key);
+    let stored = snapshot.get(&tables.jobs, &place).map_err(|error| read_error(&error))?;
+    let Some(stored) = stored else { return Ok(None) };
+    let Some(row) = key_row(key, &stored, shared.clock.now()) else { return Ok(None) };
+    let state = match Record::parse(&stored).map(|record| record.state) {
+        Ok(State::None) => None,
+        Ok(State::Inline(state)) => Some(Bytes::copy_from_slice(state)),
+        // Of a job that cannot be read, show at least this.
+        Ok(State::Beside(_)) | Err(_) => {
+            let state = snapshot.get(&tables.states, &place);
+            state.map_err(|error| read_error(&error))?.map(detach)
+        }
+    };
+    Ok(Some((row, state)))
+}
+
+/// A job as a row; `None` if it has expired.
+fn key_row(key: &str, stored: &[u8], now: u64) -> Option<KeyRow> {
+    let key = Key::from(key);
+    let record = match Record::parse(stored) {
+        Ok(record) => record,
+        Err(error) => {
+            return Some(KeyRow { key, job: Err(error.to_string()), state_size: 0, due_at: None });
+        }
+    };
+    if record.envelope.expired(now) {
+        return None;
+    }
+    Some(KeyRow {
+        key,
+        job: Ok(record.job.to_job()),
+        state_size: record.state.size().unwrap_or_default(),
+        due_at: (record.envelope.due_at != 0).then_some(record.envelope.due_at),
+    })
+}

@@ -1,0 +1,123 @@
+//! Listing dead letters.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fjall::Readable;
+use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
+
+use super::super::shared::Shared;
+use super::super::tables::read_error;
+use super::super::{Embedded, keys};
+use super::{PAGE_ROWS, after};
+use ordain_store::codec::decode_letter;
+use ordain_store::{Letters, Page, StoreError, StoredLetter};
+
+/// Bytes of letters of a page, after the first.
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// What the cursors begin with.
+const CURSOR: &str = "d1:";
+
+#[async_trait]
+impl Letters for Embedded {
+    async fn letters(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<StoredLetter>, StoreError> {
+        let stream = stream.to_owned();
+        let (key, cursor) = (key.map(str::to_owned), cursor.map(str::to_owned));
+        self.read(move |shared| {
+            letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit)
+        })
+        .await
+    }
+
+    async fn letter(
+        &self,
+        stream: &str,
+        id: &LetterId,
+    ) -> Result<Option<StoredLetter>, StoreError> {
+        let (stream, id) = (stream.to_owned(), id.clone());
+        self.read(move |shared| letter(shared, &stream, &id)).await
+    }
+}
+
+fn letters(
+    shared: &Shared,
+    stream: &str,
+    key: Option<&str>,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Page<StoredLetter>, StoreError> {
+    let snapshot = shared.tables.db.snapshot();
+    let now = shared.clock.now();
+    let prefix = key.map_or_else(|| keys::stream(stream), |key| keys::letter_key(stream, key));
+    let from = match cursor {
+        None => prefix.clone(),
+        Some(cursor) => {
+            let place = read_cursor(cursor).map(|id| keys::letter(stream, &id));
+            let place = place.filter(|place| place.starts_with(&prefix));
+            after(place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
+        }
+    };
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    for entry in snapshot.range(&shared.tables.letters, from..) {
+        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        if !place.starts_with(&prefix) {
+            break;
+        }
+        bytes += value.len();
+        let Some(letter) = kept_letter(shared, &place, value.into(), now) else { continue };
+        let id = letter.letter.id.clone();
+        rows.push(letter);
+        if rows.len() >= limit.clamp(1, PAGE_ROWS) || bytes >= PAGE_BYTES {
+            return Ok(Page { rows, cursor: Some(write_cursor(&id)) });
+        }
+    }
+    Ok(Page { rows, cursor: None })
+}
+
+fn letter(
+    shared: &Shared,
+    stream: &str,
+    id: &LetterId,
+) -> Result<Option<StoredLetter>, StoreError> {
+    let place = keys::letter(stream, id);
+    let value = shared.tables.letters.get(&place).map_err(|error| read_error(&error))?;
+    let now = shared.clock.now();
+    Ok(value.and_then(|value| kept_letter(shared, &place, value.into(), now)))
+}
+
+/// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.
+fn kept_letter(shared: &Shared, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
+    match decode_letter(&value) {
+        Ok(stored) => shared.letter_lives(stored.at, now).then_some(stored),
+        Err(error) => {
+            let letter = DeadLetter {
+                id: keys::split_letter(place)?,
+                cause: Cause::Corrupt,
+                error: format!("this letter cannot be read: {error}"),
+                origin: None,
+                version: None,
+                content: LetterContent::Raw(value),
+            };
+            Some(StoredLetter { letter, at: 0 })
+        }
+    }
+}
+
+/// Writes a cursor that points behind a letter.
+pub fn write_cursor(id: &LetterId) -> String {
+    format!("{CURSOR}{}:{}:{}", id.sequence, id.tag, id.key)
+}
+
+/// Reads a cursor of [`write_cursor`], or returns `None`.
+pub fn read_cursor(cursor: &str) -> Option<LetterId> {
+    let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
+    let sequence = parts.next()?.parse().ok()?;
+    let tag = parts.next()?.parse().ok()?;
+    Some(LetterId { key: parts.next()?.into(), sequence, tag })
+}

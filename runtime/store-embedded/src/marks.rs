@@ -1,0 +1,55 @@
+//! Marks: small values by name.
+
+use std::slice;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::shared::Shared;
+use super::tables::{detach, read_error};
+use super::writer::Request;
+use super::{Embedded, keys};
+use ordain_store::{Claim, Mark, Marks, Outbox, Partition, StoreError, check_marks};
+
+#[async_trait]
+impl Marks for Embedded {
+    async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
+        check_marks(marks)?;
+        let marks = marks.to_vec();
+        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await.map(drop)
+    }
+
+    async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
+        let name = name.to_owned();
+        self.read(move |shared| mark(shared, &name)).await
+    }
+
+    async fn put_checkpoint(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        _breaks: u64,
+        mark: &Mark,
+    ) -> Result<bool, StoreError> {
+        // In one write with nothing that is done of an outbox: that looks at the claim.
+        self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
+        Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
+    }
+}
+
+fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreError> {
+    let value = shared.tables.meta.get(keys::mark(name)).map_err(|error| read_error(&error))?;
+    Ok(value.map(detach))
+}
+
+/// The marks whose names begin so, by the rest of their names.
+pub(super) fn read_all(shared: &Shared, begin: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    let mut found = Vec::new();
+    let place = keys::mark(begin);
+    for guard in shared.tables.meta.prefix(&place) {
+        let (name, value) = guard.into_inner().map_err(|error| read_error(&error))?;
+        let name = String::from_utf8_lossy(&name[place.len()..]).into_owned();
+        found.push((name, value.to_vec()));
+    }
+    Ok(found)
+}

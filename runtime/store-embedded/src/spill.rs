@@ -1,0 +1,204 @@
+//! Reading events that wait in the store: spilled ones, and those that were too far ahead.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fjall::{Readable, Snapshot};
+use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
+
+use super::read::{of_key, sequence_of};
+use super::record::Record;
+use super::shared::Shared;
+use super::tables::detach;
+use super::{Embedded, keys};
+use ordain_store::codec::{decode_letter, decode_spilled};
+use ordain_store::{OfKey, Partition, SpillArea, StoreError};
+
+/// Bytes of events found at once, after the first; a later round of replay finds the others.
+const FIND_BYTES: usize = 16 * 1024 * 1024;
+
+/// An event with its sequence.
+type Numbered = (u64, Arc<Event>);
+
+#[async_trait]
+impl SpillArea for Embedded {
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<OfKey<SpillPage>, StoreError> {
+        let (stream, key) = (partition.stream.clone(), key.clone());
+        let read = move |shared: &Shared| {
+            of_key(spilled_page(shared, &stream, &key, from, limit, bytes))
+        };
+        self.read(read).await
+    }
+
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+        let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
+        let read = move |shared: &Shared| {
+            of_key(find(shared, &stream, &key, &missing, within))
+        };
+        self.read(read).await
+    }
+}
+
+fn spilled_page(
+    shared: &Shared,
+    stream: &str,
+    key: &Key,
+    from: u64,
+    limit: usize,
+    bytes: usize,
+) -> fjall::Result<OfKey<SpillPage>> {
+    let snapshot = shared.tables.db.snapshot();
+    let (mut events, mut memory) = (Vec::new(), 0);
+    if has_expired(shared, &snapshot, stream, key)? {
+        return Ok(Ok((events, true)));
+    }
+    let range = keys::event(stream, key, from)..keys::event(stream, key, u64::MAX);
+    for entry in snapshot.range(&shared.tables.spill, range) {
+        let (place, value) = entry.into_inner()?;
+        if !events.is_empty() && events.len() >= limit {
+            return Ok(Ok((events, false)));
+        }
+        let sequence = sequence_of(&place);
+        let event = match decode_spilled(key, sequence, detach(value)) {
+            Ok(event) => event,
+            Err(words) => return Ok(Err(words)),
+        };
+        memory += event.memory();
+        if !events.is_empty() && memory > bytes {
+            return Ok(Ok((events, false)));
+        }
+        events.push((sequence, event));
+    }
+    Ok(Ok((events, true)))
+}
+
+/// Whether what is spilled for a key is a leftover of a job that is no more.
+fn has_expired(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    stream: &str,
+    key: &str,
+) -> fjall::Result<bool> {
+    let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key))?;
+    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    Ok(record.is_some_and(|record| record.envelope.expired(shared.clock.now())))
+}
+
+fn find(
+    shared: &Shared,
+    stream: &str,
+    key: &Key,
+    missing: &[RangeInclusive<u64>],
+    within: u64,
+) -> fjall::Result<OfKey<Vec<Numbered>>> {
+    let snapshot = shared.tables.db.snapshot();
+    let now = shared.clock.now();
+    let put_from = now.saturating_sub(within);
+    let mut found = Found::default();
+    let expired = has_expired(shared, &snapshot, stream, key)?;
+    for range in missing {
+        let first = found.events.len();
+        if !expired && let Err(words) = spilled(shared, &snapshot, stream, key, range, &mut found)?
+        {
+            return Ok(Err(words));
+        }
+        far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
+        // A stable sort: what is spilled stays before a letter of the same sequence.
+        found.events[first..].sort_by_key(|(sequence, _)| *sequence);
+        if found.full() {
+            break;
+        }
+    }
+    found.events.dedup_by_key(|(sequence, _)| *sequence);
+    Ok(Ok(found.events))
+}
+
+/// Missing events, up to a limit of memory.
+#[derive(Default)]
+struct Found {
+    events: Vec<Numbered>,
+    memory: usize,
+}
+
+impl Found {
+    fn push(&mut self, sequence: u64, event: Arc<Event>) {
+        self.memory += event.memory();
+        self.events.push((sequence, event));
+    }
+
+    fn full(&self) -> bool {
+        self.memory >= FIND_BYTES
+    }
+}
+
+fn spilled(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    stream: &str,
+    key: &str,
+    range: &RangeInclusive<u64>,
+    found: &mut Found,
+) -> fjall::Result<OfKey<()>> {
+    let place = |sequence| keys::event(stream, key, sequence);
+    let range = place(*range.start())..=place(*range.end());
+    for entry in snapshot.range(&shared.tables.spill, range) {
+        let (place, value) = entry.into_inner()?;
+        let sequence = sequence_of(&place);
+        match decode_spilled(key, sequence, detach(value)) {
+            Ok(event) => found.push(sequence, event),
+            Err(words) => return Ok(Err(words)),
+        }
+        if found.full() {
+            break;
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Events that are kept as `far-ahead` letters put at this time or later.
+#[allow(clippy::too_many_arguments, reason = "what a read is of, and where it goes")]
+fn far_ahead(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    stream: &str,
+    key: &str,
+    range: &RangeInclusive<u64>,
+    put_from: u64,
+    now: u64,
+    found: &mut Found,
+) -> fjall::Result<()> {
+    // Behind the last one: there is none of the largest number.
+    let end = range.end().saturating_add(1);
+    let place = |sequence| keys::letter_sequence(stream, key, sequence);
+    for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
+        if found.full() {
+            break;
+        }
+        let value: Bytes = entry.value()?.into();
+        // A letter that cannot be read is no replay source, and no reason to stop.
+        let Ok(stored) = decode_letter(&value) else { continue };
+        if stored.letter.cause == Cause::FarAhead
+            && stored.at >= put_from
+            && shared.letter_lives(stored.at, now)
+            && let LetterContent::Event(event) = stored.letter.content
+        {
+            found.push(stored.letter.id.sequence, event);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The records of a partition's keys: taking them over, loading and committing them.
+
+use std::sync::{Arc, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use ordain_core::{Batch, CommitReply, Key, Loaded};
+
+use super::Redis;
+use super::claim::{claim_shard, note};
+use super::commit::{put, reply, send};
+use super::load::{LoadedKey, load_some, take_over};
+use super::names::Kind;
+use ordain_store::{
+    Claim, Claimed, OfKey, Partition, Records, STREAM_NAME_LIMIT, StoreError,
+};
+
+#[async_trait]
+impl Records for Redis {
+    async fn claim(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+    ) -> Result<Claimed, StoreError> {
+        let length = partition.stream.len();
+        if length > STREAM_NAME_LIMIT {
+            return Err(StoreError::Unusable(format!(
+                "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+            )));
+        }
+        // The server may have lost it since.
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
+        note(self, partition).await?;
+        let claim = Claim { epoch, random: rand::random() };
+        let claims = (0..self.shards).map(|shard| claim_shard(self, partition, shard, claim));
+        Ok(Claimed { claim, commits: try_join_all(claims).await? })
+    }
+
+    async fn load(
+        &self,
+        partition: &Partition,
+        keys: &[Key],
+        bytes: usize,
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
+        let mut loaded = load_some(self, &partition.stream, keys, bytes).await?;
+        let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+        let foreign: Vec<usize> =
+            (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
+        if foreign.is_empty() {
+            return Ok(loaded);
+        }
+        // Read again afterwards: the one that had it may have committed in between.
+        let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
+        take_over(self, partition, &taken).await?;
+        let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;
+        for (index, job) in foreign.into_iter().zip(again) {
+            loaded[index] = job;
+        }
+        Ok(loaded)
+    }
+
+    async fn commit(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        batch: Arc<Batch>,
+    ) -> CommitReply {
+        let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
+        let kinds =
+            [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
+        let [data, expiry, letters, age, spilled, ids] = self.of_stream(shard, stream, kinds);
+        let due = self.names.due(shard, partition);
+        let keys = [data, due, expiry, letters, age, spilled, ids];
+        let mut call = self.call_of(&self.scripts.commit, &keys);
+        put(&mut call, number, claim, &batch, self.dead_ttl);
+        let answer = send(self, &self.scripts.commit, shard, call).await;
+        let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
+        let reason = match self.named(answer, || keys.to_vec()).await {
+            Ok(Some(answer)) => match reply(answer, claim, batch.number) {
+                Some(reply) => {
+                    self.trouble.over(what);
+                    return reply;
+                }
+                None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
+            },
+            Ok(None) => format!("fewer than {} replicas have it", self.replicas),
+            Err(error) => error.to_string(),
+        };
+        self.trouble.tell(what(), &reason);
+        CommitReply::Unknown
+    }
+}

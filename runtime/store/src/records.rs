@@ -1,0 +1,54 @@
+//! What the owner of a partition takes over, loads and commits: the records of its keys.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ordain_core::{Batch, CommitReply, Key, Loaded};
+
+use super::{Partition, StoreError};
+
+/// What an owner writes into a fence. A commit under another claim is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// That of the lease: higher than that of every owner before.
+    pub epoch: u64,
+    /// Tells two owners of one epoch apart, which a store that went back in time can make.
+    pub random: u64,
+}
+
+/// A claimed partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The claim, written into every shard.
+    pub claim: Claim,
+    /// The number of the last commit of each shard; 0 where there was none.
+    pub commits: Vec<u64>,
+}
+
+/// What a store has of one key, or why that cannot be read. What concerns others as well is a
+/// [`StoreError`].
+pub type OfKey<T> = Result<T, String>;
+
+/// The records of a partition's keys.
+#[async_trait]
+pub trait Records: Send + Sync {
+    /// Takes a partition over: writes a claim with the epoch of its [lease](super::Leases::lease) into each
+    /// of its shards. From then on commits under an older claim are answered
+    /// [`CommitReply::Fenced`]. Where somebody else has claimed it under this epoch or a higher one
+    /// it is [`StoreError::InUse`]: only a new lease helps.
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError>;
+
+    /// Loads jobs in order until they have `bytes` together, one at least, and takes over for the
+    /// partition those that another one had. Those not reached are neither answered nor taken
+    /// over.
+    async fn load(
+        &self,
+        partition: &Partition,
+        keys: &[Key],
+        bytes: usize,
+    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError>;
+
+    /// Commits a batch durably. A number that is the last one again is answered as it was; the
+    /// store keeps that answer.
+    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply;
+}

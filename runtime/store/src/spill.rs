@@ -1,0 +1,34 @@
+//! Events that wait in the store until their key can execute them.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ordain_core::{Event, Key, SpillPage};
+
+use super::{OfKey, Partition, StoreError};
+
+/// The events of each key that wait in the store.
+#[async_trait]
+pub trait SpillArea: Send + Sync {
+    /// Spilled events of a key from `from` on, ascending, and whether there are none after them.
+    /// At least one is read if there is one; then no more than `limit`, and `bytes` of memory.
+    async fn read_spill(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        from: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<OfKey<SpillPage>, StoreError>;
+
+    /// Missing events that the store has in any form: spilled, or as `far-ahead` letters that were
+    /// put no longer than `within` ms ago.
+    async fn find(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError>;
+}
