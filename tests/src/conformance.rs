@@ -84,7 +84,7 @@ macro_rules! conformance_suite {
             takeover: loading_takes_a_job_over, a_key_that_came_back_is_not_the_same,
                 a_due_entry_moves_along;
             history: a_store_is_what_was_written;
-            ids: ids_are_remembered_from_the_window_on;
+            ids: ids_are_remembered_from_the_window_on, ids_grow_old_by_the_time_of_their_commit;
             keys: streams_do_not_meet, partitions_do_not_meet;
             leases: a_lease_is_one_instances, a_claim_has_the_epoch_of_its_lease,
                 changes_are_told_once, a_forgotten_instance_has_nothing,

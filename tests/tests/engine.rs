@@ -32,6 +32,7 @@ mod engine {
     mod run_terminal;
     mod scaled_object;
     mod sequencer;
+    mod sequencer_ids;
     mod sequencer_rewound;
     mod shown;
 }

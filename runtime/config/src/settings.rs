@@ -82,6 +82,8 @@ impl Config {
     pub fn settings(&self, stream: &Stream, share: &Share) -> Settings {
         let runtime = &self.runtime;
         let of_process = share.of_process.max(1);
+        let repeats = stream.source.repeats(self.ingress.is_some());
+        let id_window = stream.id_window.max(repeats);
         let turns = stream.concurrency.unwrap_or(share.workers * TURNS_PER_WORKER);
         Settings {
             ordering: stream.ordering,
@@ -111,7 +113,15 @@ impl Config {
             overflow: stream.overflow,
             gap: stream.gap_settings(),
             retry: stream.retry_settings(),
-            id_window: stream.id_window.max(stream.source.repeats(self.ingress.is_some())),
+            id_window,
+            id_ttl: stream.id_ttl.0,
+            id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
+                // While the broker is away, half of what is known by its id may be offered, and all
+                // of it comes again.
+                id_window
+            } else {
+                repeats
+            },
             digests: stream.digests,
             due_poll: DUE_POLL,
             complete_ttl: stream.complete_ttl.0,

@@ -200,8 +200,13 @@ impl Source {
                 Self::File(_) => CHECKPOINT_EVENTS,
                 Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
                 Self::Http(_) => CHECKPOINT_EVENTS + prefetch + REQUEST_EVENTS,
-                Self::Amqp(AmqpSource { exchange: Some(_), .. }) if has_ingress => REQUEST_EVENTS,
+                Self::Amqp(_) if self.has_inbox(has_ingress) => REQUEST_EVENTS,
                 Self::Amqp(_) => 0,
             }
+    }
+
+    /// Whether the stream takes events over HTTP beside those of the broker.
+    pub fn has_inbox(&self, has_ingress: bool) -> bool {
+        has_ingress && matches!(self, Self::Amqp(AmqpSource { exchange: Some(_), .. }))
     }
 }

@@ -6,6 +6,8 @@ use ordain_core::{Exhausted, Ordering, Overflow};
 
 use super::*;
 
+mod unread;
+
 fn env(name: &str) -> Option<String> {
     match name {
         "WORKERS" => Some("3".to_owned()),

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::event::{Event, Key, Message};
 use crate::gaps::Gaps;
+use crate::id_times::IdTimes;
 use crate::letter::{Cause, DeadLetter, LetterId};
 use crate::limit::{Limit, untagged};
 use crate::version::{Decided, Version};
@@ -48,6 +49,8 @@ pub struct Job {
     pub holes: Holes,
     /// `fifo`: ids of sequences from here on are remembered. 0 where none are: `sequenced`.
     pub ids_from: u64,
+    /// `fifo`: how old they are.
+    pub id_times: IdTimes,
     /// Its last gaps whose clock ran out.
     pub gaps: Gaps,
 }
@@ -70,6 +73,7 @@ impl Job {
             digests: Digests::default(),
             holes: Holes::default(),
             ids_from: 0,
+            id_times: IdTimes::default(),
             gaps: Gaps::default(),
         }
     }
@@ -90,6 +94,12 @@ impl Job {
             trouble.since = now;
         }
         self.gaps.fill_times(now);
+        self.id_times.fill_times(now);
+    }
+
+    /// Whether there is a time to be filled in, in what has several.
+    pub fn has_new_times(&self) -> bool {
+        self.gaps.is_new() || self.id_times.is_new()
     }
 }
 
@@ -274,44 +284,63 @@ impl Digests {
     }
 }
 
-/// Ranges (first, last) of sequences that were skipped unseen, ascending.
+/// Ranges (first, last) of sequences that were skipped unseen, ascending. Few keys have any. A clone
+/// shares them until one of the two changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Holes(pub Vec<(u64, u64)>);
+pub struct Holes(Option<Arc<Vec<(u64, u64)>>>);
+
+impl FromIterator<(u64, u64)> for Holes {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(ranges: I) -> Self {
+        let ranges: Vec<(u64, u64)> = ranges.into_iter().collect();
+        Self((!ranges.is_empty()).then(|| Arc::new(ranges)))
+    }
+}
 
 impl Holes {
     /// Ranges remembered for a key: a key with more has lost its producer's trust long before,
     /// and the late original of a forgotten hole counts as a duplicate.
     pub const LIMIT: usize = 64;
 
+    /// All of them.
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+
     /// Adds a range above all others.
     pub fn push(&mut self, first: u64, last: u64) {
-        match self.0.last_mut() {
+        let ranges = Arc::make_mut(self.0.get_or_insert_default());
+        match ranges.last_mut() {
             Some(range) if range.1 + 1 == first => range.1 = last,
-            _ => self.0.push((first, last)),
+            _ => ranges.push((first, last)),
         }
-        if self.0.len() > Self::LIMIT {
-            self.0.remove(0);
+        if ranges.len() > Self::LIMIT {
+            ranges.remove(0);
         }
+    }
+
+    fn position(&self, sequence: u64) -> Option<usize> {
+        self.ranges().iter().position(|&(first, last)| (first..=last).contains(&sequence))
     }
 
     /// Whether the sequence was skipped unseen.
     pub fn contains(&self, sequence: u64) -> bool {
-        self.0.iter().any(|&(first, last)| (first..=last).contains(&sequence))
+        self.position(sequence).is_some()
     }
 
     /// Takes a sequence out: its original came after all.
     pub fn remove(&mut self, sequence: u64) {
-        let Some(index) =
-            self.0.iter().position(|&(first, last)| (first..=last).contains(&sequence))
-        else {
-            return;
-        };
-        let (first, last) = self.0.remove(index);
+        let Some(index) = self.position(sequence) else { return };
+        let Some(ranges) = &mut self.0 else { return };
+        let ranges = Arc::make_mut(ranges);
+        let (first, last) = ranges.remove(index);
         if sequence < last {
-            self.0.insert(index, (sequence + 1, last));
+            ranges.insert(index, (sequence + 1, last));
         }
         if first < sequence {
-            self.0.insert(index, (first, sequence - 1));
+            ranges.insert(index, (first, sequence - 1));
+        }
+        if ranges.is_empty() {
+            self.0 = None;
         }
     }
 }
@@ -497,6 +526,8 @@ pub struct Loaded {
     pub state: Option<Bytes>,
     /// `fifo`: the ids remembered, ascending by sequence.
     pub ids: Vec<TakenId>,
+    /// The time of the load, by the store's clock, in ms since the Unix epoch.
+    pub now: u64,
     /// Time from now, in ms, to the key's entry in the due index; 0 if it has passed.
     pub due_in: Option<u64>,
     /// Time from now, in ms, until the store forgets the job; `None`: never.

@@ -10,6 +10,7 @@ mod event;
 #[cfg(feature = "faults")]
 mod fault;
 mod gaps;
+mod id_times;
 mod input;
 mod job;
 mod letter;
@@ -31,6 +32,7 @@ pub use event::{
 #[cfg(feature = "faults")]
 pub use fault::Fault;
 pub use gaps::{Answers, GapEnd, GapEntry, Gaps};
+pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
 pub use job::{
     Applied, Batch, Change, CommitReply, Digests, Emitted, Expect, Holes, Job, JobWrite, Loaded,

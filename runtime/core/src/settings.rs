@@ -57,6 +57,11 @@ pub struct Settings {
     pub retry: RetrySettings,
     /// Ids remembered for a key of a `fifo` stream.
     pub id_window: usize,
+    /// How long an id is remembered at least, in ms from the commit that settled its event.
+    pub id_ttl: u64,
+    /// Ids of a key that are remembered however old: as many as a crash or a lost answer can bring
+    /// again.
+    pub id_floor: usize,
     /// Content digests remembered for a key.
     pub digests: usize,
     /// Longest time between two looks at the due index: others write into it as well, and nobody

@@ -77,8 +77,7 @@ impl Chains for Embedded {
         bytes: usize,
     ) -> Result<Vec<(u64, Queued)>, StoreError> {
         let partition = partition.clone();
-        let read =
-            move |shared: &Shared| queued(shared, &partition, shard, after, limit, bytes);
+        let read = move |shared: &Shared| queued(shared, &partition, shard, after, limit, bytes);
         self.read(read).await
     }
 
@@ -161,10 +160,7 @@ fn queued(
     Ok(events)
 }
 
-fn partitions_of(
-    shared: &Shared,
-    places: &[Vec<u8>],
-) -> Result<Vec<Option<u32>>, StoreError> {
+fn partitions_of(shared: &Shared, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
     let partition = |place: &Vec<u8>| {
         let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
         Ok(found.and_then(|it| Some(Record::parse(&it).ok()?.job.partition)))
@@ -172,10 +168,7 @@ fn partitions_of(
     places.iter().map(partition).collect()
 }
 
-fn waiting_in(
-    shared: &Shared,
-    partition: &Partition,
-) -> Result<Vec<Range<u64>>, StoreError> {
+fn waiting_in(shared: &Shared, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
     let of_shard = |shard| {
         let found = shared.tables.log.get(keys::queue(partition, shard));
         let found = found.map_err(|error| read_error(&error))?;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 
 const MARKER: &str = "ordain.store";
 const MARKER_DRAFT: &str = "ordain.store.new";

@@ -238,5 +238,4 @@ impl Store for Embedded {
     async fn flush(&self) -> Result<(), StoreError> {
         self.ask(|answer| Request::Flush { answer }).await
     }
-
 }

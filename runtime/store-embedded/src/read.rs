@@ -14,6 +14,6 @@ pub(super) fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, Store
 }
 
 /// The sequence at the end of a place that [`keys::event`] made.
-fn sequence_of(place: &[u8]) -> u64 {
+pub(super) fn sequence_of(place: &[u8]) -> u64 {
     place.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -133,7 +133,7 @@ fn load_one(
     };
     let (due_in, expire_in) = (record.envelope.due_in(now), record.envelope.expire_in(now));
     let job = record.job.to_job();
-    Ok(Ok(Some(Box::new(Loaded { job, state, ids, due_in, expire_in }))))
+    Ok(Ok(Some(Box::new(Loaded { job, state, ids, now, due_in, expire_in }))))
 }
 
 fn ids(

@@ -33,9 +33,8 @@ impl SpillArea for Embedded {
         bytes: usize,
     ) -> Result<OfKey<SpillPage>, StoreError> {
         let (stream, key) = (partition.stream.clone(), key.clone());
-        let read = move |shared: &Shared| {
-            of_key(spilled_page(shared, &stream, &key, from, limit, bytes))
-        };
+        let read =
+            move |shared: &Shared| of_key(spilled_page(shared, &stream, &key, from, limit, bytes));
         self.read(read).await
     }
 
@@ -47,9 +46,7 @@ impl SpillArea for Embedded {
         within: u64,
     ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
         let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
-        let read = move |shared: &Shared| {
-            of_key(find(shared, &stream, &key, &missing, within))
-        };
+        let read = move |shared: &Shared| of_key(find(shared, &stream, &key, &missing, within));
         self.read(read).await
     }
 }

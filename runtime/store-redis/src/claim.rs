@@ -9,7 +9,7 @@ use super::names::Kind;
 use super::value::{bytes, strange};
 use super::{Redis, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
-use ordain_store::{Claim, Claimed, Partition, STREAM_NAME_LIMIT, StoreError, claimed_by_another};
+use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
 /// No partition gets there, and scripts count exactly up to it.
 pub(super) const LAST_EPOCH: u64 = 1 << 52;

@@ -4,7 +4,6 @@ use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrit
 use redis::{Cmd, Value, pipe};
 
 use super::error::{failed, has_code};
-use super::names::Kind;
 use super::script::Script;
 use super::value::{bytes, number, parts};
 use super::{Redis, record};
@@ -12,7 +11,7 @@ use ordain_store::codec::{
     Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
     put_letter_place, put_varint,
 };
-use ordain_store::{Claim, Partition, StoreError};
+use ordain_store::{Claim, StoreError};
 
 /// How long the server waits for replicas before it says how many have a commit, in ms.
 const REPLICAS_WAIT: u64 = 1_000;
@@ -149,7 +148,7 @@ fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
             | flag(has_letters(write), LETTERS)
             | flag(!write.spill.is_empty(), SPILL)
             | flag(write.job.ids_from > 0, TAKES_IDS)
-            | flag(write.job.gaps.is_new(), NEW_GAPS),
+            | flag(write.job.has_new_times(), NEW_GAPS),
     );
     out.extend_from_slice(&partition.to_le_bytes());
     out.extend_from_slice(&write.job.takeovers.to_le_bytes());

@@ -24,7 +24,8 @@ impl DueIndex for Redis {
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
         let some = (limit / self.shards as usize * 2 + SPARE).min(limit);
-        let shards = (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
+        let shards =
+            (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
         Ok(Due::merge(try_join_all(shards).await?, limit))
     }
 }

@@ -53,7 +53,7 @@ use ordain_store::{Durability, Partition, RedisOptions as Options, Store, StoreE
 use ordain_util::log_throttle::LogThrottle;
 
 /// The version of all that is written. One that reads another refuses the store.
-const SCHEMA: &str = "6";
+const SCHEMA: &str = "7";
 
 /// How long a start waits for servers that do not answer, or are still reading their data.
 const START: Duration = Duration::from_secs(30);

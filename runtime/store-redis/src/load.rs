@@ -68,7 +68,11 @@ async fn load_shard(
     Ok(answers.map(|answer| loaded(answer, now)).collect())
 }
 
-pub(super) async fn take_over(store: &Redis, partition: &Partition, keys: &[Key]) -> Result<(), StoreError> {
+pub(super) async fn take_over(
+    store: &Redis,
+    partition: &Partition,
+    keys: &[Key],
+) -> Result<(), StoreError> {
     let script = &store.scripts.take_over;
     let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
         let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
@@ -101,6 +105,7 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     Ok(Some(Box::new(Loaded {
         state,
         ids: ids_of(&record.job, first, array(blocks, "load").map_err(|_| strange())?)?,
+        now,
         due_in: record.due_at.map(left),
         expire_in: record.expire_at.map(left),
         job: record.job.to_job(),

@@ -11,17 +11,11 @@ use super::claim::{claim_shard, note};
 use super::commit::{put, reply, send};
 use super::load::{LoadedKey, load_some, take_over};
 use super::names::Kind;
-use ordain_store::{
-    Claim, Claimed, OfKey, Partition, Records, STREAM_NAME_LIMIT, StoreError,
-};
+use ordain_store::{Claim, Claimed, OfKey, Partition, Records, STREAM_NAME_LIMIT, StoreError};
 
 #[async_trait]
 impl Records for Redis {
-    async fn claim(
-        &self,
-        partition: &Partition,
-        epoch: u64,
-    ) -> Result<Claimed, StoreError> {
+    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
@@ -59,12 +53,7 @@ impl Records for Redis {
         Ok(loaded)
     }
 
-    async fn commit(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        batch: Arc<Batch>,
-    ) -> CommitReply {
+    async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
         let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
         let kinds =
             [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];

@@ -9,6 +9,7 @@
 mod chains;
 mod fence;
 mod gaps;
+mod ids;
 mod job;
 mod letter;
 mod origin;
@@ -24,10 +25,10 @@ pub use fence::{
     FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, Verdict, decode_applied,
     decode_fence, encode_fence, refused,
 };
+pub use ids::{TAKEN_ID_SIZE, decode_taken_id, encode_taken_id};
 pub use job::{
     GAPS_AT, GENERATION_AT, INCARNATION_AT, JOB_FORMAT, JobView, NEXT_AT, NUMBERS_AT, PARTITION_AT,
-    SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, cause_number, decode_taken_id, encode_job,
-    encode_taken_id, take_over,
+    SINCE_AT, TAKEOVERS_AT, cause_number, encode_job, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
 pub use origin::{GivenPart, ORIGIN_FORMAT, OriginRecord, decode_given, encode_given};

@@ -276,7 +276,7 @@ impl Loop {
     fn job(&self, next: u64) -> Loaded {
         let job = Job { next, incarnation: 1, ..Job::new(1, 0) };
         let state = Some(self.state.clone());
-        Loaded { job, state, ids: Vec::new(), due_in: None, expire_in: None }
+        Loaded { job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
     }
 }
 

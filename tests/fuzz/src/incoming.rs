@@ -207,7 +207,10 @@ fn cursors(text: &str) {
     use redis::list::keys::Cursor;
     use redis::list::letters;
     if let Some(id) = embedded::list::letters::read_cursor(text) {
-        assert_eq!(embedded::list::letters::read_cursor(&embedded::list::letters::write_cursor(&id)), Some(id));
+        assert_eq!(
+            embedded::list::letters::read_cursor(&embedded::list::letters::write_cursor(&id)),
+            Some(id)
+        );
     }
     if let Some(place) = letters::read_cursor(text) {
         assert_eq!(letters::read_cursor(&letters::write_cursor(&place)), Some(place));

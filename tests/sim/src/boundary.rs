@@ -95,6 +95,7 @@ fn change_settings(fault: Option<BoundaryFault>, settings: &mut Settings) {
     match fault {
         Some(BoundaryFault::IgnoreRunAhead) => settings.run_ahead = usize::MAX,
         Some(BoundaryFault::IgnoreMaxTurns) => settings.max_turns = usize::MAX,
+        Some(BoundaryFault::ForgetIdsTooSoon) => settings.id_floor = 0,
         _ => {}
     }
 }

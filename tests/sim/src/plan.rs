@@ -213,6 +213,8 @@ fn settings(rng: &mut Rng) -> Settings {
             on_new_version: rng.permille(500),
         },
         id_window: 1_000,
+        id_ttl: u64::MAX,
+        id_floor: 1_000,
         digests: 64,
         due_poll: 5_000,
         complete_ttl: 7 * 24 * 3_600_000,

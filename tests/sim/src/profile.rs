@@ -19,6 +19,7 @@ pub enum Profile {
     Fifo,
     FifoCrashy,
     FifoTiny,
+    FifoForgets,
     TwoPartitions,
     Late,
     Isolated,
@@ -43,7 +44,7 @@ pub enum Profile {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -54,6 +55,7 @@ impl Profile {
         Self::Fifo,
         Self::FifoCrashy,
         Self::FifoTiny,
+        Self::FifoForgets,
         Self::TwoPartitions,
         Self::Late,
         Self::Isolated,
@@ -114,6 +116,7 @@ impl Profile {
                 tiny(plan, rng);
                 crashes(plan, rng, 4);
             }
+            Self::FifoForgets => fifo_forgets(plan, rng),
             Self::TwoPartitions => {
                 disturbed(plan);
                 two_partitions(plan, rng);
@@ -126,13 +129,7 @@ impl Profile {
                 offers(plan, rng);
             }
             Self::OfferedFifo => offered_fifo(plan, rng),
-            Self::Paged => {
-                gappy(plan, rng);
-                plan.replay.cut = 500;
-                plan.producer.lost = rng.pick(&[100, 300]);
-                plan.producer.found = rng.pick(&[500, 900]);
-                disturbances(plan, rng, 2);
-            }
+            Self::Paged => paged(plan, rng),
             Self::Isolated => isolated(plan, rng),
             Self::HotKey => hot_key(plan, rng),
             Self::ManyKeys => {
@@ -178,6 +175,15 @@ impl Profile {
             Self::Damaged => damaged(plan, rng),
         }
     }
+}
+
+/// Replay sources answer with a part of what they have.
+fn paged(plan: &mut Plan, rng: &mut Rng) {
+    gappy(plan, rng);
+    plan.replay.cut = 500;
+    plan.producer.lost = rng.pick(&[100, 300]);
+    plan.producer.found = rng.pick(&[500, 900]);
+    disturbances(plan, rng, 2);
 }
 
 /// Losses, repeats, reordering, oddities: the ordinary troubles of the way.
@@ -247,6 +253,22 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     plan.handler.slow = 20;
     plan.handler.slowness = 1_000;
     disturbances(plan, rng, 2);
+}
+
+/// Ids grow old while their events can still be delivered again. Producers repeat nothing: what comes
+/// again is what a crash brings.
+fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
+    fifo(plan, rng);
+    plan.producer.repeated = 0;
+    plan.producer.corrupted = 0;
+    // Two events far ahead of a key may have one id.
+    plan.producer.far = 0;
+    plan.producer.keys = rng.between(1, 4);
+    plan.producer.events = (50, 200);
+    plan.settings.prefetch = rng.pick(&[4, 16]);
+    plan.settings.id_floor = plan.settings.prefetch;
+    plan.settings.id_ttl = rng.pick(&[1, 20, 500]);
+    crashes(plan, rng, 8);
 }
 
 fn two_partitions(plan: &mut Plan, rng: &mut Rng) {

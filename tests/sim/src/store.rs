@@ -154,6 +154,7 @@ impl Store {
             job: record.job.clone(),
             state: record.state.clone(),
             ids: record.ids.values().copied().collect(),
+            now: Self::time(now),
             due_in: record.due_at.map(|at| at.saturating_sub(Self::time(now))),
             expire_in: record.expires_at.map(|at| at.saturating_sub(Self::time(now))),
         })))

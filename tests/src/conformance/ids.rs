@@ -1,6 +1,6 @@
 //! Ids that a `fifo` stream has taken.
 
-use ordain_core::TakenId;
+use ordain_core::{IdStretch, TakenId};
 
 use super::{Fixture, Owner, absent, next};
 
@@ -44,4 +44,35 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     let loaded = owner.load(store, "a").await.expect("a job");
     assert_eq!(loaded.ids, [], "none were remembered for a while");
     assert_eq!(owner.load(store, "ab").await.expect("a job").ids, [taken(1)]);
+}
+
+/// A load tells how old ids are, whatever happened since: a time that is left open when a job is
+/// written is that of the commit, and stays so.
+pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let mut write = absent("a");
+    write.job.ids_from = 1;
+    write.ids.push(taken(1));
+    write.job.id_times = [IdStretch { from: 1, since: 0 }].into_iter().collect();
+    let first = owner.write(fixture.store(), write).await.time;
+
+    fixture.pass(60_000).await;
+    fixture.reopen().await;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let times: Vec<_> = loaded.job.id_times.iter().copied().collect();
+    assert_eq!(times, [IdStretch { from: 1, since: first }]);
+    assert!((60_000..90_000).contains(&(loaded.now - first)), "{} ms", loaded.now - first);
+
+    let mut write = next("a", 2);
+    write.job.ids_from = 1;
+    write.ids.push(taken(2));
+    let both = times.into_iter().chain([IdStretch { from: 2, since: 0 }]);
+    write.job.id_times = both.collect();
+    let second = owner.write(fixture.store(), write).await.time;
+    assert!(second - first >= 60_000);
+    fixture.reopen().await;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let times: Vec<_> = loaded.job.id_times.iter().copied().collect();
+    assert_eq!(times, [(1, first), (2, second)].map(|(from, since)| IdStretch { from, since }));
+    assert!(!loaded.job.has_new_times());
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{
     Answers, Build, Cause, Change, CommitReply, Decided, Digest, Expect, GapEnd, GapEntry, Gaps,
-    Holes, Job, Refusal, SOURCES_LIMIT, Spilled, Status, Trouble,
+    Holes, IdStretch, IdTimes, Job, Loaded, Refusal, SOURCES_LIMIT, Spilled, Status, Trouble,
 };
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -135,8 +135,9 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
             version: Some("orders@1".into()),
         })),
         digests: (0..64).map(|number| number * 0x0400_0001).collect(),
-        holes: Holes((0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect()),
+        holes: (0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
         ids_from: u64::MAX,
+        id_times: (1..=IdTimes::LIMIT as u64).map(|from| IdStretch { from, since: from }).collect(),
         gaps: (0..Gaps::LIMIT as u64).map(gap).collect(),
     };
     owner.write(store, fresh("a", Expect::Absent, full.clone())).await;
@@ -267,7 +268,8 @@ pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
 
     fixture.reopen().await;
     let store = fixture.store();
-    assert_eq!(owner.load(store, "a").await.expect("a job"), before);
+    let after = owner.load(store, "a").await.expect("a job");
+    assert_eq!(Loaded { now: before.now, ..*after }, *before);
     assert_eq!(owner.spilled(store, "a", 0).await, [6]);
     assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));
     let batch = owner.batch(vec![fresh("a", Expect::Next(4), Job::new(5, 3))]);

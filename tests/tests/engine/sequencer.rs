@@ -131,7 +131,8 @@ impl Rig {
         let mut job = batch.writes[0].job.clone();
         job.incarnation = 1;
         let (state, ids) = (None, Vec::new());
-        self.job = Some(Box::new(LoadedJob { job, state, ids, due_in: None, expire_in: None }));
+        self.job =
+            Some(Box::new(LoadedJob { job, state, ids, now: 1, due_in: None, expire_in: None }));
         Ok(())
     }
 
@@ -410,7 +411,8 @@ fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
             job.spilled.add(last);
         }
         let (state, ids) = (None, Vec::new());
-        rig.job = Some(Box::new(LoadedJob { job, state, ids, due_in: Some(0), expire_in: None }));
+        rig.job =
+            Some(Box::new(LoadedJob { job, state, ids, now: 1, due_in: Some(0), expire_in: None }));
         rig.deliver(0, 1);
         rig.deliver(0, 2);
         let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{
     Answers, Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts,
-    GapEnd, GapEntry, Holes, Job, LetterContent, LetterId, Message, MessageParts, Present, Refusal,
-    SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    GapEnd, GapEntry, IdStretch, IdTimes, Job, LetterContent, LetterId, Message, MessageParts,
+    Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
 };
 use ordain_store::codec::{
     Counter, FenceRecord, GivenPart, JobView, OUTBOX_TIME, OriginRecord, Undecodable, decode_fence,
@@ -74,8 +74,16 @@ prop_compose! {
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
+        ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
+        is_settling in any::<bool>(),
     ) -> Job {
-        let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
+        // Only the newest time may be that of the commit, and only where ids are remembered.
+        let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
+        if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
+            newest.1 = 0;
+        }
+        let ids = ids.into_iter().filter(|_| ids_from > 0);
+        let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b)));
         Job {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
             spilled: Spilled { count, first: first.min(last), last: first.max(last) },
@@ -85,8 +93,9 @@ prop_compose! {
             }),
             trouble,
             digests: digests.into_iter().collect(),
-            holes: Holes(holes),
+            holes: holes.collect(),
             ids_from,
+            id_times: ids.map(|(from, since)| IdStretch { from, since }).collect(),
             gaps: gaps.into_iter().collect(),
         }
     }

@@ -186,8 +186,10 @@ impl Sequencer {
 
     fn take_fifo(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
         let id = event.id_digest();
-        let lane = &mut self.lanes[index];
-        if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id)) {
+        let lane = &self.lanes[index];
+        if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id))
+            && sequence >= self.known_ids_from(lane)
+        {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
             } else if content == Digests::short(event.content()) {
@@ -197,6 +199,7 @@ impl Sequencer {
             }
             return;
         }
+        let lane = &mut self.lanes[index];
         if lane.ended {
             self.after_end(index, 0, delivery, &event);
             return;

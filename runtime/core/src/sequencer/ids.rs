@@ -1,10 +1,15 @@
 //! The ids that a key of a `fifo` stream has taken, by which a redelivery is known.
+//!
+//! An id is known as long as it is among the last `id_window` of its key and its event was settled
+//! no longer than `id_ttl` ago. The last `id_floor` ids are known in any case.
 
 use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::Sequencer;
+use super::lane::Lane;
 use crate::job::TakenId;
 
 #[derive(Debug, Default)]
@@ -16,6 +21,12 @@ pub(super) struct Ids {
 
 /// Bytes for one id in both tables, roughly.
 const ID_MEMORY: usize = 48;
+
+/// Ids beyond `id_window` before the oldest are forgotten: forgetting is done in lots.
+const ID_SLACK: usize = 256;
+
+/// Ids forgotten for their age with one write, at most: each is an entry that the store removes.
+const OLD_IDS_LIMIT: usize = 1_000;
 
 impl Ids {
     pub(super) fn from_taken(taken: &[TakenId]) -> Self {
@@ -36,9 +47,16 @@ impl Ids {
         self.order.push_back((taken.sequence, taken.id));
     }
 
+    /// Returns the sequence of the oldest of the newest `count` ids, or 0 where there are no more
+    /// than that.
+    fn newest_from(&self, count: usize) -> u64 {
+        let first = self.order.len().checked_sub(count.max(1));
+        first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)
+    }
+
     /// Forgets all but the newest `limit`, but nothing from `keep` on, whose events are not yet
     /// durable. Returns the first sequence that is remembered.
-    pub(super) fn trim(&mut self, limit: usize, keep: u64) -> u64 {
+    fn trim(&mut self, limit: usize, keep: u64) -> u64 {
         while self.order.len() > limit {
             let Some(&(sequence, id)) = self.order.front() else { break };
             if sequence >= keep {
@@ -49,7 +67,7 @@ impl Ids {
                 self.by_id.remove(&id);
             }
         }
-        self.order.front().map_or(0, |&(sequence, _)| sequence)
+        self.order.front().map_or(keep, |&(sequence, _)| sequence)
     }
 
     /// Forgets the ids of this sequence and all after it: their events end without a number.
@@ -62,11 +80,40 @@ impl Ids {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.order.len()
-    }
-
     pub(super) fn memory(&self) -> usize {
         self.order.len() * ID_MEMORY
+    }
+}
+
+impl Sequencer {
+    /// Returns the time of the store's clock, as far as its last answer tells.
+    pub(super) fn store_time(&self) -> u64 {
+        self.now.wrapping_add(self.store_ahead)
+    }
+
+    /// Returns the first sequence of a lane whose id is not too old to be known.
+    pub(super) fn known_ids_from(&self, lane: &Lane) -> u64 {
+        let Some(ids) = &lane.ids else { return 0 };
+        let young = lane.job.id_times.young_from(self.store_time(), self.settings.id_ttl);
+        if young == 0 {
+            return 0;
+        }
+        young.min(ids.newest_from(self.settings.id_floor)).min(lane.job.next)
+    }
+
+    /// Forgets ids of a lane that are too many or too old. The next write tells the store.
+    pub(super) fn trim_ids(&mut self, index: u32) {
+        let known_from = self.known_ids_from(&self.lanes[index]);
+        let window = self.settings.id_window;
+        let lane = &mut self.lanes[index];
+        let Some(ids) = &mut lane.ids else { return };
+        if ids.order.len() > window + ID_SLACK {
+            lane.job.ids_from = ids.trim(window, lane.job.next);
+        }
+        if known_from > lane.job.ids_from {
+            let limit = ids.order.len().saturating_sub(OLD_IDS_LIMIT);
+            lane.job.ids_from = ids.trim(limit, known_from);
+        }
+        lane.job.id_times.forget_below(lane.job.ids_from);
     }
 }

@@ -443,6 +443,7 @@ impl Lane {
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
             + self.job.trouble.as_deref().map_or(0, Trouble::memory)
             + self.job.gaps.memory()
+            + self.job.id_times.memory()
             + self.rare.memory()
     }
 }

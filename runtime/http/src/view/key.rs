@@ -131,7 +131,7 @@ impl KeyRow {
             next: job.next,
             park_generation: job.generation,
             partition: job.partition,
-            skipped: job.holes.0.clone(),
+            skipped: job.holes.ranges().to_vec(),
             status: job.status.name().into(),
             trouble: job.trouble.as_deref().map(TroubleRow::of),
             version: version.map(|decided| (&*decided.build.version).into()),
@@ -279,7 +279,7 @@ impl AnswersRow {
 mod tests {
     use std::sync::Arc;
 
-    use ordain_core::{Build, Decided, Digest, Gaps, Holes};
+    use ordain_core::{Build, Decided, Digest, Gaps};
 
     use super::*;
     use crate::view::to_json;
@@ -297,7 +297,7 @@ mod tests {
         Job {
             incarnation: 9,
             status: Status::Parked,
-            holes: Holes(vec![(1, 2)]),
+            holes: std::iter::once((1, 2)).collect(),
             version: Some(Arc::new(Decided { generation: 5, build })),
             trouble: Some(Box::new(Trouble {
                 cause: Cause::Limit,

@@ -4,6 +4,7 @@
 //! each with its length before it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
 
@@ -14,7 +15,8 @@ use ordain_store::codec::{
     Counter, GivenPart, OriginRecord, decode_given, encode_given, encode_retained,
 };
 use ordain_store::{
-    Assign, AssignReply, Assigned, Item, Lot, LotReply, Numbers, Origin, Part, Place, StoreError,
+    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
+    Partition, Place, StoreError,
 };
 
 /// From how many blocks of an origin on it is looked which may go, and how many go together; a call adds

@@ -38,7 +38,7 @@ impl Keys for Embedded {
         key: &str,
     ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
         let (stream, key) = (stream.to_owned(), key.to_owned());
-        self.read(move |shared| key(shared, &stream, &key)).await
+        self.read(move |shared| read_key(shared, &stream, &key)).await
     }
 }
 
@@ -66,19 +66,14 @@ fn first_from(
     entry.map(fjall::Guard::key).transpose().map_err(|error| read_error(&error))
 }
 
-fn keys(
-    shared: &Shared,
-    stream: &str,
-    filter: &KeyFilter,
-) -> Result<Page<KeyRow>, StoreError> {
+fn keys(shared: &Shared, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let prefix = places::job(stream, &filter.prefix);
     let from = match &filter.cursor {
         None => prefix.clone(),
         Some(cursor) => {
-            let last =
-                cursor.strip_prefix(CURSOR).filter(|last| last.starts_with(&filter.prefix));
+            let last = cursor.strip_prefix(CURSOR).filter(|last| last.starts_with(&filter.prefix));
             let last = last.ok_or_else(|| StoreError::Cursor(cursor.clone()))?;
             after(places::job(stream, last))
         }
@@ -105,7 +100,7 @@ fn keys(
     Ok(Page { rows, cursor: None })
 }
 
-fn key(
+fn read_key(
     shared: &Shared,
     stream: &str,
     key: &str,

@@ -29,10 +29,8 @@ impl Letters for Embedded {
     ) -> Result<Page<StoredLetter>, StoreError> {
         let stream = stream.to_owned();
         let (key, cursor) = (key.map(str::to_owned), cursor.map(str::to_owned));
-        self.read(move |shared| {
-            letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit)
-        })
-        .await
+        self.read(move |shared| letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit))
+            .await
     }
 
     async fn letter(

@@ -64,19 +64,19 @@ impl Keys for Redis {
             .filter_map(|partition| partition.split_once(':').map(|(_, stream)| stream.into()))
             .collect();
         let holding = try_join_all(names.iter().map(|stream| holds_anything(self, stream))).await?;
-        Ok(names.into_iter().zip(holding).filter(|(_, holds)| *holds).map(|(name, _)| name).collect())
+        Ok(names
+            .into_iter()
+            .zip(holding)
+            .filter(|(_, holds)| *holds)
+            .map(|(name, _)| name)
+            .collect())
     }
 
-    async fn keys(
-        &self,
-        stream: &str,
-        filter: &KeyFilter,
-    ) -> Result<Page<KeyRow>, StoreError> {
+    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
         let mut at = match &filter.cursor {
             None => Cursor { shard: 0, scan: 0, after: None },
-            Some(cursor) => {
-                Cursor::parse(cursor, self.shards).ok_or_else(|| StoreError::Cursor(cursor.clone()))?
-            }
+            Some(cursor) => Cursor::parse(cursor, self.shards)
+                .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS);
         let most = filter.looks.unwrap_or(PAGE_SCAN);

@@ -153,7 +153,8 @@ impl Letters for Redis {
         let place = place_of(id);
         let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
         let one = Wanted::all(1, PAGE_BYTES);
-        let shards = (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &only, &one));
+        let shards =
+            (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &only, &one));
         for part in try_join_all(shards).await? {
             for (place, record) in part.letters {
                 if let Some(letter) = kept_letter(self, &place, record, part.now) {

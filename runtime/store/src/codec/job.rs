@@ -9,14 +9,15 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Build, Cause, Decided, Digest, Holes, Job, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    Build, Cause, Decided, Digest, IdTimes, Job, SEQUENCE_END, Spilled, Status, Trouble,
 };
 
 use super::gaps::{check_gaps, decode_gaps, encode_gaps};
+use super::ids::{check_id_times, decode_id_times, encode_id_times};
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
 /// Opens a record.
-pub const JOB_FORMAT: u8 = 4;
+pub const JOB_FORMAT: u8 = 5;
 
 /// Where [`Job::partition`] lies in a record, four bytes.
 pub const PARTITION_AT: usize = 2;
@@ -30,10 +31,10 @@ pub const INCARNATION_AT: usize = 18;
 pub const SINCE_AT: usize = 26;
 /// Where [`Job::version_generation`] lies, eight bytes.
 pub const GENERATION_AT: usize = 34;
-/// Where the time lies that zeros in [`Job::gaps`] mean, eight bytes.
+/// Where the time lies that zeros in [`Job::gaps`] and [`Job::id_times`] mean, eight bytes.
 pub const GAPS_AT: usize = 42;
 /// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
-/// last of [`Job::spilled`], [`Job::ids_from`].
+/// last of [`Job::spilled`], [`Job::ids_from`]. Where that is not 0, [`Job::id_times`] follows.
 pub const NUMBERS_AT: usize = 50;
 
 /// In the order in which their numbers are stored.
@@ -59,6 +60,8 @@ pub struct JobView<'a> {
     pub ids_from: u64,
     /// [`Job::version_generation`].
     pub version_generation: u64,
+    /// Where ids are remembered.
+    id_times: Option<Reader<'a>>,
     since: u64,
     attempts: u32,
     rounds: u32,
@@ -67,8 +70,9 @@ pub struct JobView<'a> {
     version: Option<(&'a str, [u8; 32])>,
     trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
-    /// And the time that zeros in them mean.
-    gaps: (Reader<'a>, u64),
+    gaps: Reader<'a>,
+    /// The time that zeros in these and in the times of ids mean.
+    new_times: u64,
     holes: Reader<'a>,
 }
 
@@ -87,7 +91,8 @@ impl<'a> JobView<'a> {
         if version_generation >= Decided::END {
             return Err(reader.bad("generation of the version"));
         }
-        let gaps_at = reader.u64("time of gaps")?;
+        let new_times = reader.u64("time of gaps")?;
+        let ids_from;
         let view = Self {
             status,
             partition,
@@ -104,7 +109,11 @@ impl<'a> JobView<'a> {
                 first: reader.varint("first spilled")?,
                 last: reader.varint("last spilled")?,
             },
-            ids_from: reader.varint("ids")?,
+            ids_from: {
+                ids_from = reader.varint("ids")?;
+                ids_from
+            },
+            id_times: read_id_times(&mut reader, ids_from)?,
             version: if version_generation == 0 {
                 None
             } else {
@@ -115,8 +124,9 @@ impl<'a> JobView<'a> {
             gaps: {
                 let gaps = reader.clone();
                 check_gaps(&mut reader)?;
-                (gaps, gaps_at)
+                gaps
             },
+            new_times,
             holes: reader,
         };
         if !can_be(view.spilled) {
@@ -129,11 +139,8 @@ impl<'a> JobView<'a> {
 
     /// The record as the core knows it.
     pub fn to_job(&self) -> Job {
-        let mut holes = Vec::new();
         let mut rest = self.holes.clone();
-        while let Ok(Some(hole)) = next_hole(&mut rest) {
-            holes.push(hole);
-        }
+        let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
         let digests = self.digests.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
         Job {
             next: self.next,
@@ -155,10 +162,13 @@ impl<'a> JobView<'a> {
                 Box::new(Trouble { cause, error, since: self.since, version })
             }),
             digests: digests.collect(),
-            holes: Holes(holes),
+            holes: holes.collect(),
             ids_from: self.ids_from,
             // They were checked.
-            gaps: decode_gaps(&mut self.gaps.0.clone(), self.gaps.1).unwrap_or_default(),
+            gaps: decode_gaps(&mut self.gaps.clone(), self.new_times).unwrap_or_default(),
+            id_times: self.id_times.clone().map_or_else(IdTimes::default, |mut times| {
+                decode_id_times(&mut times, self.new_times).unwrap_or_default()
+            }),
         }
     }
 }
@@ -176,14 +186,17 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
     fixed[SINCE_AT..GENERATION_AT].copy_from_slice(&since.to_le_bytes());
     fixed[GENERATION_AT..GAPS_AT].copy_from_slice(&job.version_generation().to_le_bytes());
-    let gaps_at = if job.gaps.is_new() { now } else { 0 };
-    fixed[GAPS_AT..].copy_from_slice(&gaps_at.to_le_bytes());
+    let new_times = if job.has_new_times() { now } else { 0 };
+    fixed[GAPS_AT..].copy_from_slice(&new_times.to_le_bytes());
     out.extend_from_slice(&fixed);
     for number in [job.attempts, job.rounds, job.generation] {
         put_varint(u64::from(number), out);
     }
     for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
         put_varint(number, out);
+    }
+    if job.ids_from > 0 {
+        encode_id_times(&job.id_times, out);
     }
     if let Some(decided) = job.version.as_ref().filter(|it| it.generation > 0) {
         put_bytes(decided.build.version.as_bytes(), out);
@@ -202,7 +215,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&digest.to_le_bytes());
     }
     encode_gaps(&job.gaps, out);
-    for &(first, last) in &job.holes.0 {
+    for &(first, last) in job.holes.ranges() {
         put_varint(first, out);
         put_varint(last.saturating_sub(first), out);
     }
@@ -234,6 +247,18 @@ fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, 
     }
 }
 
+fn read_id_times<'a>(
+    reader: &mut Reader<'a>,
+    ids_from: u64,
+) -> Result<Option<Reader<'a>>, Undecodable> {
+    if ids_from == 0 {
+        return Ok(None);
+    }
+    let times = reader.clone();
+    check_id_times(reader)?;
+    Ok(Some(times))
+}
+
 fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
     let count = reader.varint("digests")?;
     let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(4));
@@ -259,27 +284,6 @@ pub fn cause_number(cause: Cause) -> u8 {
 
 pub(super) fn cause_of(number: u8) -> Option<Cause> {
     Cause::ALL.get(usize::from(number.checked_sub(1)?)).copied()
-}
-
-/// Bytes that [`encode_taken_id`] appends.
-pub const TAKEN_ID_SIZE: usize = 12;
-
-/// Appends what is remembered of an id, without its sequence, which is part of its place.
-pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
-    out.extend_from_slice(&id.id.to_le_bytes());
-    out.extend_from_slice(&id.content.to_le_bytes());
-}
-
-/// The inverse of [`encode_taken_id`].
-pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodable> {
-    let bad = Undecodable::Part { record: "taken id", part: "length" };
-    let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
-    let (id, content) = bytes.split_at(8);
-    Ok(TakenId {
-        sequence,
-        id: u64::from_le_bytes(id.try_into().expect("eight of twelve bytes")),
-        content: u32::from_le_bytes(content.try_into().expect("four of twelve bytes")),
-    })
 }
 
 #[cfg(test)]

@@ -105,7 +105,8 @@ impl Trial {
                     if let Some(write) = batch.writes.first() {
                         let job = Job { incarnation: 1, ..write.job.clone() };
                         let (state, ids) = (None, Vec::new());
-                        let loaded = LoadedJob { job, state, ids, due_in: None, expire_in: None };
+                        let loaded =
+                            LoadedJob { job, state, ids, now: 0, due_in: None, expire_in: None };
                         self.job = Some(Box::new(loaded));
                     }
                     let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });

@@ -8,6 +8,8 @@ pub enum BoundaryFault {
     IgnoreRunAhead,
     /// `max_turns` does not hold.
     IgnoreMaxTurns,
+    /// Ids are forgotten although a crash can bring their events again.
+    ForgetIdsTooSoon,
 
     // Inputs.
     /// Unpublished messages of an earlier owner do not count.
@@ -68,9 +70,10 @@ pub enum BoundaryFault {
 
 impl BoundaryFault {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::IgnoreRunAhead,
         Self::IgnoreMaxTurns,
+        Self::ForgetIdsTooSoon,
         Self::ForgetLeftOvers,
         Self::KeepRefusedResults,
         Self::TakeUnknownForApplied,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{
     Applied, Backoff, Build, Cause, Change, CommitReply, DeadLetter, Decided, Digest, Event,
-    EventParts, Exhausted, Failure, FailureKind, GapEnd, GapEntry, GapSettings, Holes, Input, Job,
-    Key, LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present,
+    EventParts, Exhausted, Failure, FailureKind, GapEnd, GapEntry, GapSettings, IdStretch, Input,
+    Job, Key, LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present,
     Refusal, RetrySettings, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
 };
 use proptest::collection::vec;
@@ -118,9 +118,12 @@ fn job() -> impl Strategy<Value = Job> {
             spilled: if count == 0 { Spilled::default() } else { spilled },
             trouble,
             digests: digests.into_iter().collect(),
-            holes: Holes(holes),
+            holes: holes.into_iter().collect(),
             ids_from,
             gaps: (0..next % 3).map(gap).collect(),
+            id_times: (0..next % 4)
+                .map(|at| IdStretch { from: at * 7, since: incarnation / (at + 1) })
+                .collect(),
             ..Job::new(next, partition)
         }
     })
@@ -130,10 +133,11 @@ fn loaded() -> impl Strategy<Value = Result<Option<Box<Loaded>>, String>> {
     let ids = vec((sequence(), any::<u64>(), any::<u32>()), 0..4).prop_map(|ids| {
         ids.into_iter().map(|(sequence, id, content)| TakenId { sequence, id, content }).collect()
     });
-    let times = (proptest::option::of(any::<u64>()), proptest::option::of(any::<u64>()));
-    let some = (job(), ids, times).prop_map(|(job, ids, (due_in, expire_in))| {
+    let option = || proptest::option::of(any::<u64>());
+    let times = (any::<u64>(), option(), option());
+    let some = (job(), ids, times).prop_map(|(job, ids, (now, due_in, expire_in))| {
         let state = Some(Bytes::from_static(b"state"));
-        Ok(Some(Box::new(Loaded { job, state, ids, due_in, expire_in })))
+        Ok(Some(Box::new(Loaded { job, state, ids, now, due_in, expire_in })))
     });
     prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
 }
@@ -282,6 +286,8 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 on_new_version: true,
             },
             id_window: 20,
+            id_ttl: 1_000,
+            id_floor: 4,
             digests: 4,
             due_poll: 5_000,
             complete_ttl: 1_000,

@@ -167,6 +167,7 @@ impl Rig {
                         job,
                         state: self.with_state.then(|| vec![0; 100].into()),
                         ids: Vec::new(),
+                        now: self.now,
                         due_in: None,
                         expire_in: None,
                     });

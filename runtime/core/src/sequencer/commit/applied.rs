@@ -6,12 +6,10 @@ use super::{InFlight, InWrite};
 use crate::effect::Effect;
 use crate::job::{Applied, JobWrite, Refusal};
 
-/// Ids beyond `id_window` before the oldest are forgotten: forgetting is done in lots.
-const ID_SLACK: usize = 256;
-
 impl Sequencer {
     pub(super) fn applied(&mut self, flight: InFlight, applied: Applied) {
         self.settled_times.clear();
+        self.store_ahead = applied.time.wrapping_sub(self.now);
         let InFlight { batch, lanes, letters, bytes, .. } = flight;
         self.keep(&batch, &applied);
         self.stats.commits += 1;
@@ -113,17 +111,6 @@ impl Sequencer {
             self.settled_times.push(held.event.time_ms());
             self.window.finish(held.delivery);
             self.finish_repeats(index, held.sequence);
-        }
-    }
-
-    fn trim_ids(&mut self, index: u32) {
-        let window = self.settings.id_window;
-        let lane = &mut self.lanes[index];
-        let keep = lane.job.next;
-        if let Some(ids) = &mut lane.ids
-            && ids.len() > window + ID_SLACK
-        {
-            lane.job.ids_from = ids.trim(window, keep);
         }
     }
 

@@ -21,6 +21,7 @@ impl Sequencer {
         room: (usize, usize),
     ) -> (JobWrite, InWrite, Cost) {
         let tail = self.tail_from_now();
+        let store_time = self.store_time();
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
         let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
@@ -29,6 +30,9 @@ impl Sequencer {
             Box::new(Chunk::new(lane.job.next, None))
         } else {
             let chunk = lane.pending.remove(0);
+            if settings.ordering == Ordering::Fifo && chunk.next > lane.job.next {
+                lane.job.id_times.note(lane.job.next, store_time, settings.id_ttl);
+            }
             advance_job(lane, &chunk, settings, &mut ids);
             chunk
         };

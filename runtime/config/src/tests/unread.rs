@@ -1,0 +1,120 @@
+//! Settings that are accepted and documented, and that no code reads.
+//!
+//! A setting is read where some code has its field: `.name`, but no call of a method. Fields of the
+//! same name in other structs count as well, so that a common name may hide a setting that is not
+//! read; one with a name of its own is found.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Row, reference};
+
+/// Files that deal with every setting, or with a setting's own form: they use none.
+const NO_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
+
+/// The settings of the sequencer. Filling them from the file is no use yet: the sequencer must read
+/// them.
+const CORE: &str = "core/src/settings.rs";
+
+#[test]
+fn every_setting_is_read() {
+    let mut names = BTreeSet::new();
+    collect(reference(), &mut names);
+    assert!(names.len() > 70, "{names:?}");
+    assert_eq!(unread(&names, &code("", &NO_USE)), [""; 0], "settings that no code reads");
+}
+
+#[test]
+fn every_setting_of_the_sequencer_is_read_by_it() {
+    let text = fs::read_to_string(runtime().join(CORE)).expect("the settings of the sequencer");
+    let fields = text.lines().filter_map(|line| line.trim().strip_prefix("pub "));
+    let fields = fields.filter_map(|field| field.split_once(": "));
+    let names: BTreeSet<&str> = fields.map(|(name, _)| name).collect();
+    assert!(names.contains("id_ttl") && names.len() > 30, "{names:?}");
+    let core = code("core", &[CORE]);
+    assert_eq!(unread(&names, &core), [""; 0], "settings that the sequencer does not read");
+}
+
+#[test]
+fn only_code_that_runs_reads_a_setting() {
+    let reads = |text: &str| unread(&BTreeSet::from(["id_ttl"]), &[running(text)]).is_empty();
+    for text in ["stream.id_ttl.0", "self\n    .settings\n    .id_ttl;", "{x.id_ttl}"] {
+        assert!(reads(text), "{text}");
+    }
+    for text in [
+        "id_ttl: Millis",
+        "/// See [`Stream::id_ttl`], or `stream.id_ttl`.",
+        "let id_ttl = 1; ids.id_ttls; ids.id_ttl(); 0..id_ttl",
+        "fn f() {}\n\n#[cfg(test)]\nmod tests { fn f() { stream.id_ttl } }",
+    ] {
+        assert!(!reads(text), "{text}");
+    }
+}
+
+/// The names of all settings that are no tables.
+fn collect(rows: &[Row], names: &mut BTreeSet<&'static str>) {
+    for row in rows {
+        if row.rows.is_empty() {
+            names.insert(row.name);
+        }
+        collect(row.rows, names);
+    }
+}
+
+/// The names of which no text has the field.
+fn unread<'a>(names: &BTreeSet<&'a str>, code: &[String]) -> Vec<&'a str> {
+    let is_unread = |name: &&&str| !code.iter().any(|text| has_field(text, name));
+    names.iter().filter(is_unread).copied().collect()
+}
+
+fn has_field(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + name.len()..]);
+        let is_field = before.ends_with('.') && !before.ends_with("..");
+        let goes_on = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '(';
+        is_field && !after.starts_with(goes_on)
+    })
+}
+
+/// The code of the crates of the program or of one of them, but for tests and these files.
+fn code(of: &str, without: &[&str]) -> Vec<String> {
+    let runtime = runtime();
+    let mut texts = Vec::new();
+    let mut folders: Vec<PathBuf> = match of {
+        "" => files(&runtime).map(|krate| krate.join("src")).collect(),
+        krate => vec![runtime.join(krate).join("src")],
+    };
+    while let Some(folder) = folders.pop() {
+        for path in files(&folder) {
+            let name = path.strip_prefix(&runtime).expect("a path below the folder");
+            let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+            if is_test || without.iter().any(|left_out| name == Path::new(left_out)) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                texts.push(running(&fs::read_to_string(&path).expect("a source file")));
+            }
+        }
+    }
+    assert!(texts.len() > 30, "{} files", texts.len());
+    texts
+}
+
+/// The lines that run: no comments, and no tests, which stand at the end.
+fn running(text: &str) -> String {
+    let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.map(|entry| entry.expect("an entry of a folder").path())
+}
+
+fn runtime() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates").to_owned()
+}

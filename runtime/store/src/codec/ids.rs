@@ -1,0 +1,63 @@
+//! The ids that a key has taken, and how old they are.
+
+use ordain_core::{IdStretch, IdTimes, TakenId};
+
+use super::wire::{Reader, Undecodable, put_varint};
+
+/// Bytes that [`encode_taken_id`] appends.
+pub const TAKEN_ID_SIZE: usize = 12;
+
+/// Appends what is remembered of an id, without its sequence, which is part of its place.
+pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&id.id.to_le_bytes());
+    out.extend_from_slice(&id.content.to_le_bytes());
+}
+
+/// The inverse of [`encode_taken_id`].
+pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodable> {
+    let bad = Undecodable::Part { record: "taken id", part: "length" };
+    let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
+    let (id, content) = bytes.split_at(8);
+    Ok(TakenId {
+        sequence,
+        id: u64::from_le_bytes(id.try_into().expect("eight of twelve bytes")),
+        content: u32::from_le_bytes(content.try_into().expect("four of twelve bytes")),
+    })
+}
+
+/// Appends how old the ids of a job are. A time of 0 means one that stands at a fixed place in the
+/// record.
+pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
+    put_varint(times.iter().len() as u64, out);
+    for stretch in times.iter() {
+        put_varint(stretch.from, out);
+        put_varint(stretch.since, out);
+    }
+}
+
+/// Goes through them.
+pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
+    for _ in 0..count(reader)? {
+        read_stretch(reader, 0)?;
+    }
+    Ok(())
+}
+
+/// The inverse of [`encode_id_times`]; a time of 0 is `now`.
+pub(super) fn decode_id_times(reader: &mut Reader<'_>, now: u64) -> Result<IdTimes, Undecodable> {
+    (0..count(reader)?).map(|_| read_stretch(reader, now)).collect()
+}
+
+fn count(reader: &mut Reader<'_>) -> Result<u64, Undecodable> {
+    let count = reader.varint("times of ids")?;
+    if count > IdTimes::LIMIT as u64 {
+        return Err(reader.bad("times of ids"));
+    }
+    Ok(count)
+}
+
+fn read_stretch(reader: &mut Reader<'_>, now: u64) -> Result<IdStretch, Undecodable> {
+    let from = reader.varint("times of ids")?;
+    let since = reader.varint("times of ids")?;
+    Ok(IdStretch { from, since: if since == 0 { now } else { since } })
+}

@@ -1,0 +1,153 @@
+//! Ids of a `fifo` key that grow old: longer times, and more events, than the simulation has.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use ordain_config::{CHECKPOINT_EVENTS, Loaded, Share};
+use ordain_core::{
+    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
+    Loaded as LoadedJob, Sequencer, Settings, TakenId, TurnDone, Verdict,
+};
+
+const MINUTE: u64 = 60_000;
+/// The time of the store's clock when the sequencer's is at 0.
+const STORE_EPOCH: u64 = 1_700_000_000_000;
+/// Ids that are known however old: the file's default prefetch, and what its checkpoint may lack.
+const FLOOR: u64 = 4_000 + CHECKPOINT_EVENTS as u64;
+
+/// A sequencer of one key, and what a store has of the key.
+struct Rig {
+    settings: Settings,
+    sequencer: Sequencer,
+    commits: u64,
+    delivery: u64,
+    job: Option<Job>,
+    ids: BTreeMap<u64, TakenId>,
+}
+
+impl Rig {
+    fn new() -> Result<Self> {
+        let text = "[streams.clicks]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+                    source = { kind = \"file\", path = \"events.ndjson\" }\n\
+                    id_window = 20_000\nid_ttl = \"1h\"\n";
+        let loaded = Loaded::parse(Path::new("ordain.toml"), text, &|_| None)?;
+        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let (version, seed) = (Some(version()), 1);
+        let share = Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version, seed };
+        let settings = loaded.config.settings(stream, &share);
+        let sequencer = Sequencer::new(settings.clone(), &[0], 0);
+        let (job, ids) = (None, BTreeMap::new());
+        Ok(Self { settings, sequencer, commits: 0, delivery: 0, job, ids })
+    }
+
+    /// Another process goes on, whose clock is another.
+    fn restart(&mut self) {
+        self.sequencer = Sequencer::new(self.settings.clone(), &[self.commits], 0);
+        self.delivery = 0;
+    }
+
+    /// Delivers events by the numbers in their ids. Returns how many of them were new.
+    fn deliver(
+        &mut self,
+        now: u64,
+        store_time: u64,
+        numbers: impl IntoIterator<Item = u64>,
+    ) -> u64 {
+        let before = self.sequencer.stats().settled;
+        for number in numbers {
+            self.delivery += 1;
+            let id = number.to_string();
+            let parts = EventParts { key: "a", id: &id, kind: "test", ..EventParts::default() };
+            let event = Arc::new(Event::new(&parts));
+            self.sequencer.handle(now, Input::Arrived { delivery: self.delivery, event });
+            self.perform(now, store_time);
+        }
+        self.sequencer.stats().settled - before
+    }
+
+    fn perform(&mut self, now: u64, store_time: u64) {
+        while let Some(effect) = self.sequencer.poll_effect() {
+            let answer = match effect {
+                Effect::Run(turn) => Input::TurnDone(TurnDone {
+                    token: turn.token,
+                    version: version(),
+                    verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
+                    state: Change::Keep,
+                    failure: None,
+                }),
+                Effect::Commit(batch) => {
+                    for write in &batch.writes {
+                        let mut job = write.job.clone();
+                        job.fill_times(store_time);
+                        self.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
+                        self.ids.retain(|sequence, _| *sequence >= job.ids_from);
+                        self.job = Some(job);
+                    }
+                    self.commits = batch.number;
+                    let applied = Applied { time: store_time, ..Applied::default() };
+                    let reply = CommitReply::Applied(applied);
+                    Input::Committed { shard: batch.shard, number: batch.number, reply }
+                }
+                Effect::Load { token, .. } => {
+                    let loaded = self.job.clone().map(|job| LoadedJob {
+                        job,
+                        state: None,
+                        ids: self.ids.values().copied().collect(),
+                        now: store_time,
+                        due_in: None,
+                        expire_in: None,
+                    });
+                    Input::Loaded { token, loaded: Ok(loaded.map(Box::new)) }
+                }
+                Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
+                Effect::Ack { .. } => continue,
+                effect => panic!("nothing here leads to {effect:?}"),
+            };
+            self.sequencer.handle(now, answer);
+        }
+    }
+}
+
+fn version() -> Arc<Decided> {
+    Decided::first("tally@1.0.0", Digest([0; 32]))
+}
+
+fn effect_without_messages() -> Verdict {
+    Verdict::Effect { messages: Vec::new(), complete: false }
+}
+
+#[test]
+fn an_old_id_is_forgotten_unless_a_crash_can_bring_it_again() -> Result<()> {
+    let mut rig = Rig::new()?;
+    let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
+    let (now, time) = at(0);
+    assert_eq!(rig.deliver(now, time, 1..=10), 10);
+    let (now, time) = at(20);
+    assert_eq!(rig.deliver(now, time, 11..=FLOOR + 10), FLOOR);
+
+    let (now, time) = at(59);
+    assert_eq!(rig.deliver(now, time, 1..=FLOOR + 10), 0, "all of them are young");
+    let (now, time) = at(120);
+    let repeats = 11..=FLOOR + 10;
+    assert_eq!(rig.deliver(now, time, repeats), 0, "a crash can bring the last ones again");
+    assert_eq!(rig.deliver(now, time, 1..=10), 10, "the others are new events");
+    assert_eq!(rig.deliver(now, time, 1..=10), 0, "whose ids are known from now on");
+    assert_eq!(rig.ids.len() as u64, FLOOR + 1, "the next write removes one more");
+    Ok(())
+}
+
+#[test]
+fn ids_grow_old_while_no_process_runs() -> Result<()> {
+    let mut rig = Rig::new()?;
+    assert_eq!(rig.deliver(0, STORE_EPOCH, 1..=10), 10);
+    rig.restart();
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 30 * MINUTE, 1..=FLOOR + 10), FLOOR);
+    rig.restart();
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 59 * MINUTE, 1..=FLOOR + 10), 0);
+    rig.restart();
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, [1]), 1, "the first thing that comes");
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, 11..=FLOOR + 10), 0);
+    Ok(())
+}
