@@ -270,6 +270,30 @@ impl Gaps {
         }
     }
 
+    /// Puts the time of a commit in place of those zeros that the commit wrote. A gap that has ended
+    /// since, or is another part of the one that was written, keeps the zero of its end.
+    pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
+        if !self.is_new() {
+            return;
+        }
+        let Some(entries) = &mut self.0 else { return };
+        for entry in Arc::make_mut(entries) {
+            let is_of = |it: &&GapEntry| (it.first..=it.last).contains(&entry.first);
+            let Some(written) = written.iter().find(is_of) else { continue };
+            if entry.since == 0 && written.since == 0 {
+                entry.since = now;
+            }
+            let parts = [&*entry, written].map(|it| (it.first, it.last, it.end));
+            if parts[0] == parts[1]
+                && written.until == 0
+                && entry.end != GapEnd::Open
+                && entry.until == 0
+            {
+                entry.until = now;
+            }
+        }
+    }
+
     /// What they cost in memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.iter().map(GapEntry::memory).sum()

@@ -97,6 +97,24 @@ impl Job {
         self.id_times.fill_times(now);
     }
 
+    /// Puts the time of a commit in place of those zeros that the commit wrote. What came up while
+    /// it was under way keeps its zeros: its time is that of a later commit.
+    pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
+        if self.incarnation == 0 {
+            self.incarnation = now;
+        }
+        let tries = [&*self, written].map(|it| (it.next, it.status, it.attempts, &it.trouble));
+        if tries[0] == tries[1]
+            && let Some(trouble) = &mut self.trouble
+            && trouble.since == 0
+        {
+            trouble.since = now;
+        }
+        self.gaps.fill_written_times(&written.gaps, now);
+        // The write itself noted it, and a key has one write under way.
+        self.id_times.fill_times(now);
+    }
+
     /// Whether there is a time to be filled in, in what has several.
     pub fn has_new_times(&self) -> bool {
         self.gaps.is_new() || self.id_times.is_new()

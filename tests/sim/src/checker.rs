@@ -3,6 +3,7 @@
 //! be: per key one list of settled sequences, and nothing clever. It must never influence a run.
 
 mod acks;
+mod alarms;
 mod end;
 mod fold;
 mod keys;
@@ -23,6 +24,7 @@ use ordain_core::{DeadLetter, Key, LetterId};
 
 use crate::plan::Plan;
 
+use alarms::Alarms;
 pub(crate) use keys::{KeyModel, Settled};
 use known::Known;
 pub(crate) use past::Past;
@@ -75,6 +77,7 @@ pub(crate) struct Checker {
     pub(crate) incomplete: bool,
     /// (key, content) of events of which a delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
+    alarms: Alarms,
 }
 
 impl Checker {
@@ -98,6 +101,7 @@ impl Checker {
             times_back: 0,
             incomplete: false,
             acknowledged_events: BTreeSet::new(),
+            alarms: Alarms::default(),
         }
     }
 

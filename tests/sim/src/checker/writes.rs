@@ -51,6 +51,7 @@ impl Checker {
         self.spills(write, store);
         self.counts(write);
         self.ledger(write);
+        self.alarms(write);
         let incarnation = self.model(key).incarnation;
         self.publishing.committed(partition, write, incarnation);
         self.due(write, store);

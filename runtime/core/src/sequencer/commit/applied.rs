@@ -62,7 +62,7 @@ impl Sequencer {
         for letter in &write.letters {
             self.stats.dead[letter.cause as usize] += 1;
         }
-        self.lanes[index].job.fill_times(applied.time);
+        self.lanes[index].job.fill_written_times(&write.job, applied.time);
         self.forget_settled(index, write.job.next);
         for (delivery, event) in in_write.joined {
             drop(event);
