@@ -172,7 +172,7 @@ async fn commits_go_on_through_a_bad_network() {
     println!("losses of seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let work = Work::start(&rig.store).await;
-    for _ in 0..LOSSES {
+    for number in 1..=LOSSES {
         let call = ["EVALSHA", "EVALSHA", ""][random.random_range(0..3)];
         match random.random_range(0..4) {
             0 => rig.proxy.lose_requests(1, call),
@@ -180,7 +180,7 @@ async fn commits_go_on_through_a_bad_network() {
             _ => rig.proxy.lose_replies(random.random_range(1..3), call),
         }
         pause(&mut random, 1..10);
-        if random.random_ratio(1, 20) {
+        if number % 10 == 0 {
             work.until_more(20);
         }
     }
