@@ -24,6 +24,9 @@ pub struct Service {
     stderr: PathBuf,
 }
 
+/// Runs the host with its waits for brokers and stores a fifth as long, for tests that wait them out.
+pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
+
 impl Service {
     /// Starts `ordain` with arguments in a home. What it prints goes to files there, of which
     /// each start begins new ones.

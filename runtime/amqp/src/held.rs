@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::flight::Item;
 use ordain_util::backoff::Backoff;
+use ordain_util::wait::shortened;
 
 /// Delays between tries among the others.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -81,7 +82,7 @@ impl Held {
                 Again::Among => line.backoff.next_delay(),
                 Again::Alone => {
                     line.backoff.advance_to_max();
-                    ALONE_DELAY
+                    shortened(ALONE_DELAY)
                 }
             };
             line.retry_at = now + delay;

@@ -14,6 +14,7 @@ use super::connect::{Broker, BrokerError};
 use super::encode::{self, Outgoing};
 use ordain_config::KeyFrom;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// For the next confirmation.
 const CONFIRM: Duration = Duration::from_secs(20);
@@ -144,7 +145,7 @@ impl Producer {
         let (mut unroutable, mut ended) = (None, None);
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
             // What came before a channel was closed is confirmed all the same.
-            let confirmation = match timeout(CONFIRM, confirm).await {
+            let confirmation = match timeout(shortened(CONFIRM), confirm).await {
                 Ok(Ok(confirmation)) => confirmation,
                 Ok(Err(error)) => {
                     ended.get_or_insert(failed(error));

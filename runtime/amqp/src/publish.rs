@@ -27,6 +27,7 @@ use ordain_config::{AmqpSink as Config, RoutingKey};
 use ordain_store::OutboxMessage;
 use ordain_store::Tenure;
 use ordain_util::backoff::Backoff;
+use ordain_util::wait::shortened;
 
 /// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -94,7 +95,7 @@ impl AmqpSink {
             window: WINDOW,
             backoff: CONNECT_BACKOFF,
             refused: false,
-            patience: CONFIRM,
+            patience: shortened(CONFIRM),
         };
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
@@ -196,7 +197,7 @@ impl Outlet {
                 self.take(batch);
             }
             self.drop_over(&published);
-            let link = timeout(CONFIRM, self.exchange.connect(connection.take())).await;
+            let link = timeout(shortened(CONFIRM), self.exchange.connect(connection.take())).await;
             let silent = format!("{} does not answer", self.exchange.broker);
             let link = match link.unwrap_or(Err(BrokerError::Away(silent))) {
                 Ok(link) => link,
@@ -281,7 +282,7 @@ impl Outlet {
         if is_blocked {
             flight.excuse();
         }
-        let found = flight.look(CONFIRM)?;
+        let found = flight.look(shortened(CONFIRM))?;
         self.settle_sent(found.settled, published);
         // A queue without a leader neither takes nor refuses.
         self.hold_silent(found.silent);
@@ -356,7 +357,7 @@ impl Outlet {
             self.window = (self.window + taken).min(WINDOW);
         }
         if self.window == WINDOW {
-            self.patience = CONFIRM;
+            self.patience = shortened(CONFIRM);
         }
         self.settle(settled, published);
     }
@@ -399,7 +400,7 @@ impl Outlet {
                 self.held.hold(item, Again::Alone, Instant::now());
                 continue;
             }
-            self.alone.spawn(self.exchange.clone().publish_alone(item, CONFIRM));
+            self.alone.spawn(self.exchange.clone().publish_alone(item, shortened(CONFIRM)));
         }
     }
 
@@ -410,7 +411,7 @@ impl Outlet {
                 if fate == Fate::Taken {
                     self.held.hurry(Instant::now());
                     // The broker was slow, or is no more what it was.
-                    self.patience = CONFIRM;
+                    self.patience = shortened(CONFIRM);
                 }
                 return self.settle(vec![(item, fate)], published);
             }

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use ordain_util::wait::shortened;
 
 /// Between two looks. A quorum queue counts its messages anew every five seconds.
 const EVERY: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ pub(super) async fn watch(
     };
     let (mut before, mut silent) = (None, 0);
     loop {
-        let ready = match timeout(LOOK, ready(&channel, queue)).await {
+        let ready = match timeout(shortened(LOOK), ready(&channel, queue)).await {
             Ok(Ok(ready)) => ready,
             Ok(Err(error)) => return broker.error(&error),
             Err(_) => return BrokerError::Away(format!("the queue {queue:?} does not answer")),
@@ -68,7 +69,7 @@ pub(super) async fn watch(
                  anew. If that does not help, another consumer may have it"
             ));
         }
-        sleep(EVERY).await;
+        sleep(shortened(EVERY)).await;
     }
 }
 

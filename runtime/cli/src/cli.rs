@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and how its end is told to a shell.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use ordain_generate::{GenerateArgs, generate};
 use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
 use ordain_util::text::say;
+use ordain_util::wait::{shorten, shortened};
 use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
@@ -26,6 +28,9 @@ use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// For tests: waits for brokers and stores are this many times shorter.
+    #[arg(long, hide = true, env = "ORDAIN_WAIT_DIVISOR", hide_env = true, default_value = "1")]
+    wait_divisor: NonZeroU32,
     /// Form of the log on standard error.
     #[arg(long, global = true, default_value = "text")]
     log_format: logs::Format,
@@ -114,7 +119,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The store, for a look.
 pub(crate) async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
-    open_store(loaded, Some(PATIENCE)).await.map_err(|error| match error {
+    open_store(loaded, Some(shortened(PATIENCE))).await.map_err(|error| match error {
         StoreError::InUse(words) => Failure::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
         )),
@@ -159,6 +164,7 @@ impl Cli {
             say(&format!("error: {error}"));
             return ExitCode::from(2);
         }
+        shorten(self.wait_divisor);
         let result = match self.command {
             Command::Run(args) => args.run(self.log_format),
             Command::Check(args) => args.run(),

@@ -21,6 +21,7 @@ use ordain_engine::run::RunError;
 use ordain_publish::{PATIENCE, PublishError, Publisher, new_id};
 use ordain_store::Assigned;
 use ordain_util::text::say;
+use ordain_util::wait::shortened;
 
 /// What `--help` says below the options.
 const MORE: &str = "\
@@ -83,8 +84,12 @@ impl PublishArgs {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut publisher =
-                Publisher::open(&loaded, &self.stream, open_store(&loaded, Some(PATIENCE))).await?;
+            let mut publisher = Publisher::open(
+                &loaded,
+                &self.stream,
+                open_store(&loaded, Some(shortened(PATIENCE))),
+            )
+            .await?;
             match (&self.key, &self.file) {
                 (Some(key), _) => self.one(&mut publisher, &loaded, key, data).await?,
                 (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,

@@ -23,6 +23,7 @@ use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, Loaded, Source};
 use ordain_store::{About, InstanceId, Store, StoreError};
 use ordain_util::shutdown::asked_to_stop;
+use ordain_util::wait::shortened;
 use ordain_wasm::{Handlers, LoadError, Pool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -195,7 +196,7 @@ impl<'a> Run<'a> {
     ) -> Result<Report, RunError> {
         let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
         let Files { sources, mut outlets } = files;
-        let patience = if end_intake.is_some() { None } else { Some(broker::START) };
+        let patience = if end_intake.is_some() { None } else { Some(shortened(broker::START)) };
         tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), patience, &feeds, &mut outlets

@@ -17,6 +17,7 @@ use ordain_config::{
     AmqpSource, ConfigError, Loaded, Name, Passage, RoutingKey, Source, StoreConfig, Stream,
 };
 use ordain_store::{Assigned, InstanceId, Item, Numbers, Store, StoreError};
+use ordain_util::wait::shortened;
 
 pub use assign::{Assigner, NotAssigned};
 
@@ -132,7 +133,7 @@ impl Publisher {
         let forgets = forgets.map(|(name, _)| name.shared());
         // Nobody else has an embedded store, who could make room.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
-        let patience = if is_alone { Duration::ZERO } else { PATIENCE };
+        let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
         let assigner =
             passage.map(|passage| Assigner { store: Arc::clone(&store), passage, patience });
         Ok(Self { stream, store, assigner, producer, forgets })
@@ -289,5 +290,11 @@ async fn producer(
     // What was asked for is done, whatever becomes of the connection.
     let _ = connection.close(200, "done".into()).await;
     let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
-    Ok(Producer::new(&broker, exchange, &source.key, ordering == Ordering::Fifo, PATIENCE))
+    Ok(Producer::new(
+        &broker,
+        exchange,
+        &source.key,
+        ordering == Ordering::Fifo,
+        shortened(PATIENCE),
+    ))
 }

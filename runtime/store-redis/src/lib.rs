@@ -51,6 +51,7 @@ use self::trouble::{Trouble, WARN_INTERVAL};
 use self::value::{parts, text};
 use ordain_store::{Durability, Partition, RedisOptions as Options, Store, StoreError};
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// The version of all that is written. One that reads another refuses the store.
 const SCHEMA: &str = "7";
@@ -87,6 +88,7 @@ impl Redis {
     /// at most for servers that do not answer.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
         let started = Instant::now();
+        let longest = shortened(START);
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let error = match Self::try_open(&options).await {
@@ -96,7 +98,7 @@ impl Redis {
             let StoreError::Unavailable(reason) = &error else {
                 return Err(at(&options.address, error));
             };
-            if started.elapsed() >= options.patience.map_or(START, |it| it.min(START)) {
+            if started.elapsed() >= options.patience.map_or(longest, |it| it.min(longest)) {
                 return Err(at(&options.address, error));
             }
             if throttle.allow() {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_tests::http::{get, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
 /// Events come, something is done to the broker, more come, and all of them take effect once.
@@ -103,7 +103,7 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
     let held = rig.client.hold("cases")?;
     let lines = in_turn(5, 20);
     rig.publish(&lines)?;
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("delivers none")?;
     rig.client.release(held)?;
     rig.check(&lines)?;

@@ -15,7 +15,7 @@ use ordain_tests::host::Home;
 use ordain_tests::http::{get, ready};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
 /// A rig whose handler does what its events say, with more sinks.
@@ -163,7 +163,7 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
         rig.client.queue(key)?;
         rig.client.bind(key, "out", key)?;
     }
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     rig.client.publish("cases", &emits("a", 1..=1)?)?;
     rig.client.take("a", 1)?;
@@ -177,7 +177,7 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
             held = Some(Instant::now());
         }
         // Until the first try alone is under way.
-        held.is_some_and(|at| at.elapsed() > Duration::from_secs(32))
+        held.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
     ensure!(held.is_some(), "{}", service.stderr());
@@ -205,7 +205,7 @@ fn a_queue_that_never_gave_an_answer() -> Result<()> {
     for key in ["a1", "a2", "a3"] {
         rig.client.bind("a", "out", key)?;
     }
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     rig.rabbit.suspend("a", true)?;
     for key in ["a1", "a2", "a3", "b"] {
@@ -214,7 +214,7 @@ fn a_queue_that_never_gave_an_answer() -> Result<()> {
     rig.client.take("b", 20)?;
     // What held up the others is known by now.
     let started = Instant::now();
-    come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(40))?;
+    come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(10))?;
     rig.rabbit.suspend("a", false)?;
     // After 65 seconds the broker gives up the first message of a channel that has gone long ago,
     // and goes on with those behind it. What counts is what it confirms: of each key, all in order.
@@ -247,7 +247,7 @@ fn in_order(sequences: &[u64]) -> Vec<u64> {
 fn a_message_that_the_broker_refuses() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 65536"))?;
     let rig = rig(rabbit, "", "", "")?;
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     let emit = |key: &str, sequence, bytes: usize| {
         event(key, sequence, &json!({ "do": "emit", "bytes": bytes }))
@@ -290,7 +290,7 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
 
     rig.rabbit.set("max_message_size", "1000000")?;
     service.kill()?;
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("committed and did not publish")?;
     loop {
         let mut found = sequences(&all)?;

@@ -6,11 +6,11 @@ use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::host::Home;
 use ordain_tests::rig::{Rig, config};
-use ordain_tests::service::Service;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 
 /// A start must be refused with this exit code and these words; all that it says.
 fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
-    let output = home.output(&["run"])?;
+    let output = home.output(&RUN_WITH_SHORT_WAITS)?;
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(code), "{:?}: {told}", output.status);
     for part in parts {
