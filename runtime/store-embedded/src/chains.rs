@@ -11,9 +11,9 @@ use ordain_core::{Event, Key};
 
 pub(super) use self::assign::{Assigning, Failed, forget};
 use super::record::Record;
+use super::request::Request;
 use super::shared::Shared;
 use super::tables::{detach, read_error};
-use super::writer::Request;
 use super::{Embedded, keys};
 use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ordain_core::Decided;
 
 use super::Embedded;
-use super::writer::Request;
+use super::request::Request;
 use ordain_store::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
 use ordain_store::{Mark, Marks, Partition, StoreError, versions};
 

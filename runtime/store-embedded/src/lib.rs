@@ -31,6 +31,7 @@ mod read;
 mod recent;
 pub mod record;
 mod records;
+mod request;
 mod shared;
 mod spill;
 mod sweep;
@@ -55,9 +56,10 @@ use self::clock::Monotone;
 use self::fences::Fences;
 use self::folder::Folder;
 use self::leases::Registry;
+use self::request::{Answer, Request};
 use self::shared::Shared;
 use self::tables::{Tables, read_error};
-use self::writer::{Answer, QUEUE, Request, Writer};
+use self::writer::{QUEUE, Writer};
 use ordain_store::{Durability, Store, StoreError};
 
 /// How long an answer may be out before it is looked at whether the engine is still alive: when

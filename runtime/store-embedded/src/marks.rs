@@ -5,9 +5,9 @@ use std::slice;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::request::Request;
 use super::shared::Shared;
 use super::tables::{detach, read_error};
-use super::writer::Request;
 use super::{Embedded, keys};
 use ordain_store::{Claim, Mark, Marks, Outbox, Partition, StoreError, check_marks};
 

@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 use fjall::Readable;
 
+use super::request::{OutboxDone, Request};
 use super::shared::Shared;
 use super::tables::read_error;
-use super::writer::{OutboxDone, Request, read_number};
+use super::writer::read_number;
 use super::{Embedded, keys};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, check_marks};

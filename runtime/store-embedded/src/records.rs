@@ -9,9 +9,9 @@ use ordain_core::{Batch, CommitReply, Key, Loaded, TakenId};
 
 use super::read::{of_key, sequence_of};
 use super::record::{Record, State};
+use super::request::Request;
 use super::shared::Shared;
 use super::tables::detach;
-use super::writer::Request;
 use super::{Embedded, keys};
 use ordain_store::codec::decode_taken_id;
 use ordain_store::{

@@ -19,6 +19,7 @@ mod claim;
 mod commit;
 mod due;
 mod error;
+mod layout;
 pub mod leases;
 mod link;
 pub mod list;
@@ -138,7 +139,7 @@ impl Redis {
             link,
             waiting_links,
             names: Names::new(&options.prefix),
-            scripts: Scripts::new(),
+            scripts: Scripts::new(&layout::layout()),
             shards: options.shards.max(1),
             replicas: options.replicas,
             dead_ttl: options.dead_ttl,

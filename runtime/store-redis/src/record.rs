@@ -2,12 +2,9 @@
 //! scripts read and write it; then the record that every store has; then the state, if it is small.
 //! A large one has a field of its own.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use ordain_core::{Change, Job, JobWrite};
 
-use super::commit;
 use ordain_store::KEY_SIZE_LIMIT;
 use ordain_store::codec::{
     COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GAPS_AT, GENERATION_AT,
@@ -45,11 +42,10 @@ const IDS_LIMIT: usize = 1 << 21;
 /// The longest time from now, in ms: more than 10,000 years, and exact in a script's numbers.
 const FAR: u64 = 1 << 50;
 
-/// The names that scripts have for all this and for a commit's writes, as the beginning of their
-/// text. Lua counts from 1.
-pub(super) fn layout() -> String {
+/// The numbers that scripts have names for. Lua counts from 1.
+pub(super) fn layout() -> [(&'static str, usize); 40] {
     let job = ENVELOPE + 1;
-    let numbers = [
+    [
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
         ("JOB_FORMAT", usize::from(JOB_FORMAT)),
@@ -91,13 +87,7 @@ pub(super) fn layout() -> String {
         ("BLOCK", BLOCK as usize),
         ("ID", TAKEN_ID_SIZE),
         ("IDS_LIMIT", IDS_LIMIT),
-    ];
-    let write = commit::LAYOUT.map(|(name, number)| (name, usize::from(number)));
-    numbers.iter().chain(&write).fold(String::new(), |mut text, (name, number)| {
-        // A text takes all that is written.
-        let _ = writeln!(text, "local {name} = {number}");
-        text
-    })
+    ]
 }
 
 /// A stored job, checked whole and not copied.

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 use redis::{Cmd, Script as Digested, cmd};
 
-use super::record;
-
 /// The beginning of a constant in a script.
 const CONSTANT: &str = "layout.";
 
@@ -60,17 +58,15 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
 
 /// The text of a script in which `layout.NAME` stands for a constant, with the number in its place: Lua
 /// allows 200 locals in a script, and neither a local nor a field is as fast as a number.
-fn with_numbers(text: &str, layout: &str) -> String {
-    let lines = layout.lines().filter_map(|line| line.strip_prefix("local ")?.split_once(" = "));
-    let numbers: BTreeMap<&str, &str> = lines.collect();
+fn with_numbers(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT);
     let mut whole = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let end = part.find(|letter| !is_of_name(letter)).unwrap_or(part.len());
         let (name, rest) = part.split_at(end);
-        match numbers.get(name) {
-            Some(number) => whole.push_str(number),
+        match layout.get(name) {
+            Some(number) => whole.push_str(&number.to_string()),
             // The script fails in the server, whose error names the constant.
             None => whole.extend([CONSTANT, name]),
         }
@@ -89,11 +85,11 @@ macro_rules! scripts {
         }
 
         impl Scripts {
-            pub(super) fn new() -> Self {
+            /// `layout` has the constants of their texts.
+            pub(super) fn new(layout: &BTreeMap<&str, usize>) -> Self {
                 let common = include_str!("scripts/common.lua");
-                let layout = record::layout();
                 let script = |name, flags: &str, body: &str| {
-                    let body = with_numbers(&format!("{common}\n{body}"), &layout);
+                    let body = with_numbers(&format!("{common}\n{body}"), layout);
                     let text = format!("#!lua {flags}\n{body}");
                     Script { name, digest: Digested::new(&text).get_hash().to_owned(), text }
                 };
@@ -144,15 +140,15 @@ scripts! {
 
 #[test]
 fn constants_become_numbers() {
-    let layout = "local NEXT = 41\nlocal NEXT_AT = 7\n";
+    let layout = BTreeMap::from([("NEXT", 41), ("NEXT_AT", 7)]);
     let text = "-- The layout.\nreturn layout.NEXT + layout.NEXT_AT, layout.OTHER";
     let expected = "-- The layout.\nreturn 41 + 7, layout.OTHER";
-    assert_eq!(with_numbers(text, layout), expected);
+    assert_eq!(with_numbers(text, &layout), expected);
 }
 
 #[test]
 fn every_constant_of_a_script_is_known() {
-    for script in Scripts::new().all() {
+    for script in Scripts::new(&super::layout::layout()).all() {
         let unknown = script.text.lines().find(|line| line.contains(CONSTANT));
         assert_eq!(unknown, None, "{}", script.name);
     }

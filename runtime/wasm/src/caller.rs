@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ordain_core::{Turn, TurnDone};
 
 use super::engine::{Engine, Running};
+use super::handler::{Active, Handler};
 use super::instance::{Instance, block_on};
-use super::load::{Active, Handler};
 use super::stream::StreamContext;
 use super::turn::{self, Setting};
 

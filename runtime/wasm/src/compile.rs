@@ -7,10 +7,10 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
+use wasmtime::component::Component;
 
 use super::cache::{open_cache, remove_unfinished};
 use super::engine::compiler;
-use super::load::{Unloaded, compiled};
 use super::settings::CompileLimits;
 use ordain_util::text::cut;
 
@@ -186,4 +186,30 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
         return Err(failed(reason));
     }
     Ok(())
+}
+
+/// Compiles a component, unless it is in the engine's cache.
+pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
+    Component::from_binary(engine, bytes)
+        .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
+}
+
+/// Why a handler cannot be loaded.
+pub(super) struct Unloaded {
+    pub(super) reason: String,
+    pub(super) may_pass: bool,
+}
+
+impl Unloaded {
+    /// The machine could not do it now.
+    pub(super) fn for_now(reason: String) -> Self {
+        Self { reason, may_pass: true }
+    }
+}
+
+/// What is wrong with the file.
+impl From<String> for Unloaded {
+    fn from(reason: String) -> Self {
+        Self { reason, may_pass: false }
+    }
 }

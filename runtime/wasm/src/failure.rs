@@ -8,7 +8,6 @@ use ordain_core::{Failure, FailureKind, Limit};
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::guest::lift_limit;
 use super::settings::{Limits, Size};
 use ordain_util::text::cut;
 
@@ -98,7 +97,7 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
         let words = format!(
             "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
              and `plugins.messages_size` ({}) together",
-            Size(lift_limit(limits)),
+            Size(limits.lift()),
             Size(limits.state_size),
             Size(limits.messages_size),
         );

@@ -16,9 +16,8 @@ use wasmtime::{Store, StoreContextMut, UpdateDeadline};
 use wasmtime_wasi::p2::bindings::{clocks, random as wasi_random};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-pub use log::{LogLine, LogTarget, Origin, log_to_tracing};
-
 use super::failure::LimitBroken;
+use super::log_line::Origin;
 use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire;
@@ -34,10 +33,6 @@ pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
 /// Component handles (streams, pollables) that a guest may hold at one time: each costs the host
 /// some hundred bytes, and a handler needs a handful.
 const MAX_HANDLES: usize = 1_000;
-
-/// Bytes that may be lifted from a guest at once beyond the limits of state and messages: what
-/// the host needs for the messages' and headers' own records.
-const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
 
 /// The data of a store.
 pub(super) struct Guest {
@@ -83,7 +78,7 @@ impl Guest {
             log,
         };
         let mut store = Store::new(engine, guest);
-        store.set_hostcall_fuel(lift_limit(limits));
+        store.set_hostcall_fuel(limits.lift());
         store.set_max_component_handles(MAX_HANDLES);
         store.limiter(|guest| &mut guest.memory);
         store.epoch_deadline_callback(|mut store| {
@@ -110,12 +105,6 @@ impl Guest {
     pub(super) fn last_words(&self) -> String {
         self.log.last_words()
     }
-}
-
-/// Bytes that one lift may take from a guest. It is what keeps a list of a million elements that
-/// all lie in the same place from being copied a million times.
-pub(super) fn lift_limit(limits: &Limits) -> usize {
-    limits.state_size + limits.messages_size + limits.messages * LIFT_OVERHEAD_PER_MESSAGE
 }
 
 impl WasiView for Guest {

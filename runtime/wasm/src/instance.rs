@@ -12,7 +12,7 @@ use wasmtime::Store;
 use super::engine::Engine;
 use super::failure::{TimedOut, classify};
 use super::guest::{EventName, Guest, TurnName};
-use super::load::Handler;
+use super::handler::Handler;
 use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire::{EventArg, Handle, HeaderArg, Reply};

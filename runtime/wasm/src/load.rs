@@ -1,22 +1,21 @@
 //! From a file to a handler that can be run, or to the reason why not. A handler that loads has
 //! the right interface, wants nothing that it will not get, and has been started once.
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use ordain_core::{Build, Decided, Digest, Version};
+use ordain_core::{Build, Digest};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
-use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 
-use super::compile::{Manner, compile_beside};
+use super::compile::{Manner, Unloaded, compile_beside, compiled};
 use super::engine::Engine;
 use super::folder::HandlerFile;
-use super::guest::{Guest, LOGGING};
+use super::guest::LOGGING;
+use super::handler::Handler;
 use super::instance::{Instance, block_on};
 use super::wire;
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
@@ -43,35 +42,6 @@ const MAGIC: &[u8] = b"\0asm";
 const MODULE: &[u8] = &[1, 0, 0, 0];
 const COMPONENT: &[u8] = &[0x0d, 0, 1, 0];
 
-/// One version of a handler, compiled.
-pub struct Handler {
-    /// Never used twice in a process.
-    id: u64,
-    file: HandlerFile,
-    build: Build,
-    migrates: bool,
-    pre: InstancePre<Guest>,
-    handle: ComponentExportIndex,
-    times: Mutex<Histogram>,
-}
-
-/// What executes the events of a stream.
-#[derive(Debug, Clone)]
-pub struct Active {
-    /// The version.
-    pub handler: Arc<Handler>,
-    /// Under what it was decided on.
-    pub decided: Arc<Decided>,
-}
-
-impl Active {
-    /// What nobody else has decided on: the first of its stream.
-    pub fn first(handler: Arc<Handler>) -> Arc<Self> {
-        let Build { version, digest } = handler.build().clone();
-        Arc::new(Self { handler, decided: Decided::first(version, digest) })
-    }
-}
-
 /// A file that is no handler.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
@@ -84,80 +54,8 @@ pub struct LoadError {
     pub may_pass: bool,
 }
 
-/// Why a handler cannot be loaded.
-pub(super) struct Unloaded {
-    pub(super) reason: String,
-    pub(super) may_pass: bool,
-}
-
-impl Unloaded {
-    /// The machine could not do it now.
-    pub(super) fn for_now(reason: String) -> Self {
-        Self { reason, may_pass: true }
-    }
-}
-
-/// What is wrong with the file.
-impl From<String> for Unloaded {
-    fn from(reason: String) -> Self {
-        Self { reason, may_pass: false }
-    }
-}
-
 /// Bytes of a reason: a file may have made it as long as itself.
 const REASON: usize = 4 << 10;
-
-impl Handler {
-    /// Which file it is.
-    pub fn file(&self) -> &HandlerFile {
-        &self.file
-    }
-
-    /// How it is recorded with what it executes.
-    pub fn build(&self) -> &Build {
-        &self.build
-    }
-
-    /// The name of its version.
-    pub fn version(&self) -> &Version {
-        &self.build.version
-    }
-
-    /// Whether it can take over the state of an older version.
-    pub fn migrates(&self) -> bool {
-        self.migrates
-    }
-
-    /// How long it took for an event, in seconds: for each the average of its turn.
-    pub fn times(&self) -> Histogram {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Adds what a worker has measured, which then begins anew.
-    pub(super) fn note_times(&self, measured: &mut Histogram) {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
-        measured.clear();
-    }
-
-    /// Tells it apart from all others of this process.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub(super) fn pre(&self) -> &InstancePre<Guest> {
-        &self.pre
-    }
-
-    pub(super) fn handle(&self) -> &ComponentExportIndex {
-        &self.handle
-    }
-}
-
-impl fmt::Debug for Handler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handler({} {})", self.build.version, self.build.digest)
-    }
-}
 
 impl Engine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
@@ -224,12 +122,6 @@ impl Engine {
             .map_err(|failure| format!("does not start: {}", failure.message))?;
         Ok(handler)
     }
-}
-
-/// Compiles a component, unless it is in the engine's cache.
-pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
-    Component::from_binary(engine, bytes)
-        .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
 
 /// Names the file, in a reason of a length that can be shown.

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use ordain_core::{Change, Turn, TurnDone};
 
 use super::engine::Engine;
-use super::load::Active;
+use super::handler::Active;
 use super::stream::StreamContext;
 use queue::{Attachment, Queues};
 use worker::Worker;

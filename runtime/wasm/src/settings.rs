@@ -96,6 +96,18 @@ impl Default for Limits {
     }
 }
 
+/// Bytes that may be lifted from a guest at once beyond the limits of state and messages: what
+/// the host needs for the messages' and headers' own records.
+const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
+
+impl Limits {
+    /// Bytes that one lift may take from a guest. It is what keeps a list of a million elements that
+    /// all lie in the same place from being copied a million times.
+    pub(super) fn lift(&self) -> usize {
+        self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_PER_MESSAGE
+    }
+}
+
 /// A size as people write it.
 pub(super) struct Size(pub(super) usize);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::guest::{LogTarget, log_to_tracing};
+use super::log_line::{LogTarget, log_to_tracing};
 use ordain_config::RoutingKey;
 
 /// What a worker must know of a stream.

@@ -7,8 +7,8 @@ use ordain_core::{Change, Event, Failure, Message, Turn, TurnDone, Verdict};
 
 use super::engine::Engine;
 use super::guest::{EventName, TurnName};
+use super::handler::Active;
 use super::instance::Instance;
-use super::load::Active;
 use super::outcome::{self, Settled};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;

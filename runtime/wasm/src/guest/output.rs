@@ -10,7 +10,8 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use super::log::{EventLog, Origin};
+use super::super::log_line::Origin;
+use super::log::EventLog;
 
 /// Bytes that a guest may write at once; it asks before it writes.
 const WRITE_SIZE: usize = 4 << 10;

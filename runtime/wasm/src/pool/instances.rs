@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use super::super::handler::Handler;
 use super::super::instance::Instance;
-use super::super::load::Handler;
 
 /// Idle instances by handler. The last one used is used first: its memory is still near.
 pub(super) struct Instances {

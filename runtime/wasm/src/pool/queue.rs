@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Turn;
 
-use super::super::load::{Active, Handler};
+use super::super::handler::{Active, Handler};
 use super::super::stream::StreamContext;
 use super::{Done, Results};
 

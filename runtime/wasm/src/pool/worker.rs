@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ordain_core::{Turn, TurnDone};
 
 use super::super::engine::{Engine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
-use super::super::load::Handler;
+use super::super::handler::Handler;
 use super::super::stream::StreamContext;
 use super::super::turn::{self, Ended, Setting};
 use super::Results;
