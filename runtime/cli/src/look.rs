@@ -59,7 +59,7 @@ impl LookArgs {
 }
 
 impl Look {
-    /// See [`Store::keys`].
+    /// See [`Keys::keys`](ordain_store::Keys::keys).
     pub(crate) async fn keys<F: Form<KeyRow>>(
         &self,
         stream: &str,
@@ -98,7 +98,7 @@ impl Look {
         }
     }
 
-    /// See [`Store::letters`].
+    /// See [`Letters::letters`](ordain_store::Letters::letters).
     pub(crate) async fn letters<F: Form<LetterRow>>(
         &self,
         stream: &str,

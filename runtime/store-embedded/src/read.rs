@@ -13,7 +13,7 @@ pub(super) fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, Store
     }
 }
 
-/// The sequence at the end of a place that [`keys::event`] made.
+/// The sequence at the end of a place that [`keys::event`](super::keys::event) made.
 pub(super) fn sequence_of(place: &[u8]) -> u64 {
     place.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -78,7 +78,7 @@ pub trait Keys: Send + Sync {
 #[async_trait]
 pub trait Letters: Send + Sync {
     /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key. Pages are
-    /// as those of [`Keys::keys`](super::Keys::keys).
+    /// as those of [`Keys::keys`].
     async fn letters(
         &self,
         stream: &str,
