@@ -7,7 +7,7 @@ use ordain_core::Fault;
 use ordain_sim::{BoundaryFault, Breakage, Options, run};
 
 /// Seeds within which every fault has to be found.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 5_000;
 /// Seeds that show how often it is.
 const SAMPLE: u64 = 40;
 
