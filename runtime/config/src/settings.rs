@@ -25,6 +25,9 @@ const KEPT: usize = 8;
 /// stream pauses: a sink that is down must not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
+/// Ids of a key that are remembered however old, at least: the default prefetch.
+const ID_FLOOR: usize = 4_000;
+
 /// Longest time between two looks at the due index, in ms: a key that another process has entered
 /// there waits no longer, and an idle partition costs one read in this time.
 const DUE_POLL: u64 = 5_000;
@@ -120,7 +123,8 @@ impl Config {
                 // of it comes again.
                 id_window
             } else {
-                repeats
+                // The last run may have had a larger prefetch window.
+                repeats.max(ID_FLOOR).min(id_window)
             },
             digests: stream.digests,
             due_poll: DUE_POLL,

@@ -271,7 +271,7 @@ impl Gaps {
     }
 
     /// Puts the time of a commit in place of those zeros that the commit wrote. A gap that has ended
-    /// since, or is another part of the one that was written, keeps the zero of its end.
+    /// since, or is only a part of the one that was written, keeps the zero of its end.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.is_new() {
             return;
@@ -283,8 +283,11 @@ impl Gaps {
             if entry.since == 0 && written.since == 0 {
                 entry.since = now;
             }
-            let parts = [&*entry, written].map(|it| (it.first, it.last, it.end));
-            if parts[0] == parts[1]
+            // The rest of what is waited for was told with the whole.
+            let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
+            let is_same = (entry.first, entry.last) == (written.first, written.last);
+            if (is_rest || is_same)
+                && entry.end == written.end
                 && written.until == 0
                 && entry.end != GapEnd::Open
                 && entry.until == 0
@@ -310,6 +313,23 @@ impl FromIterator<GapEntry> for Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_commit_gives_its_time_to_what_it_wrote_and_to_nothing_else() {
+        let waiting =
+            |first, last| GapEntry { end: GapEnd::Waiting, ..GapEntry::new(first, last, 0) };
+        let times = |written: GapEntry, now: GapEntry| {
+            let mut gaps: Gaps = std::iter::once(now).collect();
+            gaps.fill_written_times(&std::iter::once(written).collect(), 7);
+            let entry = gaps.iter().next().expect("an entry");
+            (entry.since, entry.until)
+        };
+        assert_eq!(times(waiting(5, 9), waiting(5, 9)), (7, 7));
+        assert_eq!(times(waiting(5, 9), waiting(7, 9)), (7, 7), "its rest was told of with it");
+        assert_eq!(times(waiting(5, 9), waiting(5, 10)), (7, 0), "more is missing now");
+        assert_eq!(times(GapEntry::new(5, 9, 0), waiting(5, 9)), (7, 0), "it was open then");
+        assert_eq!(times(waiting(5, 9), waiting(12, 12)), (0, 0), "another one");
+    }
 
     #[test]
     fn sources_may_change_while_a_gap_is_open() {

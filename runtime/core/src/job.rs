@@ -103,7 +103,7 @@ impl Job {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        let tries = [&*self, written].map(|it| (it.next, it.status, it.attempts, &it.trouble));
+        let tries = [&*self, written].map(|it| (it.next, it.generation, it.attempts, &it.trouble));
         if tries[0] == tries[1]
             && let Some(trouble) = &mut self.trouble
             && trouble.since == 0

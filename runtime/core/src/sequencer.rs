@@ -109,8 +109,6 @@ pub struct Sequencer {
     prefetch: usize,
     draining: bool,
     stopped: bool,
-    /// How far the store's clock is ahead of `now`, as of its last answer; wraps around.
-    store_ahead: u64,
     /// See [`Sequencer::newest_generation`].
     newest_generation: u64,
     stats: Stats,
@@ -158,7 +156,6 @@ impl Sequencer {
             away_until: 0,
             draining: false,
             stopped: false,
-            store_ahead: 0,
             newest_generation: 0,
             stats: Stats::default(),
             settled_times: Vec::new(),

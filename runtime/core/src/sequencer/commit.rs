@@ -24,6 +24,8 @@ const RESEND: Backoff = Backoff { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
+    /// How far the clock of its server is ahead of the sequencer's, as of the last answer; wraps around.
+    pub(super) store_ahead: u64,
     /// Number of the last batch formed.
     number: u64,
     /// Batches on their way into the store, in order; the first is under way.

@@ -86,15 +86,15 @@ impl Ids {
 }
 
 impl Sequencer {
-    /// Returns the time of the store's clock, as far as its last answer tells.
-    pub(super) fn store_time(&self) -> u64 {
-        self.now.wrapping_add(self.store_ahead)
+    /// Returns the time of the clock of a shard's server, as far as its last answer tells.
+    pub(super) fn store_time(&self, shard: u32) -> u64 {
+        self.now.wrapping_add(self.shards[shard as usize].store_ahead)
     }
 
     /// Returns the first sequence of a lane whose id is not too old to be known.
     pub(super) fn known_ids_from(&self, lane: &Lane) -> u64 {
         let Some(ids) = &lane.ids else { return 0 };
-        let young = lane.job.id_times.young_from(self.store_time(), self.settings.id_ttl);
+        let young = lane.job.id_times.young_from(self.store_time(lane.shard), self.settings.id_ttl);
         if young == 0 {
             return 0;
         }

@@ -114,7 +114,7 @@ impl Sequencer {
         let now = self.now;
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
-        self.store_ahead = loaded.now.wrapping_sub(now);
+        self.shards[lane.shard as usize].store_ahead = loaded.now.wrapping_sub(now);
         self.newest_generation = self.newest_generation.max(loaded.job.version_generation());
         let last = loaded.job.next.max(loaded.job.spilled.last);
         if settings.ordering == Ordering::Fifo && last >= NUMBERS_END {

@@ -115,9 +115,12 @@ impl Starting<'_> {
         }
         let (in_order, key) = (stream.ordering == Ordering::Fifo, &config.key);
         let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
-        // Half of what is known by its id: while their copies come, others do.
+        // Half of what is known by its id: while their copies come, others do. And no more than leaves
+        // room for the ids of all that the broker may deliver again.
         let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
-        let offers = if in_order { stream.id_window.max(repeats) / 2 } else { usize::MAX };
+        let window = stream.id_window.max(repeats);
+        let most = (window / 2).min(window - stream.source.prefetch());
+        let offers = if in_order { most } else { usize::MAX };
         Ok(Some(Inbox::start(placed, unknown, offers, producer)))
     }
 

@@ -4,13 +4,14 @@ use super::super::Sequencer;
 use super::write::spilled;
 use super::{InFlight, InWrite};
 use crate::effect::Effect;
-use crate::job::{Applied, JobWrite, Refusal};
+use crate::job::{Applied, Expect, JobWrite, Refusal};
+use crate::settings::Ordering;
 
 impl Sequencer {
     pub(super) fn applied(&mut self, flight: InFlight, applied: Applied) {
         self.settled_times.clear();
-        self.store_ahead = applied.time.wrapping_sub(self.now);
         let InFlight { batch, lanes, letters, bytes, .. } = flight;
+        self.shards[batch.shard as usize].store_ahead = applied.time.wrapping_sub(self.now);
         self.keep(&batch, &applied);
         self.stats.commits += 1;
         self.memory -= bytes;
@@ -62,6 +63,7 @@ impl Sequencer {
         for letter in &write.letters {
             self.stats.dead[letter.cause as usize] += 1;
         }
+        self.note_late(index, write, applied.time);
         self.lanes[index].job.fill_written_times(&write.job, applied.time);
         self.forget_settled(index, write.job.next);
         for (delivery, event) in in_write.joined {
@@ -102,6 +104,17 @@ impl Sequencer {
             self.unload(index);
         }
         self.take_arrivals(index);
+    }
+
+    /// A commit may have been under way for long: then its ids are younger than was thought when it
+    /// was formed.
+    fn note_late(&mut self, index: u32, write: &JobWrite, time: u64) {
+        if self.settings.ordering == Ordering::Fifo
+            && let Expect::Next(first) = write.expect
+            && first < write.job.next
+        {
+            self.lanes[index].job.id_times.note(first, time, self.settings.id_ttl);
+        }
     }
 
     /// Forgets the held events that are durably settled.

@@ -21,7 +21,7 @@ impl Sequencer {
         room: (usize, usize),
     ) -> (JobWrite, InWrite, Cost) {
         let tail = self.tail_from_now();
-        let store_time = self.store_time();
+        let store_time = self.store_time(self.lanes[index].shard);
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
         let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
