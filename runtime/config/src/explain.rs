@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::later::not_yet;
-use super::section::Row;
+use super::reader::Row;
 
 /// Every setting with its meaning, form, bounds, default and reason, in the order of the file.
 pub fn explain() -> String {

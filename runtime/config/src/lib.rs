@@ -43,8 +43,8 @@ pub use problem::{ConfigError, Lines, Problem};
 pub use process::{
     Admin, Broker, Durability, Embedded, Ingress, Instance, Plugins, Redis, Runtime, StoreConfig,
 };
+pub use reader::Row;
 pub use replay::{Authorization, Replay, ReplayServer, ReplayUrl};
-pub use section::Row;
 pub use settings::Share;
 pub use sink::{AmqpSink, FileSink, Sink, StreamSink};
 pub use source::{
@@ -56,8 +56,8 @@ pub use template::RoutingKey;
 pub use text::{BrokerUrl, FilePath, Name, Named, Place, Secret, Text};
 pub use units::{Millis, Off, Percent, Size};
 
-use reader::Reader;
-use section::{Setting, section};
+use reader::{Reader, Setting};
+use section::section;
 
 use ordain_util::text::quoted;
 

@@ -1,5 +1,5 @@
 //! Walks the parsed file: hands out tables and fields, notes every problem with its line, and
-//! goes on. It knows nothing of what the settings mean.
+//! goes on. What it reads is a [`Setting`]; it knows nothing of what the settings mean.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,7 +9,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::expand::{Env, expand};
 use super::problem::{Lines, Problem};
-use super::section::{Row, Setting};
 use super::suggest::nearest;
 
 /// The name under which a table of several kinds says which one it is.
@@ -53,6 +52,76 @@ impl<'n> Node<'n> {
 pub(super) struct Table<'n> {
     node: Node<'n>,
     entries: &'n DeTable<'n>,
+}
+
+/// One setting as documented.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Its name within its table.
+    pub name: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What is right, in words.
+    pub form: &'static str,
+    /// The lowest and the highest value, as they would stand in the file.
+    pub bounds: Option<(&'static str, &'static str)>,
+    /// The default, as it would stand in the file; `None`: see `optional`.
+    pub default: Option<&'static str>,
+    /// Why the default, or the lack of one, is what it is.
+    pub because: Option<&'static str>,
+    /// Without a default: whether it may be left out.
+    pub optional: bool,
+    /// The settings inside, where it is a table.
+    pub rows: &'static [Row],
+}
+
+/// Something that can stand in the file.
+pub(super) trait Setting: Sized {
+    /// What is right, in words: `a duration ("200ms", "5s", …)`.
+    const FORM: &'static str;
+    /// The settings inside, where it is a table.
+    const ROWS: &'static [Row] = &[];
+    /// Whether it may be left out although it has no default.
+    const OPTIONAL: bool = false;
+
+    /// Reads it. `None`: at least one problem has been noted.
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self>;
+
+    /// The value of one that is left out and has no default.
+    fn absent() -> Option<Self> {
+        None
+    }
+
+    /// Takes the place of one that could not be read, so that the rest is checked all the same.
+    fn stand_in() -> Option<Self> {
+        None
+    }
+
+    /// Whether it lies between the two, both included.
+    fn within(&self, _low: &Self, _high: &Self) -> bool {
+        true
+    }
+}
+
+impl<T: Setting> Setting for Option<T> {
+    const FORM: &'static str = T::FORM;
+    const ROWS: &'static [Row] = T::ROWS;
+    const OPTIONAL: bool = true;
+
+    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+        T::read(reader, node).map(Some)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+
+    fn within(&self, low: &Self, high: &Self) -> bool {
+        match (self, low, high) {
+            (Some(value), Some(low), Some(high)) => value.within(low, high),
+            _ => true,
+        }
+    }
 }
 
 impl<'a> Reader<'a> {

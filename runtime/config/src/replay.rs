@@ -2,9 +2,9 @@
 
 use toml::de::DeValue;
 
-use super::reader::{Node, Reader};
+use super::reader::{Node, Reader, Row, Setting};
 use super::scalar::Scalar;
-use super::section::{Row, Setting, section};
+use super::section::section;
 use super::template::placeholders;
 use super::units::Millis;
 

@@ -2,8 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::reader::{Node, Reader, describe};
-use super::section::Setting;
+use super::reader::{Node, Reader, Setting, describe};
 
 /// A value that is written as one text, number or switch.
 pub(super) trait Scalar: Sized {

@@ -1,8 +1,8 @@
 //! `[streams.NAME] source`: where events come from.
 
-use super::reader::{Node, Reader};
+use super::reader::{Node, Reader, Row, Setting};
 use super::scalar::Scalar;
-use super::section::{Setting, kinds, section};
+use super::section::{kinds, section};
 use super::text::{Place, Text};
 
 kinds! {
@@ -145,7 +145,7 @@ const BIND_LIMIT: usize = 64;
 
 impl Setting for Vec<Bind> {
     const FORM: &'static str = "an array of at most 64 tables with `exchange` and `routing_key`";
-    const ROWS: &'static [super::section::Row] = Bind::ROWS;
+    const ROWS: &'static [Row] = Bind::ROWS;
 
     fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
         let elements = reader.elements(node, <Self as Setting>::FORM)?;

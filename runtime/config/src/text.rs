@@ -8,9 +8,8 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reader::{Node, Reader};
+use super::reader::{Node, Reader, Row, Setting};
 use super::scalar::Scalar;
-use super::section::Setting;
 use ordain_store::RedisAddress;
 
 /// Longest name: names become parts of file names, queue names and labels of metrics.
@@ -76,7 +75,7 @@ pub type Named<T> = BTreeMap<Name, T>;
 
 impl<T: Setting> Setting for Named<T> {
     const FORM: &'static str = "a table of tables, each under its name";
-    const ROWS: &'static [super::section::Row] = T::ROWS;
+    const ROWS: &'static [Row] = T::ROWS;
 
     fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
         let table = reader.any_table(node)?;

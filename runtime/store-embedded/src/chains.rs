@@ -1,7 +1,5 @@
 //! Numbers for messages, what is kept of them, and queues.
 
-mod assign;
-
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -9,7 +7,7 @@ use async_trait::async_trait;
 use fjall::Readable;
 use ordain_core::{Event, Key};
 
-pub(super) use self::assign::{Assigning, Failed, forget};
+use super::queue::Queue;
 use super::record::Record;
 use super::request::Request;
 use super::shared::Shared;
@@ -19,37 +17,6 @@ use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
     Assign, AssignReply, Chains, Claim, Destination, Partition, Queued, StoreError, readable,
 };
-
-/// The numbers of what waits in a queue: from the first one to the last one.
-#[derive(Debug, Clone, Copy)]
-pub struct Queue {
-    pub(super) first: u64,
-    pub(super) last: u64,
-}
-
-impl Queue {
-    /// Reads the stored form; an absent one is empty.
-    pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
-        let Some(value) = value else { return Ok(Self { first: 1, last: 0 }) };
-        let parts = value.split_first_chunk::<8>();
-        let parts = parts.and_then(|(first, last)| Some((first, last.first_chunk::<8>()?)));
-        let (first, last) = parts.ok_or_else(|| corrupt("a queue's numbers"))?;
-        Ok(Self { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) })
-    }
-
-    /// Returns the stored form.
-    pub fn encode(self) -> Vec<u8> {
-        [self.first.to_le_bytes(), self.last.to_le_bytes()].concat()
-    }
-
-    pub(super) fn len(self) -> u64 {
-        self.last.saturating_add(1).saturating_sub(self.first)
-    }
-}
-
-fn corrupt(words: impl std::fmt::Display) -> StoreError {
-    StoreError::Corrupt(words.to_string())
-}
 
 #[async_trait]
 impl Chains for Embedded {

@@ -15,7 +15,8 @@
 //! Policy must never be decided here; what a write does and when it applies stands in the batch.
 
 mod answered;
-pub mod chains;
+mod assign;
+mod chains;
 mod changes;
 mod clock;
 mod due;
@@ -27,6 +28,7 @@ mod leases;
 pub mod list;
 mod marks;
 mod outbox;
+pub mod queue;
 mod read;
 mod recent;
 pub mod record;

@@ -4,7 +4,7 @@
 
 use fjall::OwnedWriteBatch;
 
-use super::chains;
+use super::assign;
 use super::changes::{Earliest, remove_job};
 use super::keys;
 use super::recent::Recent;
@@ -147,7 +147,7 @@ impl Sweep {
             if at > now || work >= limit {
                 return Ok(());
             }
-            work += chains::forget(&shared.tables, batch, entry, now)?;
+            work += assign::forget(&shared.tables, batch, entry, now)?;
         }
         self.kept_from = u64::MAX;
         Ok(())

@@ -15,10 +15,11 @@ use ordain_core::{Applied, Batch, CommitReply, Key};
 use tokio::sync::mpsc;
 
 use super::answered::Answered;
-use super::chains::{Assigning, Failed, Queue};
+use super::assign::{Assigning, Failed};
 use super::changes::{Changes, Earliest};
 use super::fences::Fences;
 use super::keys;
+use super::queue::Queue;
 use super::recent::Recent;
 use super::record::Record;
 use super::request::{Answer, OutboxDone, Request};

@@ -197,7 +197,7 @@ fn places(place: &[u8]) {
     };
     drop((split_stream(place), split_job(place), split_letter(place), split_fence(place)));
     drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
-    if let Ok(queue) = embedded::chains::Queue::decode(Some(place)) {
+    if let Ok(queue) = embedded::queue::Queue::decode(Some(place)) {
         drop(queue.encode());
     }
 }

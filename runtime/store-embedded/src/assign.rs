@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
 
-use super::super::keys;
-use super::super::tables::Tables;
-use super::{Queue, corrupt};
+use super::keys;
+use super::queue::Queue;
+use super::tables::Tables;
 use ordain_store::codec::{
     Counter, GivenPart, OriginRecord, decode_given, encode_given, encode_retained,
 };
@@ -25,11 +25,11 @@ const BLOCKS_MANY: u64 = 8;
 const BLOCKS_DROPPED: u64 = 16;
 
 /// What a write of messages is about to change.
-pub(in super::super) struct Assigning<'a> {
+pub(super) struct Assigning<'a> {
     tables: &'a Tables,
     assign: &'a Assign,
     now: u64,
-    pub(in super::super) batch: OwnedWriteBatch,
+    pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
     queues: BTreeMap<u32, Queue>,
     /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
@@ -37,11 +37,11 @@ pub(in super::super) struct Assigning<'a> {
     /// Places of what is kept, and when they go.
     kept: BTreeMap<u64, Vec<u8>>,
     /// When the first of them goes.
-    pub(in super::super) earliest: u64,
+    pub(super) earliest: u64,
 }
 
 /// Why nothing was assigned.
-pub(in super::super) enum Failed {
+pub(super) enum Failed {
     Engine(fjall::Error),
     Store(StoreError),
 }
@@ -53,7 +53,7 @@ impl From<fjall::Error> for Failed {
 }
 
 impl<'a> Assigning<'a> {
-    pub(in super::super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
+    pub(super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
         let items = assign.items().count();
         Self {
             tables,
@@ -69,7 +69,7 @@ impl<'a> Assigning<'a> {
     }
 
     /// What becomes of the messages; the batch has what is done.
-    pub(in super::super) fn run(&mut self) -> Result<AssignReply, Failed> {
+    pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
         }
@@ -394,8 +394,12 @@ impl<'a> Assigning<'a> {
     }
 }
 
+fn corrupt(words: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(words.to_string())
+}
+
 /// Removes what has been kept long enough. Answers how many entries that were.
-pub(in super::super) fn forget(
+pub(super) fn forget(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,
     entry: Slice,
