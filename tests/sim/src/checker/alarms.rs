@@ -12,8 +12,17 @@ use super::Checker;
 pub(super) struct Alarms {
     /// The ranges (first, last) that are waited for.
     waiting: BTreeMap<Key, BTreeSet<(u64, u64)>>,
-    /// `next` and the reason.
-    parked: BTreeMap<Key, BTreeSet<(u64, String)>>,
+    troubles: BTreeMap<Key, BTreeSet<FailedTry>>,
+}
+
+/// The try that a trouble is about.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FailedTry {
+    incarnation: u64,
+    next: u64,
+    park_generation: u32,
+    attempts: u32,
+    error: String,
 }
 
 impl Checker {
@@ -28,13 +37,23 @@ impl Checker {
                 wrong = Some(format!("no write was the first with {gap:?}"));
             }
         }
-        if let Some(trouble) = job.trouble.as_ref().filter(|_| job.status == Status::Parked) {
-            let known = self.alarms.parked.entry(key.clone()).or_default();
-            let reason = (job.next, trouble.error.clone());
-            if trouble.since == 0 {
-                known.insert(reason);
-            } else if !known.contains(&reason) {
+        if let Some(trouble) = &job.trouble {
+            let incarnation = self.model(key).incarnation;
+            let known = self.alarms.troubles.entry(key.clone()).or_default();
+            let is_new = known.insert(FailedTry {
+                incarnation,
+                next: job.next,
+                park_generation: job.generation,
+                attempts: job.attempts,
+                error: trouble.error.clone(),
+            });
+            if trouble.since != 0 && is_new && job.status == Status::Parked {
                 wrong = Some(format!("no write was the first with {trouble:?}"));
+            }
+            // Under another version attempts count from 1 again, perhaps with the same error.
+            let repeats = self.times_back > 0 || self.plan.disturb.versions > 0;
+            if trouble.since == 0 && !is_new && !repeats {
+                wrong = Some(format!("a second write begins {trouble:?}"));
             }
         }
         if let Some(words) = wrong {
