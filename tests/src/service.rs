@@ -24,7 +24,7 @@ pub struct Service {
     stderr: PathBuf,
 }
 
-/// Runs the host with its waits for brokers and stores a fifth as long, for tests that wait them out.
+/// Arguments that divide the host's waits for brokers and stores by 5, for tests that need a wait to end.
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {

@@ -10,8 +10,7 @@ use crate::setup::{cargo, host, plugins, say, servers, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose names (of the functions, not the files) contain this; `chaos` is all of its
-    /// file.
+    /// Only tests whose paths (program, modules and function) contain this; `chaos` is a whole program.
     filter: Option<String>,
     /// With `chaos`: rounds for so long, instead of one.
     #[arg(long, requires = "filter")]

@@ -28,7 +28,7 @@ use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// For tests: waits for brokers and stores are this many times shorter.
+    /// Divides the waits for brokers and stores. For tests.
     #[arg(long, hide = true, env = "ORDAIN_WAIT_DIVISOR", hide_env = true, default_value = "1")]
     wait_divisor: NonZeroU32,
     /// Form of the log on standard error.

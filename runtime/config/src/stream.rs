@@ -55,9 +55,9 @@ section! {
         /// the prefetch.
         id_window: usize [1 to 1_000_000] = 4_000,
             because "everything that a crash can bring again: the prefetch window";
-        /// How long an id is remembered after its event is settled, or up to a quarter longer: a repeat that comes
-        /// later is a new event. As many of a key's last ids as a crash can bring again, and 4,000 at least, are
-        /// remembered in any case; all of `id_window` where `[ingress]` takes events beside the broker.
+        /// How long a key keeps an id after its event has settled, or up to a quarter longer; a later repeat is a new
+        /// event. Ids that a crash can redeliver, and the newest 4,000, never expire; with `[ingress]` beside a broker no
+        /// id of `id_window` does.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats does so within a day";
         /// Content digests of a key that are remembered, to tell a repeat from another event under

@@ -270,8 +270,8 @@ impl Gaps {
         }
     }
 
-    /// Puts the time of a commit in place of those zeros that the commit wrote. A gap that has ended
-    /// since, or is only a part of the one that was written, keeps the zero of its end.
+    /// Sets the times that the applied commit left open in `written`. A gap that ended after the commit
+    /// was formed keeps an open end: a later commit records it.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.is_new() {
             return;
@@ -283,7 +283,7 @@ impl Gaps {
             if entry.since == 0 && written.since == 0 {
                 entry.since = now;
             }
-            // The rest of what is waited for was told with the whole.
+            // The driver warned of the whole gap; its rest needs no second warning.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)
@@ -325,10 +325,18 @@ mod tests {
             (entry.since, entry.until)
         };
         assert_eq!(times(waiting(5, 9), waiting(5, 9)), (7, 7));
-        assert_eq!(times(waiting(5, 9), waiting(7, 9)), (7, 7), "its rest was told of with it");
-        assert_eq!(times(waiting(5, 9), waiting(5, 10)), (7, 0), "more is missing now");
-        assert_eq!(times(GapEntry::new(5, 9, 0), waiting(5, 9)), (7, 0), "it was open then");
-        assert_eq!(times(waiting(5, 9), waiting(12, 12)), (0, 0), "another one");
+        assert_eq!(times(waiting(5, 9), waiting(7, 9)), (7, 7), "the warning covered the rest");
+        assert_eq!(times(waiting(5, 9), waiting(5, 10)), (7, 0), "the gap has grown");
+        assert_eq!(
+            times(GapEntry::new(5, 9, 0), waiting(5, 9)),
+            (7, 0),
+            "the commit wrote an open gap"
+        );
+        assert_eq!(
+            times(waiting(5, 9), waiting(12, 12)),
+            (0, 0),
+            "the commit did not write this gap"
+        );
     }
 
     #[test]

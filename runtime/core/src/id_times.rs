@@ -1,38 +1,38 @@
-//! How old the ids of a `fifo` key are, so that they can be forgotten by their age.
+//! The ages of the ids of a `fifo` key. The sequencer forgets ids by age.
 //!
-//! A time beside each id would make every id a third larger. So a record has the time of about one
-//! commit for each quarter of the time to live: between two of them lies a stretch of ids.
+//! A timestamp beside each id would make each id a third larger. Instead a record has about four
+//! timestamps per time to live; each applies to a stretch of consecutive ids.
 
 use std::sync::Arc;
 
-/// The stretches of a key's ids, the newest last. A clone shares them until one of the two changes:
-/// every commit carries a copy of its jobs.
+/// The stretches of a key's ids, the newest last. Clones share the list until one of them changes,
+/// because each commit clones its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// The ids from one sequence on, up to the next stretch. Their events were settled by commits that
-/// followed each other within a quarter of the time to live.
+/// A run of consecutive ids, up to the next stretch, whose events settled within a quarter of the
+/// time to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence.
     pub from: u64,
-    /// The time of the commit that settled it, by the store's clock, in ms since the Unix epoch. 0
-    /// in a record that is being written: that commit.
+    /// The time of the commit that settled the first sequence, by the store's clock, in ms since the
+    /// Unix epoch; 0 until that commit is applied.
     pub since: u64,
 }
 
 impl IdTimes {
-    /// Stretches of a key, at most: those of a time to live, and some that are older and stay
-    /// because their ids must.
+    /// The maximum number of stretches of a key: those of one time to live, and a few older ones whose
+    /// ids a crash can bring again.
     pub const LIMIT: usize = 8;
 
-    /// All of them, the newest last.
+    /// Returns all stretches, the newest last.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &IdStretch> + DoubleEndedIterator {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the first sequence whose id is younger than `ttl`, or less than a quarter older; 0
-    /// where all are.
+    /// Returns the first sequence whose id is younger than `ttl` (or up to a quarter of `ttl` older);
+    /// 0 if all ids are.
     pub(crate) fn young_from(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
@@ -44,7 +44,7 @@ impl IdTimes {
         }
     }
 
-    /// Notes that the commit being written settles events from a sequence on.
+    /// Records that a commit at `now` settles events from sequence `from` on.
     pub(crate) fn note(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|it| it.since == 0 || now < it.since.saturating_add(span(ttl))) {
@@ -52,14 +52,14 @@ impl IdTimes {
         }
         let stretches = Arc::make_mut(self.0.get_or_insert_default());
         if stretches.len() >= Self::LIMIT {
-            // The two oldest become one, which is as young as the younger of them.
+            // Merge the two oldest stretches; the result has the age of the younger one.
             stretches[1].from = stretches[0].from;
             stretches.remove(0);
         }
         stretches.push(IdStretch { from, since: 0 });
     }
 
-    /// Forgets stretches of which no id is left.
+    /// Removes stretches that have no id left.
     pub(crate) fn forget_below(&mut self, first: u64) {
         let gone = self.iter().skip(1).take_while(|next| next.from <= first).count();
         if gone > 0
@@ -69,12 +69,12 @@ impl IdTimes {
         }
     }
 
-    /// Whether there is a time to be filled in.
+    /// Returns whether the newest stretch still lacks its time.
     pub fn is_new(&self) -> bool {
         self.iter().next_back().is_some_and(|newest| newest.since == 0)
     }
 
-    /// Puts the time of the commit in place of the zero.
+    /// Sets the missing time to the time of the applied commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
         if self.is_new()
             && let Some(stretches) = &mut self.0
@@ -84,13 +84,13 @@ impl IdTimes {
         }
     }
 
-    /// What they cost in memory, in bytes.
+    /// Returns the memory of the stretches, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.iter().len() * size_of::<IdStretch>()
     }
 }
 
-/// How far apart the first commits of two stretches are, at least.
+/// Returns the minimum time between the first commits of two stretches.
 fn span(ttl: u64) -> u64 {
     ttl / 4
 }
@@ -144,6 +144,6 @@ mod tests {
         ids.forget_below(newest.from);
         assert_eq!(ids.iter().copied().collect::<Vec<_>>(), [newest]);
         ids.forget_below(u64::MAX);
-        assert_eq!(ids.iter().len(), 1, "the newest one goes on");
+        assert_eq!(ids.iter().len(), 1, "the newest stretch stays open");
     }
 }

@@ -97,8 +97,8 @@ impl Job {
         self.id_times.fill_times(now);
     }
 
-    /// Puts the time of a commit in place of those zeros that the commit wrote. What came up while
-    /// it was under way keeps its zeros: its time is that of a later commit.
+    /// Sets the times that the applied commit left open in `written`. A trouble or gap that arose after
+    /// the commit was formed stays open: a later commit records it.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -111,11 +111,11 @@ impl Job {
             trouble.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
-        // The write itself noted it, and a key has one write under way.
+        // An open stretch always belongs to this write: a key has one write in flight.
         self.id_times.fill_times(now);
     }
 
-    /// Whether there is a time to be filled in, in what has several.
+    /// Returns whether a gap or a stretch of ids still lacks its time.
     pub fn has_new_times(&self) -> bool {
         self.gaps.is_new() || self.id_times.is_new()
     }

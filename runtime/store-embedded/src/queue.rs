@@ -1,8 +1,8 @@
-//! Which numbers wait in a queue, as the log has it. The events themselves stand elsewhere.
+//! The range of numbers that wait in a queue. The events have records of their own.
 
 use ordain_store::StoreError;
 
-/// The numbers of what waits in a queue: from the first one to the last one.
+/// The first and the last number that wait in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
     pub(super) first: u64,

@@ -1,4 +1,4 @@
-//! What the thread that writes is asked.
+//! Requests to the writer thread.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use ordain_store::{Assign, AssignReply, Claim, Claimed, Mark, Partition, StoreError};
 
-/// What is asked of the writer. The answer says what happened once it is durable enough; if the
-/// store has failed, the sender is dropped instead.
+/// A request to the writer thread. The writer replies when the change is as durable as the request
+/// needs; if the store has failed, the writer drops the sender instead.
 pub(super) enum Request {
     Commit {
         partition: Partition,
@@ -16,24 +16,24 @@ pub(super) enum Request {
         batch: Arc<Batch>,
         answer: Answer<CommitReply>,
     },
-    /// Answers with nothing where the epoch is not above all before.
+    /// Claims a partition. The reply is `None` if the epoch is not higher than all earlier ones.
     Claim {
         partition: Partition,
         epoch: u64,
         answer: Answer<Option<Claimed>>,
     },
-    /// The highest epoch of the partition's claims.
+    /// Returns the highest epoch of the partition's claims.
     NewestEpoch {
         partition: Partition,
         answer: Answer<u64>,
     },
-    /// Takes jobs over that another partition has.
+    /// Moves jobs of another partition to this one.
     TakeOver {
         partition: Partition,
         keys: Vec<Key>,
         answer: Answer<()>,
     },
-    /// Removes outbox entries if there is a place to remove them from, and puts marks.
+    /// Removes published outbox entries, if an outbox is given, and puts marks.
     Done {
         outbox: Option<OutboxDone>,
         marks: Vec<Mark>,
@@ -43,7 +43,7 @@ pub(super) enum Request {
         assign: Arc<Assign>,
         answer: Answer<Result<AssignReply, StoreError>>,
     },
-    /// Removes what waits for a partition up to a number.
+    /// Removes the waiting events of a partition up to a number.
     Dequeue {
         partition: Partition,
         claim: Claim,
@@ -54,7 +54,7 @@ pub(super) enum Request {
     Flush {
         answer: Answer<()>,
     },
-    /// Puts any bytes in the place of a job, for tests.
+    /// Overwrites a job with arbitrary bytes, for tests.
     Overwrite {
         stream: String,
         key: String,
@@ -63,7 +63,7 @@ pub(super) enum Request {
     },
 }
 
-/// Through which commit an outbox is done, and who says so.
+/// The last published commit of an outbox, under the claim of its owner.
 pub(super) struct OutboxDone {
     pub(super) partition: Partition,
     pub(super) claim: Claim,
@@ -71,5 +71,5 @@ pub(super) struct OutboxDone {
     pub(super) through: u64,
 }
 
-/// Where an answer goes.
+/// The channel for the reply to a request.
 pub(super) type Answer<T> = oneshot::Sender<T>;

@@ -1,10 +1,10 @@
-//! The numbers by which scripts know how records and writes are laid out.
+//! The constants that describe the layout of records and writes to scripts.
 
 use std::collections::BTreeMap;
 
 use super::{commit, record};
 
-/// Each with the name that scripts have for it.
+/// Returns all constants by the names that scripts use.
 pub(super) fn layout() -> BTreeMap<&'static str, usize> {
     let of_writes = commit::LAYOUT.map(|(name, number)| (name, usize::from(number)));
     record::layout().into_iter().chain(of_writes).collect()

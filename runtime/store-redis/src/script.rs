@@ -85,7 +85,7 @@ macro_rules! scripts {
         }
 
         impl Scripts {
-            /// `layout` has the constants of their texts.
+            /// Builds all scripts. `layout` has the values of the constants in their texts.
             pub(super) fn new(layout: &BTreeMap<&str, usize>) -> Self {
                 let common = include_str!("scripts/common.lua");
                 let script = |name, flags: &str, body: &str| {

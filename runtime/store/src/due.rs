@@ -1,4 +1,4 @@
-//! When the owner of a partition must look at a key again.
+//! The due index: when the owner of a partition must look at a key again.
 
 use async_trait::async_trait;
 use ordain_core::Key;
@@ -8,9 +8,8 @@ use super::{Partition, StoreError};
 /// The due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Entries (time, key) of the partition's due index that have passed (with `all`, the others
-    /// as well), the earliest first, behind `after`; and the ms to the earliest entry after those,
-    /// passed or not.
+    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the ms until
+    /// the next entry. With `all`, entries whose time has not come are returned as well.
     async fn due(
         &self,
         partition: &Partition,

@@ -1,34 +1,33 @@
-//! Why a store did not do what it was asked.
+//! Errors of a store.
 
 use super::Partition;
 
-/// Why the store did not do what it was asked.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It belongs to somebody else, or is of another kind, schema or shape. Nothing is written;
-    /// the message says what was found and what to do.
+    /// The store belongs to another application, or has another kind, schema or shape. Nothing was
+    /// written. The message names the difference and the next step.
     #[error("{0}")]
     Unusable(String),
-    /// Another process has it, and only one may. Nothing is written; the message says which and
-    /// what to do. When that one has ended, trying again helps.
+    /// Another process owns the store or the partition. Nothing was written. The message names the
+    /// process and the next step. A retry can succeed after that process has ended.
     #[error("{0}")]
     InUse(String),
-    /// It did not answer; trying again may help.
+    /// The store did not answer. A retry can succeed.
     #[error("the store did not answer: {0}")]
     Unavailable(String),
-    /// It has failed for good: only opening it again helps. The message says what failed and what
-    /// to do.
+    /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
-    /// What is stored cannot be read.
+    /// A stored value is damaged.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
-    /// The cursor of a listing is not one that this store gave.
+    /// The cursor of a listing is not from this store.
     #[error("not a cursor of this listing: {0:?}")]
     Cursor(String),
 }
 
-/// Why a claim is refused.
+/// Returns the error for a partition that another owner has claimed.
 pub fn claimed_by_another(partition: &Partition) -> StoreError {
     StoreError::InUse(format!(
         "another process has just taken partition {} of stream {:?}: one at a time may have it",

@@ -1,4 +1,4 @@
-//! Small values of the runtime's own, by name.
+//! Marks: small named values of the runtime.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,7 +27,7 @@ pub trait Marks: Send + Sync {
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
-    /// Notes how far the source of a partition is done with, as lazily as [`Outbox::outbox_done`](super::Outbox::outbox_done),
+    /// Stores the checkpoint of a partition's source, as lazily as [`Outbox::outbox_done`](super::Outbox::outbox_done),
     /// unless another claim is there: it speaks of the commits of this one. Answers false where it
     /// is not written: where another claim or none is there, where the store does not answer at
     /// once, or was out of reach more often than `breaks`. Then it may be at an earlier time,

@@ -1,11 +1,11 @@
-//! What committed batches have to publish.
+//! The outbox: committed messages and letters that are not yet published.
 
 use async_trait::async_trait;
 use ordain_core::{DeadLetter, Emitted, Key};
 
 use super::{Claim, Mark, Partition, StoreError};
 
-/// What one batch has to publish, in order: first its messages, then its letters.
+/// The messages and letters of one batch, in publishing order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
     /// Number of the commit.
@@ -16,7 +16,7 @@ pub struct OutboxEntry {
     pub letters: Vec<DeadLetter>,
 }
 
-/// One committed message with what its id is made of.
+/// A committed message with the parts of its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxMessage {
     /// Key of the event that caused it.
@@ -30,8 +30,8 @@ pub struct OutboxMessage {
 /// Committed messages and letters, until they are published.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Committed messages and letters that are not marked done, from after commit `after` on, of at most
-    /// `limit` commits (at least one if there is one).
+    /// Returns unpublished messages and letters of up to `limit` commits after commit `after`. At least
+    /// one commit is returned if there is one.
     async fn outbox(
         &self,
         partition: &Partition,
@@ -42,9 +42,9 @@ pub trait Outbox: Send + Sync {
 
     /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
     /// atomic write. It need not be durable before the next commit is, but becomes so in order.
-    /// Under another claim than the shard's it does nothing: after the store went back in time,
-    /// commits of the same numbers may be another owner's. Answers the number of the shard's last
-    /// commit: when a later one is durable, this is; `None` where nothing was done.
+    /// If `claim` is not the shard's claim, nothing changes: after the store went back in time, the same
+    /// numbers may belong to commits of another owner. Returns the number of the shard's last commit,
+    /// or `None` if nothing changed. The removal is durable once a later commit is.
     async fn outbox_done(
         &self,
         partition: &Partition,

@@ -1,4 +1,4 @@
-//! What the owner of a partition takes over, loads and commits: the records of its keys.
+//! The records of a partition's keys, which its owner loads and commits.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use ordain_core::{Batch, CommitReply, Key, Loaded};
 
 use super::{Partition, StoreError};
 
-/// What an owner writes into a fence. A commit under another claim is refused.
+/// The identity of an owner in the fence of a shard. The store refuses a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// That of the lease: higher than that of every owner before.
+    /// The epoch of the lease, higher than the epochs of all earlier owners.
     pub epoch: u64,
-    /// Tells two owners of one epoch apart, which a store that went back in time can make.
+    /// A random number that distinguishes two owners with the same epoch, which can exist after the
+    /// store went back in time.
     pub random: u64,
 }
 
@@ -25,8 +26,8 @@ pub struct Claimed {
     pub commits: Vec<u64>,
 }
 
-/// What a store has of one key, or why that cannot be read. What concerns others as well is a
-/// [`StoreError`].
+/// The stored data of one key, or the reason why it cannot be read. A failure that affects other keys
+/// as well is a [`StoreError`].
 pub type OfKey<T> = Result<T, String>;
 
 /// The records of a partition's keys.

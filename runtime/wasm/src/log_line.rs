@@ -1,8 +1,8 @@
-//! A line that a handler writes, and where it goes.
+//! Log lines of handlers and their target.
 
 use std::sync::Arc;
 
-/// Where a line came from.
+/// The origin of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Standard output.
@@ -24,18 +24,18 @@ pub struct LogLine<'a> {
     pub key: &'a str,
     /// The event's sequence.
     pub sequence: u64,
-    /// Where the line came from.
+    /// The origin of the line.
     pub origin: Origin,
-    /// How important it is.
+    /// The level.
     pub level: tracing::Level,
-    /// The line, without its end, and without anything that is not seen as itself.
+    /// The line without its line end; control characters are escaped.
     pub text: &'a str,
 }
 
-/// What is done with the lines of guests.
+/// A function that receives the lines of guests.
 pub type LogTarget = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 
-/// The usual [`LogTarget`]: the program's own log.
+/// The default [`LogTarget`]: writes a line to the program's log.
 pub fn log_to_tracing(line: &LogLine<'_>) {
     macro_rules! log {
         ($level:ident) => {

@@ -1,8 +1,7 @@
-//! Settings that are accepted and documented, and that no code reads.
+//! Finds settings that are accepted and documented but never read.
 //!
-//! A setting is read where some code has its field: `.name`, but no call of a method. Fields of the
-//! same name in other structs count as well, so that a common name may hide a setting that is not
-//! read; one with a name of its own is found.
+//! A setting counts as read if code accesses a field of its name (`.name`, not `.name(`). Fields of other
+//! structs count as well, so the test finds an unread setting only if its name is unique.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{Row, reference};
 
-/// Files that deal with every setting, or with a setting's own form: they use none.
+/// Files that handle every setting and use none.
 const NO_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
 
-/// The settings of the sequencer. Filling them from the file is no use yet: the sequencer must read
-/// them.
+/// The settings of the sequencer. The sequencer must read each of them.
 const CORE: &str = "core/src/settings.rs";
 
 #[test]
@@ -53,7 +51,7 @@ fn only_code_that_runs_reads_a_setting() {
     }
 }
 
-/// The names of all settings that are no tables.
+/// Collects the names of all settings that are not tables.
 fn collect(rows: &[Row], names: &mut BTreeSet<&'static str>) {
     for row in rows {
         if row.rows.is_empty() {
@@ -63,7 +61,7 @@ fn collect(rows: &[Row], names: &mut BTreeSet<&'static str>) {
     }
 }
 
-/// The names of which no text has the field.
+/// Returns the names that no text accesses as a field.
 fn unread<'a>(names: &BTreeSet<&'a str>, code: &[String]) -> Vec<&'a str> {
     let is_unread = |name: &&&str| !code.iter().any(|text| has_field(text, name));
     names.iter().filter(is_unread).copied().collect()
@@ -78,7 +76,7 @@ fn has_field(text: &str, name: &str) -> bool {
     })
 }
 
-/// The code of the crates of the program or of one of them, but for tests and these files.
+/// Returns the code of one crate, or of all crates for "", without tests and the files in `without`.
 fn code(of: &str, without: &[&str]) -> Vec<String> {
     let runtime = runtime();
     let mut texts = Vec::new();
@@ -104,7 +102,7 @@ fn code(of: &str, without: &[&str]) -> Vec<String> {
     texts
 }
 
-/// The lines that run: no comments, and no tests, which stand at the end.
+/// Returns the lines of a file before its tests, without comments.
 fn running(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -24,7 +24,7 @@ const RESEND: Backoff = Backoff { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    /// How far the clock of its server is ahead of the sequencer's, as of the last answer; wraps around.
+    /// The difference between the server's clock and the sequencer's at the last reply; wraps around.
     pub(super) store_ahead: u64,
     /// Number of the last batch formed.
     number: u64,

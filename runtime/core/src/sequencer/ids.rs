@@ -1,7 +1,7 @@
-//! The ids that a key of a `fifo` stream has taken, by which a redelivery is known.
+//! The ids of a `fifo` key's events. A redelivery has a known id.
 //!
-//! An id is known as long as it is among the last `id_window` of its key and its event was settled
-//! no longer than `id_ttl` ago. The last `id_floor` ids are known in any case.
+//! An id is known while it is among the last `id_window` ids of its key and its event settled at most
+//! `id_ttl` ago. The last `id_floor` ids are known regardless of age.
 
 use std::collections::VecDeque;
 
@@ -22,10 +22,10 @@ pub(super) struct Ids {
 /// Bytes for one id in both tables, roughly.
 const ID_MEMORY: usize = 48;
 
-/// Ids beyond `id_window` before the oldest are forgotten: forgetting is done in lots.
+/// Ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in batches.
 const ID_SLACK: usize = 256;
 
-/// Ids forgotten for their age with one write, at most: each is an entry that the store removes.
+/// The maximum number of ids that one write forgets by age: the store removes an entry per id.
 const OLD_IDS_LIMIT: usize = 1_000;
 
 impl Ids {
@@ -47,8 +47,7 @@ impl Ids {
         self.order.push_back((taken.sequence, taken.id));
     }
 
-    /// Returns the sequence of the oldest of the newest `count` ids, or 0 where there are no more
-    /// than that.
+    /// Returns the sequence of the oldest of the newest `count` ids; 0 if there are no older ids.
     fn newest_from(&self, count: usize) -> u64 {
         let first = self.order.len().checked_sub(count.max(1));
         first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)
@@ -86,12 +85,12 @@ impl Ids {
 }
 
 impl Sequencer {
-    /// Returns the time of the clock of a shard's server, as far as its last answer tells.
+    /// Returns the time of the server of a shard, estimated from the server's last reply.
     pub(super) fn store_time(&self, shard: u32) -> u64 {
         self.now.wrapping_add(self.shards[shard as usize].store_ahead)
     }
 
-    /// Returns the first sequence of a lane whose id is not too old to be known.
+    /// Returns the first sequence of a lane whose id is still known.
     pub(super) fn known_ids_from(&self, lane: &Lane) -> u64 {
         let Some(ids) = &lane.ids else { return 0 };
         let young = lane.job.id_times.young_from(self.store_time(lane.shard), self.settings.id_ttl);
@@ -101,7 +100,7 @@ impl Sequencer {
         young.min(ids.newest_from(self.settings.id_floor)).min(lane.job.next)
     }
 
-    /// Forgets ids of a lane that are too many or too old. The next write tells the store.
+    /// Forgets surplus and old ids of a lane. The next write removes them from the store.
     pub(super) fn trim_ids(&mut self, index: u32) {
         let known_from = self.known_ids_from(&self.lanes[index]);
         let window = self.settings.id_window;

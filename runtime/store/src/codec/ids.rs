@@ -1,4 +1,4 @@
-//! The ids that a key has taken, and how old they are.
+//! The ids of a key's events, and their ages.
 
 use ordain_core::{IdStretch, IdTimes, TakenId};
 
@@ -7,7 +7,7 @@ use super::wire::{Reader, Undecodable, put_varint};
 /// Bytes that [`encode_taken_id`] appends.
 pub const TAKEN_ID_SIZE: usize = 12;
 
-/// Appends what is remembered of an id, without its sequence, which is part of its place.
+/// Appends an id without its sequence, which is part of its place.
 pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
@@ -25,8 +25,7 @@ pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodab
     })
 }
 
-/// Appends how old the ids of a job are. A time of 0 means one that stands at a fixed place in the
-/// record.
+/// Appends the stretches of a job's ids. The time 0 refers to the time at [`GAPS_AT`](super::GAPS_AT).
 pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     put_varint(times.iter().len() as u64, out);
     for stretch in times.iter() {
@@ -35,7 +34,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     }
 }
 
-/// Goes through them.
+/// Skips the stretches.
 pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
     for _ in 0..count(reader)? {
         read_stretch(reader, 0)?;

@@ -1,5 +1,5 @@
-//! A driver warns of a gap that nobody is asked about any more, and of a parked key, with the write
-//! that has a zero as its time. So each of these must be written once with a zero.
+//! Checks warnings. A driver warns of a gap and of a parked key when it sees a write whose time is 0,
+//! so exactly one write of each gap and each trouble must have the time 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,15 @@ use ordain_core::{GapEnd, JobWrite, Key, Status};
 
 use super::Checker;
 
-/// What was written with a zero as its time, by key.
+/// The warnings of the run so far, by key.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
-    /// The ranges (first, last) that are waited for.
+    /// Ranges (first, last) of gaps without further rounds of replay.
     waiting: BTreeMap<Key, BTreeSet<(u64, u64)>>,
     troubles: BTreeMap<Key, BTreeSet<FailedTry>>,
 }
 
-/// The try that a trouble is about.
+/// A failed attempt, which has one trouble.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FailedTry {
     incarnation: u64,
@@ -34,7 +34,7 @@ impl Checker {
             if gap.until == 0 {
                 known.insert((gap.first, gap.last));
             } else if !known.iter().any(|(first, last)| *first <= gap.last && gap.first <= *last) {
-                wrong = Some(format!("no write was the first with {gap:?}"));
+                wrong = Some(format!("{gap:?} was never written with the time 0"));
             }
         }
         if let Some(trouble) = &job.trouble {
@@ -48,12 +48,12 @@ impl Checker {
                 error: trouble.error.clone(),
             });
             if trouble.since != 0 && is_new && job.status == Status::Parked {
-                wrong = Some(format!("no write was the first with {trouble:?}"));
+                wrong = Some(format!("{trouble:?} was never written with the time 0"));
             }
-            // Under another version attempts count from 1 again, perhaps with the same error.
+            // A new version restarts the count of attempts and may fail with the same error.
             let repeats = self.times_back > 0 || self.plan.disturb.versions > 0;
             if trouble.since == 0 && !is_new && !repeats {
-                wrong = Some(format!("a second write begins {trouble:?}"));
+                wrong = Some(format!("{trouble:?} was written with the time 0 twice"));
             }
         }
         if let Some(words) = wrong {

@@ -106,8 +106,8 @@ impl Sequencer {
         self.take_arrivals(index);
     }
 
-    /// A commit may have been under way for long: then its ids are younger than was thought when it
-    /// was formed.
+    /// Starts a new stretch of ids if the commit took so long that its ids are younger than the stretch
+    /// that was current when the commit was formed.
     fn note_late(&mut self, index: u32, write: &JobWrite, time: u64) {
         if self.settings.ordering == Ordering::Fifo
             && let Expect::Next(first) = write.expect
