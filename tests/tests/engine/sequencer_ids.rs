@@ -1,4 +1,4 @@
-//! Ids of a `fifo` key that grow old: longer times, and more events, than the simulation has.
+//! Ids of a `fifo` key expire. The simulation has shorter times and fewer events.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ordain_config::{CHECKPOINT_EVENTS, Loaded, Share};
 use ordain_core::{
-    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
+    Applied, Batch, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
     Loaded as LoadedJob, Sequencer, Settings, TakenId, TurnDone, Verdict,
 };
 
 const MINUTE: u64 = 60_000;
-/// The time of the store's clock when the sequencer's is at 0.
+/// The store's clock at time 0 of the sequencer.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// Ids that are known however old: the file's default prefetch, and what its checkpoint may lack.
+/// Ids that never expire: the default prefetch of a file, and the events since its checkpoint.
 const FLOOR: u64 = 4_000 + CHECKPOINT_EVENTS as u64;
 
-/// A sequencer of one key, and what a store has of the key.
+/// A sequencer with one key, and the stored record of the key.
 struct Rig {
     settings: Settings,
     sequencer: Sequencer,
@@ -25,6 +25,9 @@ struct Rig {
     delivery: u64,
     job: Option<Job>,
     ids: BTreeMap<u64, TakenId>,
+    /// The store withholds replies to commits.
+    is_silent: bool,
+    unanswered: Vec<Arc<Batch>>,
 }
 
 impl Rig {
@@ -39,16 +42,17 @@ impl Rig {
         let settings = loaded.config.settings(stream, &share);
         let sequencer = Sequencer::new(settings.clone(), &[0], 0);
         let (job, ids) = (None, BTreeMap::new());
-        Ok(Self { settings, sequencer, commits: 0, delivery: 0, job, ids })
+        let (is_silent, unanswered) = (false, Vec::new());
+        Ok(Self { settings, sequencer, commits: 0, delivery: 0, job, ids, is_silent, unanswered })
     }
 
-    /// Another process goes on, whose clock is another.
+    /// Starts another process, whose clock differs.
     fn restart(&mut self) {
         self.sequencer = Sequencer::new(self.settings.clone(), &[self.commits], 0);
         self.delivery = 0;
     }
 
-    /// Delivers events by the numbers in their ids. Returns how many of them were new.
+    /// Delivers events with these numbers as ids. Returns the number of new events.
     fn deliver(
         &mut self,
         now: u64,
@@ -67,6 +71,30 @@ impl Rig {
         self.sequencer.stats().settled - before
     }
 
+    /// Applies a batch to the record. Returns the reply.
+    fn commit(&mut self, batch: &Batch, store_time: u64) -> Input {
+        for write in &batch.writes {
+            let mut job = write.job.clone();
+            job.fill_times(store_time);
+            self.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
+            self.ids.retain(|sequence, _| *sequence >= job.ids_from);
+            self.job = Some(job);
+        }
+        self.commits = batch.number;
+        let reply = CommitReply::Applied(Applied { time: store_time, ..Applied::default() });
+        Input::Committed { shard: batch.shard, number: batch.number, reply }
+    }
+
+    /// Applies the withheld commits at this time.
+    fn answer(&mut self, now: u64, store_time: u64) {
+        self.is_silent = false;
+        for batch in std::mem::take(&mut self.unanswered) {
+            let answer = self.commit(&batch, store_time);
+            self.sequencer.handle(now, answer);
+            self.perform(now, store_time);
+        }
+    }
+
     fn perform(&mut self, now: u64, store_time: u64) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
@@ -77,19 +105,11 @@ impl Rig {
                     state: Change::Keep,
                     failure: None,
                 }),
-                Effect::Commit(batch) => {
-                    for write in &batch.writes {
-                        let mut job = write.job.clone();
-                        job.fill_times(store_time);
-                        self.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
-                        self.ids.retain(|sequence, _| *sequence >= job.ids_from);
-                        self.job = Some(job);
-                    }
-                    self.commits = batch.number;
-                    let applied = Applied { time: store_time, ..Applied::default() };
-                    let reply = CommitReply::Applied(applied);
-                    Input::Committed { shard: batch.shard, number: batch.number, reply }
+                Effect::Commit(batch) if self.is_silent => {
+                    self.unanswered.push(batch);
+                    continue;
                 }
+                Effect::Commit(batch) => self.commit(&batch, store_time),
                 Effect::Load { token, .. } => {
                     let loaded = self.job.clone().map(|job| LoadedJob {
                         job,
@@ -149,5 +169,23 @@ fn ids_grow_old_while_no_process_runs() -> Result<()> {
     rig.restart();
     assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, [1]), 1, "the first thing that comes");
     assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, 11..=FLOOR + 10), 0);
+    Ok(())
+}
+
+#[test]
+fn an_id_of_a_slow_commit_is_as_young_as_the_commit() -> Result<()> {
+    let mut rig = Rig::new()?;
+    rig.settings.id_floor = 2;
+    rig.restart();
+    let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
+    let ((now, time), (later, later_time)) = (at(0), at(100));
+    assert_eq!(rig.deliver(now, time, 1..=10), 10);
+    rig.is_silent = true;
+    assert_eq!(rig.deliver(now, time, 11..=20), 0, "the commit is under way");
+    rig.answer(later, later_time);
+    assert_eq!(rig.sequencer.stats().settled, 20);
+
+    assert_eq!(rig.deliver(later, later_time, 11..=20), 0, "all of them are young");
+    assert_eq!(rig.deliver(later, later_time, 1..=10), 10, "these are old");
     Ok(())
 }
