@@ -19,7 +19,7 @@ pub struct Passage {
 impl Passage {
     /// Sequences that a producer may give end before this: stores count exactly so far, and then there is
     /// room.
-    pub const SEQUENCE_LIMIT: u64 = 1 << 51;
+    const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// What is wrong with a sequence that a producer gives.
     pub fn wrong(first: u64, sequence: u64) -> Option<String> {

@@ -6,4 +6,4 @@
 
 mod heart;
 
-pub use heart::{Heart, Membership, bury};
+pub(crate) use heart::{Heart, Membership, bury};

@@ -5,9 +5,9 @@
 pub mod completion;
 pub mod driver;
 pub mod https;
-pub mod instance;
+mod instance;
 pub mod publish_file;
-pub mod replay;
+mod replay;
 pub mod run;
-pub mod sink;
+mod sink;
 pub mod source;

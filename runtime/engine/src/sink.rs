@@ -12,18 +12,18 @@ mod runs;
 
 use std::io;
 
-pub use chain::ChainSink;
-pub use done::Done;
-pub use error::PublisherError;
-pub use file::FileSink;
-pub use outlets::Outlets;
-pub use publisher::{Committed, LeftOver, Publisher, Question, Target};
+pub(crate) use chain::ChainSink;
+pub(crate) use done::Done;
+pub(crate) use error::PublisherError;
+pub(crate) use file::FileSink;
+pub(crate) use outlets::Outlets;
+pub(crate) use publisher::{Committed, LeftOver, Publisher, Question, Target};
 
 use ordain_store::Mark;
 
 /// A sink that takes bytes.
 #[derive(Debug)]
-pub enum Sink {
+pub(crate) enum Sink {
     /// A file, whose content is exact: its length is kept with the outbox.
     File(FileSink),
     /// Standard output: at least once.
@@ -32,7 +32,7 @@ pub enum Sink {
 
 impl Sink {
     /// Writes encoded messages behind all earlier ones. Nothing of a failed write counts.
-    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         use io::Write;
         match self {
             Self::File(file) => file.append(bytes),
@@ -45,7 +45,7 @@ impl Sink {
     }
 
     /// Where it writes, for people.
-    pub fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         match self {
             Self::File(file) => file.path().display().to_string(),
             Self::Standard => "standard output".to_owned(),
@@ -53,7 +53,7 @@ impl Sink {
     }
 
     /// Whether anything appended may not be durable.
-    pub fn needs_sync(&self) -> bool {
+    pub(crate) fn needs_sync(&self) -> bool {
         match self {
             Self::File(file) => file.needs_sync(),
             Self::Standard => false,
@@ -61,7 +61,7 @@ impl Sink {
     }
 
     /// Makes everything appended durable.
-    pub fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.sync(),
             Self::Standard => Ok(()),
@@ -69,7 +69,7 @@ impl Sink {
     }
 
     /// What is to be kept with the outbox at this point.
-    pub fn mark(&self) -> Option<Mark> {
+    pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),
             Self::Standard => None,

@@ -5,9 +5,6 @@
 mod keys;
 pub mod letters;
 
-/// Rows of a page, whatever is asked for.
-const PAGE_ROWS: usize = 1_000;
-
 /// The first place after this one.
 fn after(mut place: Vec<u8>) -> Vec<u8> {
     place.push(0);

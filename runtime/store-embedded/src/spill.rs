@@ -14,10 +14,7 @@ use super::shared::Shared;
 use super::tables::detach;
 use super::{Embedded, keys};
 use ordain_store::codec::{decode_letter, decode_spilled};
-use ordain_store::{OfKey, Partition, SpillArea, StoreError};
-
-/// Bytes of events found at once, after the first; a later round of replay finds the others.
-const FIND_BYTES: usize = 16 * 1024 * 1024;
+use ordain_store::{FOUND_BYTES_LIMIT, OfKey, Partition, SpillArea, StoreError};
 
 /// An event with its sequence.
 type Numbered = (u64, Arc<Event>);
@@ -139,7 +136,7 @@ impl Found {
     }
 
     fn full(&self) -> bool {
-        self.memory >= FIND_BYTES
+        self.memory >= FOUND_BYTES_LIMIT
     }
 }
 

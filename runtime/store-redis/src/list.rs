@@ -4,6 +4,3 @@
 
 pub mod keys;
 pub mod letters;
-
-/// Rows of a page, whatever is asked for.
-const PAGE_ROWS: usize = 1_000;

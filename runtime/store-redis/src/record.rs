@@ -42,7 +42,7 @@ const IDS_LIMIT: usize = 1 << 21;
 /// The longest time from now, in ms: more than 10,000 years, and exact in a script's numbers.
 const FAR: u64 = 1 << 50;
 
-/// The numbers that scripts have names for. Lua counts from 1.
+/// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
 pub(super) fn layout() -> [(&'static str, usize); 40] {
     let job = ENVELOPE + 1;
     [
@@ -82,8 +82,8 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
         ("GENERATION", job + GENERATION_AT),
         ("GAPS_TIME", job + GAPS_AT),
         ("NUMBERS", job + NUMBERS_AT),
-        // Seven numbers and three empty parts.
-        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 3),
+        // Seven numbers and four empty parts.
+        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 4),
         ("BLOCK", BLOCK as usize),
         ("ID", TAKEN_ID_SIZE),
         ("IDS_LIMIT", IDS_LIMIT),

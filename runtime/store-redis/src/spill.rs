@@ -13,11 +13,9 @@ use super::list::letters::{Bounds, Wanted, letters_of_shard};
 use super::names::Kind;
 use super::value::{array, bytes, parts, strange};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
-use ordain_store::{OfKey, Partition, SpillArea, StoreError};
+use ordain_store::{FOUND_BYTES_LIMIT, OfKey, Partition, SpillArea, StoreError};
 
-/// Bytes of events found at once, after the first; a later round of replay finds the others.
-const FIND_BYTES: usize = 16 << 20;
-/// And how many.
+/// Events that one look-up reads at most.
 const FIND_EVENTS: usize = 2_000;
 
 /// An event with its sequence.
@@ -47,7 +45,8 @@ impl SpillArea for Redis {
         let (mut found, mut memory) = (Vec::new(), 0);
         for range in missing {
             let first = found.len();
-            let spilled = spilled(self, partition, key, range.clone(), FIND_EVENTS, FIND_BYTES);
+            let spilled =
+                spilled(self, partition, key, range.clone(), FIND_EVENTS, FOUND_BYTES_LIMIT);
             let letters = far_ahead(self, partition, key, range, within);
             let (spilled, letters) = try_join(spilled, letters).await?;
             match spilled {
@@ -58,7 +57,7 @@ impl SpillArea for Redis {
             // A stable sort: what is spilled stays before a letter of the same sequence.
             found[first..].sort_by_key(|(sequence, _)| *sequence);
             memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
-            if memory >= FIND_BYTES {
+            if memory >= FOUND_BYTES_LIMIT {
                 break;
             }
         }
@@ -137,7 +136,7 @@ async fn far_ahead(
     let mut bounds = Bounds::of_sequences(&prefix, range);
     let wanted = Wanted {
         limit: FIND_EVENTS,
-        bytes: FIND_BYTES,
+        bytes: FOUND_BYTES_LIMIT,
         cause: Some(Cause::FarAhead),
         within: within.min(store.dead_ttl),
     };

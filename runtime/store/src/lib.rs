@@ -1,8 +1,8 @@
-//! What the runtime needs of a store: a few traits by what they are about, which [`Store`] puts
-//! together, and one conformance suite over every implementation of them.
+//! The interface of a store. [`Store`] combines one trait for each kind of data. One conformance suite
+//! tests every implementation.
 //!
-//! A store keeps and refuses; it decides nothing. What is written, and under which condition,
-//! stands in the [`Batch`](ordain_core::Batch) that the sequencer made.
+//! A store keeps records and refuses writes; it decides nothing. The [`Batch`](ordain_core::Batch) from
+//! the sequencer has all writes and their conditions.
 
 mod about;
 mod chains;
@@ -37,14 +37,16 @@ pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};
 pub use insist::insist_on;
 pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
-pub use listings::{KeyFilter, KeyRow, Keys, Letters, Page, StoredLetter};
+pub use listings::{
+    KeyFilter, KeyRow, Keys, LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoredLetter,
+};
 pub use marks::{MARK_NAME_LIMIT, Mark, Marks, check_marks};
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use records::{Claim, Claimed, OfKey, Records};
 pub use redis_address::Address as RedisAddress;
 pub use redis_options::{Options as RedisOptions, REDIS_BATCH_LIMIT};
 pub use report::{BLOCKED, Report, Work};
-pub use spill::SpillArea;
+pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use tenure::{Stage, Tenure};
 pub use versions::is_version;
 
@@ -53,7 +55,7 @@ pub use versions::is_version;
 /// of bytes, and what is longer is most often another field by mistake.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
-/// Why a key cannot be kept, if it cannot.
+/// Returns why a key cannot be stored; `None` if it can.
 pub fn too_long(key: &str) -> Option<String> {
     (key.len() > KEY_SIZE_LIMIT)
         .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
@@ -71,10 +73,10 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// What a store's settings mean for what is acknowledged.
+/// The durability that the settings of a store's server provide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Durability {
-    /// One plain sentence.
+    /// A sentence for the log.
     pub words: String,
     /// Whether a restart of a server loses much of it, or nothing is acknowledged as it is.
     pub is_at_risk: bool,
@@ -86,23 +88,23 @@ pub struct Durability {
 pub trait Store:
     Records + SpillArea + DueIndex + Outbox + Marks + Keys + Letters + Leases + Chains + 'static
 {
-    /// Shards that it spreads keys over.
+    /// Returns the number of shards.
     fn shards(&self) -> u32;
 
-    /// What its settings mean for what is acknowledged.
+    /// Returns the durability that its settings provide.
     fn durability(&self) -> Durability;
 
-    /// How often it was out of reach. Whenever this has grown it may be at an earlier time.
+    /// Returns how often the store was unreachable. After each break it may have gone back in time.
     fn breaks(&self) -> u64 {
         0
     }
 
-    /// Waits until it has failed for good, so that whoever runs on it can end; what is asked of it
-    /// from then on is answered [`StoreError::Failed`]. Waits for ever where asking again may help.
+    /// Waits until the store has failed for good. All later calls return [`StoreError::Failed`]. Never
+    /// returns from a store that can recover.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }
 
-    /// Makes everything written so far durable.
+    /// Makes all earlier writes durable.
     async fn flush(&self) -> Result<(), StoreError>;
 }

@@ -1,19 +1,26 @@
-//! What people look at: streams, keys, dead letters.
+//! Listings of streams, keys and dead letters.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{DeadLetter, Job, Key, LetterId, Status};
+use ordain_core::{Cause, DeadLetter, Job, Key, LetterContent, LetterId, Status};
 
 use super::StoreError;
+use super::codec::Undecodable;
+
+/// The maximum number of rows of a page, whatever a caller requests.
+pub const PAGE_ROWS_LIMIT: usize = 1_000;
+
+/// The maximum number of bytes of letters of a page, not counting its first letter.
+pub const LETTERS_PAGE_BYTES: usize = 8 << 20;
 
 /// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     /// The rows, in the store's order.
     pub rows: Vec<T>,
-    /// Where to go on; `None` at the end.
+    /// The cursor of the next page; `None` on the last page.
     pub cursor: Option<String>,
 }
 
@@ -30,43 +37,57 @@ pub struct KeyRow {
     pub due_at: Option<u64>,
 }
 
-/// Which keys to list.
+/// A filter for keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyFilter {
-    /// Only with this status.
+    /// Lists only keys with this status.
     pub status: Option<Status>,
-    /// Only keys that begin so.
+    /// Lists only keys with this prefix.
     pub prefix: String,
-    /// Where the last page ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
-    /// Rows at most; a store that must give several at once may give a few more.
+    /// The maximum number of rows. A store that reads rows in groups may return a few more.
     pub limit: usize,
-    /// Jobs that are looked at for a page, about; by default as many as take some ten ms.
+    /// The approximate number of jobs to examine for a page. The default takes about ten ms.
     pub looks: Option<usize>,
 }
 
-/// A dead letter as kept.
+/// A stored dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLetter {
     /// The letter.
     pub letter: DeadLetter,
-    /// When it was put, by the store's clock, in ms since the Unix epoch.
+    /// The time of storage, by the store's clock, in ms since the Unix epoch.
     pub at: u64,
+}
+
+impl StoredLetter {
+    /// Returns the letter that a listing shows in place of a damaged record: its raw bytes and the error.
+    pub fn unreadable(id: LetterId, error: &Undecodable, record: Bytes) -> Self {
+        let letter = DeadLetter {
+            id,
+            cause: Cause::Corrupt,
+            error: format!("this letter cannot be read: {error}"),
+            origin: None,
+            version: None,
+            content: LetterContent::Raw(record),
+        };
+        Self { letter, at: 0 }
+    }
 }
 
 /// Streams and their keys.
 #[async_trait]
 pub trait Keys: Send + Sync {
-    /// The streams of which it holds anything: a job, a dead letter, what is to be published, or what
-    /// waits to be taken.
+    /// Returns the streams with a job, a dead letter, an unpublished message or a waiting event.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Lists keys of a stream. A page is bounded in time and memory, so that it may have fewer
-    /// rows than asked for, even none, and a cursor all the same. No key is missing that is there
-    /// all the time; where keys come and go meanwhile, one may be on two pages.
+    /// Lists keys of a stream. Pages are bounded in time and memory: a page may have fewer rows than
+    /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at
+    /// least one page; if keys are added or removed meanwhile, a key may be on two pages.
     async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
 
-    /// One key, with its state.
+    /// Returns a key with its state.
     async fn key(
         &self,
         stream: &str,
@@ -77,8 +98,8 @@ pub trait Keys: Send + Sync {
 /// Dead letters.
 #[async_trait]
 pub trait Letters: Send + Sync {
-    /// Lists dead letters of a stream, by key and sequence; `key` restricts to one key. Pages are
-    /// as those of [`Keys::keys`].
+    /// Lists dead letters of a stream by key and sequence, or only those of `key`. Pages have the same
+    /// bounds as those of [`Keys::keys`].
     async fn letters(
         &self,
         stream: &str,
@@ -87,7 +108,7 @@ pub trait Letters: Send + Sync {
         limit: usize,
     ) -> Result<Page<StoredLetter>, StoreError>;
 
-    /// One dead letter.
+    /// Returns a dead letter.
     async fn letter(&self, stream: &str, id: &LetterId)
     -> Result<Option<StoredLetter>, StoreError>;
 }

@@ -8,6 +8,10 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{OfKey, Partition, StoreError};
 
+/// The maximum number of bytes of events that [`SpillArea::find`] returns, not counting the first
+/// event. A later round of replay finds the remaining events.
+pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
+
 /// The events of each key that wait in the store.
 #[async_trait]
 pub trait SpillArea: Send + Sync {

@@ -1,6 +1,7 @@
-//! One version of a handler, and what was decided on it.
+//! A compiled version of a handler, and the version that a stream executes.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ordain_core::{Build, Decided, Version};
@@ -8,54 +9,73 @@ use wasmtime::component::{ComponentExportIndex, InstancePre};
 
 use super::folder::HandlerFile;
 use super::guest::Guest;
-use ordain_util::histogram::Histogram;
+use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// One version of a handler, compiled.
 pub struct Handler {
-    /// Never used twice in a process.
-    pub(super) id: u64,
-    pub(super) file: HandlerFile,
-    pub(super) build: Build,
-    pub(super) migrates: bool,
-    pub(super) pre: InstancePre<Guest>,
-    pub(super) handle: ComponentExportIndex,
-    pub(super) times: Mutex<Histogram>,
+    /// Unique in the process.
+    id: u64,
+    file: HandlerFile,
+    build: Build,
+    migrates: bool,
+    pre: InstancePre<Guest>,
+    handle: ComponentExportIndex,
+    times: Mutex<Histogram>,
 }
 
 impl Handler {
-    /// Which file it is.
+    pub(super) fn new(
+        file: HandlerFile,
+        build: Build,
+        pre: InstancePre<Guest>,
+        handle: ComponentExportIndex,
+        migrates: bool,
+    ) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            file,
+            build,
+            migrates,
+            pre,
+            handle,
+            times: Mutex::new(Histogram::new(&HANDLER_SECONDS)),
+        }
+    }
+
+    /// Returns its file.
     pub fn file(&self) -> &HandlerFile {
         &self.file
     }
 
-    /// How it is recorded with what it executes.
+    /// Returns its build, which is recorded with each event that it executes.
     pub fn build(&self) -> &Build {
         &self.build
     }
 
-    /// The name of its version.
+    /// Returns the name of its version.
     pub fn version(&self) -> &Version {
         &self.build.version
     }
 
-    /// Whether it can take over the state of an older version.
+    /// Returns whether it can migrate the state of an older version.
     pub fn migrates(&self) -> bool {
         self.migrates
     }
 
-    /// How long it took for an event, in seconds: for each the average of its turn.
+    /// Returns the histogram of seconds per event; each event counts with the average of its turn.
     pub fn times(&self) -> Histogram {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Adds what a worker has measured, which then begins anew.
+    /// Adds the measurements of a worker and clears them.
     pub(super) fn note_times(&self, measured: &mut Histogram) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
         measured.clear();
     }
 
-    /// Tells it apart from all others of this process.
-    pub(crate) fn id(&self) -> u64 {
+    /// Returns its id, unique in the process.
+    pub(super) fn id(&self) -> u64 {
         self.id
     }
 
@@ -74,17 +94,17 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// What executes the events of a stream.
+/// The handler that executes the events of a stream.
 #[derive(Debug, Clone)]
 pub struct Active {
     /// The version.
     pub handler: Arc<Handler>,
-    /// Under what it was decided on.
+    /// The decision that activated the version.
     pub decided: Arc<Decided>,
 }
 
 impl Active {
-    /// What nobody else has decided on: the first of its stream.
+    /// Returns the handler under the first decision of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
         Arc::new(Self { handler, decided: Decided::first(version, digest) })

@@ -4,8 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ordain_core::{Build, Digest};
 use sha2::Digest as _;
@@ -18,7 +17,6 @@ use super::guest::LOGGING;
 use super::handler::Handler;
 use super::instance::{Instance, block_on};
 use super::wire;
-use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 use ordain_util::text::cut;
 
 /// The interface by which the host calls a handler.
@@ -94,7 +92,6 @@ impl Engine {
         file: &HandlerFile,
         bytes: impl FnOnce() -> Result<Vec<u8>, Unloaded>,
     ) -> Result<Arc<Handler>, Unloaded> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let bytes = bytes()?;
         check_header(&bytes)?;
         let component = compiled(self.wasm(), &bytes)?;
@@ -108,15 +105,9 @@ impl Engine {
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
         let digest = Digest(sha2::Sha256::digest(&bytes).into());
-        let handler = Arc::new(Handler {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            build: Build { version: file.version(digest), digest },
-            file: file.clone(),
-            migrates: ty.get_export(self.wasm(), MIGRATION).is_some(),
-            pre,
-            handle,
-            times: Mutex::new(Histogram::new(&HANDLER_SECONDS)),
-        });
+        let build = Build { version: file.version(digest), digest };
+        let migrates = ty.get_export(self.wasm(), MIGRATION).is_some();
+        let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
         let _running = self.running();
         block_on(Instance::trial(self, &handler))
             .map_err(|failure| format!("does not start: {}", failure.message))?;

@@ -77,12 +77,11 @@ prop_compose! {
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
         is_settling in any::<bool>(),
     ) -> Job {
-        // Only the newest time may be that of the commit, and only where ids are remembered.
+        // Only the newest time may be that of the commit.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
         if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
             newest.1 = 0;
         }
-        let ids = ids.into_iter().filter(|_| ids_from > 0);
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b)));
         Job {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
@@ -95,7 +94,7 @@ prop_compose! {
             digests: digests.into_iter().collect(),
             holes: holes.collect(),
             ids_from,
-            id_times: ids.map(|(from, since)| IdStretch { from, since }).collect(),
+            id_times: ids.into_iter().map(|(from, since)| IdStretch { from, since }).collect(),
             gaps: gaps.into_iter().collect(),
         }
     }

@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(250);
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The heart of a running instance. Dropping it stops it, and the leases run out.
-pub struct Heart {
+pub(crate) struct Heart {
     id: InstanceId,
     about: watch::Sender<About>,
     report: watch::Sender<Option<String>>,
@@ -35,7 +35,7 @@ pub struct Heart {
 
 /// What a part of this process says to the other instances, and learns of them.
 #[derive(Clone)]
-pub struct Membership {
+pub(crate) struct Membership {
     id: InstanceId,
     about: watch::Sender<About>,
     soon: Arc<Notify>,
@@ -44,7 +44,7 @@ pub struct Membership {
 
 impl Membership {
     /// Says which handler versions are here, by stream.
-    pub fn offer(&self, offers: BTreeMap<String, Build>) {
+    pub(crate) fn offer(&self, offers: BTreeMap<String, Build>) {
         self.about.send_if_modified(|about| {
             let is_new = about.offers != offers;
             about.offers = offers;
@@ -53,22 +53,22 @@ impl Membership {
     }
 
     /// Beats now: something has changed.
-    pub fn beat_soon(&self) {
+    pub(crate) fn beat_soon(&self) {
         self.soon.notify_one();
     }
 
     /// The newest table.
-    pub fn table(&mut self) -> Arc<Table> {
+    pub(crate) fn table(&mut self) -> Arc<Table> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
 
     /// Which instance this is.
-    pub fn id(&self) -> InstanceId {
+    pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
 
     /// Waits until there is another table than at the last time.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         if self.table.changed().await.is_err() {
             // The heart has stopped.
             std::future::pending::<()>().await;
@@ -107,7 +107,7 @@ struct Beating {
 impl Heart {
     /// Joins the instances of a store: when this returns, others can see this one, and its table is
     /// there.
-    pub async fn start(
+    pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
         about: About,
@@ -139,12 +139,12 @@ impl Heart {
     }
 
     /// Which instance this is.
-    pub fn id(&self) -> InstanceId {
+    pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
 
     /// For another part of this process.
-    pub fn membership(&self) -> Membership {
+    pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
             about: self.about.clone(),
@@ -154,13 +154,13 @@ impl Heart {
     }
 
     /// Who is there and has what, as far as is known, and when that was asked for.
-    pub fn table(&self) -> (Arc<Table>, Instant) {
+    pub(crate) fn table(&self) -> (Arc<Table>, Instant) {
         let News { asked, table } = self.table.borrow().clone();
         (table, asked)
     }
 
     /// Waits until there is another table than at the last time. Fails if this panicked.
-    pub async fn changed(&mut self) -> Result<(), JoinError> {
+    pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
         tokio::select! {
             Ok(()) = self.table.changed() => Ok(()),
             ended = &mut self.beating => ended,
@@ -168,42 +168,42 @@ impl Heart {
     }
 
     /// Stops it. Nothing more of it reaches the store.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.beating.abort();
         // It was cancelled.
         let _ = (&mut self.beating).await;
     }
 
     /// Says that this instance takes no more.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.about.send_modify(|about| about.leaving = true);
     }
 
     /// Says whether this instance reaches the broker.
-    pub fn reaches_broker(&self, reach: Reach) {
+    pub(crate) fn reaches_broker(&self, reach: Reach) {
         self.about.send_modify(|about| about.broker = reach);
     }
 
     /// Says how it is doing.
-    pub fn report(&self, report: String) {
+    pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
     /// Beats now: something has changed.
-    pub fn beat_soon(&self) {
+    pub(crate) fn beat_soon(&self) {
         self.soon.notify_one();
     }
 
     /// A tenure that begins. It ends as soon as this instance learns that what it was leased is
     /// another's, before it acts on the answer in any other way.
-    pub fn tenure(&self) -> Arc<Tenure> {
+    pub(crate) fn tenure(&self) -> Arc<Tenure> {
         let tenure = Arc::new(Tenure::new(self.until.clone()));
         lock(&self.tenures).push(Arc::downgrade(&tenure));
         tenure
     }
 
     /// Notes what a tenure rests on. What is known by now may be newer.
-    pub fn leased(&self, tenure: &Tenure, partition: &Partition, epoch: u64) {
+    pub(crate) fn leased(&self, tenure: &Tenure, partition: &Partition, epoch: u64) {
         tenure.leased(partition.clone(), epoch);
         let News { asked, table } = self.table.borrow().clone();
         tenure.judge(self.id, &table, asked);
@@ -303,7 +303,7 @@ impl Beating {
 
 /// Gives back what processes had that ended on this machine without doing so: a start need not wait
 /// for their leases to run out.
-pub async fn bury(store: &dyn Store) -> Result<(), StoreError> {
+pub(crate) async fn bury(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let about = About::decode(&member.about);
         if about.process.as_ref().is_some_and(ordain_store::Process::has_ended) {

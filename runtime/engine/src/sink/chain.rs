@@ -58,7 +58,7 @@ pub(super) type Numbers = Vec<Option<u64>>;
 
 /// Takes messages for a destination, of all sinks that lead there: they are numbered together, in the order
 /// of their outbox.
-pub struct ChainSink {
+pub(crate) struct ChainSink {
     to: Destination,
     /// Of the run that is being gathered.
     gathered: Vec<Passing>,
@@ -69,7 +69,7 @@ pub struct ChainSink {
 
 impl ChainSink {
     /// To this destination.
-    pub fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
+    pub(crate) fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
         let (input, taken) = mpsc::unbounded_channel();
         let to = passage.to.clone();
         let belt = Belt::new(passage, store, feeds);

@@ -16,7 +16,7 @@ use ordain_util::whole::whole;
 
 /// An open file sink.
 #[derive(Debug)]
-pub struct FileSink {
+pub(crate) struct FileSink {
     path: PathBuf,
     mark: String,
     file: File,
@@ -29,7 +29,7 @@ pub struct FileSink {
 impl FileSink {
     /// Opens the file, with the mark that the store has of it. Without one, what is in the file
     /// stays and messages come behind it.
-    pub fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let metadata = file.metadata()?;
@@ -72,12 +72,12 @@ impl FileSink {
     }
 
     /// The name of a file's length among the store's marks: the same however the path is spelled.
-    pub fn mark_name(path: &Path) -> String {
+    pub(crate) fn mark_name(path: &Path) -> String {
         format!("sink/{}", whole(path).display())
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -115,7 +115,7 @@ impl FileSink {
     }
 
     /// What is to be kept in the store.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
         let value = PublishedFile::encode(self.tail.end(), fingerprint);
         Mark { name: self.mark.clone(), value }

@@ -44,7 +44,7 @@ struct Numbered {
 
 /// The sinks.
 #[derive(Default)]
-pub struct Outlets {
+pub(crate) struct Outlets {
     lines: BTreeMap<String, Lines>,
     exchanges: BTreeMap<String, AmqpSink>,
     /// By destination.
@@ -57,12 +57,12 @@ pub struct Outlets {
 
 impl Outlets {
     /// Adds a sink of lines.
-    pub fn add(&mut self, name: &str, sink: Sink) {
+    pub(crate) fn add(&mut self, name: &str, sink: Sink) {
         self.lines.insert(name.to_owned(), Lines { sink, buffer: Vec::new(), numbered: None });
     }
 
     /// Has the messages of a sink of lines numbered.
-    pub fn number(
+    pub(crate) fn number(
         &mut self,
         name: &str,
         passage: Passage,
@@ -77,12 +77,12 @@ impl Outlets {
     }
 
     /// Adds a sink that is an exchange.
-    pub fn add_exchange(&mut self, name: &str, sink: AmqpSink) {
+    pub(crate) fn add_exchange(&mut self, name: &str, sink: AmqpSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
     /// Adds a sink whose messages pass through the store, to a stream or to this exchange.
-    pub fn add_chain(
+    pub(crate) fn add_chain(
         &mut self,
         name: &str,
         passage: Passage,

@@ -58,7 +58,7 @@ pub struct Committed {
 }
 
 /// What an earlier process committed in a shard and did not publish, in order.
-pub struct LeftOver {
+pub(crate) struct LeftOver {
     /// The partition, which nobody drives yet.
     pub target: Arc<Target>,
     /// The shard.
@@ -71,7 +71,7 @@ pub struct LeftOver {
 }
 
 /// What a publisher is asked.
-pub enum Question {
+pub(crate) enum Question {
     /// To publish what was left over.
     LeftOver(LeftOver),
     /// To tell what was left over of a partition and is not done, for whoever drives it from now on.
@@ -79,7 +79,7 @@ pub enum Question {
 }
 
 /// Gives messages to sinks.
-pub struct Publisher {
+pub(crate) struct Publisher {
     store: Arc<dyn Store>,
     outlets: Outlets,
     runs: Runs,
@@ -107,7 +107,7 @@ struct Left {
 
 impl Publisher {
     /// A publisher for these sinks, with room for about so many bytes of what is left over.
-    pub fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
         // What is told there is of the outbox, which has a limit.
         let (tell, published) = mpsc::unbounded_channel();
         let tasks = outlets.start(&tell);
@@ -117,7 +117,7 @@ impl Publisher {
     }
 
     /// Publishes until all who give batches have gone, and everything is published.
-    pub async fn run(
+    pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<Committed>,
         mut questions: mpsc::Receiver<Question>,

@@ -12,8 +12,8 @@ use super::super::record::{Record, State};
 use super::super::shared::Shared;
 use super::super::tables::{Tables, detach, read_error};
 use super::super::{Embedded, keys as places};
-use super::{PAGE_ROWS, after};
-use ordain_store::{KeyFilter, KeyRow, Keys, Page, StoreError};
+use super::after;
+use ordain_store::{KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
 
 /// Jobs looked at for a page, so that a rare status does not make it wait: about 20 ms.
 const PAGE_SCAN: usize = 10_000;
@@ -78,7 +78,7 @@ fn keys(shared: &Shared, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow
             after(places::job(stream, last))
         }
     };
-    let (limit, most) = (filter.limit.clamp(1, PAGE_ROWS), filter.looks.unwrap_or(PAGE_SCAN));
+    let (limit, most) = (filter.limit.clamp(1, PAGE_ROWS_LIMIT), filter.looks.unwrap_or(PAGE_SCAN));
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;

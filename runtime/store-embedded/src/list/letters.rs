@@ -3,17 +3,14 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::Readable;
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
+use ordain_core::LetterId;
 
 use super::super::shared::Shared;
 use super::super::tables::read_error;
 use super::super::{Embedded, keys};
-use super::{PAGE_ROWS, after};
+use super::after;
 use ordain_store::codec::decode_letter;
-use ordain_store::{Letters, Page, StoreError, StoredLetter};
-
-/// Bytes of letters of a page, after the first.
-const PAGE_BYTES: usize = 8 * 1024 * 1024;
+use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
 
 /// What the cursors begin with.
 const CURSOR: &str = "d1:";
@@ -71,7 +68,7 @@ fn letters(
         let Some(letter) = kept_letter(shared, &place, value.into(), now) else { continue };
         let id = letter.letter.id.clone();
         rows.push(letter);
-        if rows.len() >= limit.clamp(1, PAGE_ROWS) || bytes >= PAGE_BYTES {
+        if rows.len() >= limit.clamp(1, PAGE_ROWS_LIMIT) || bytes >= LETTERS_PAGE_BYTES {
             return Ok(Page { rows, cursor: Some(write_cursor(&id)) });
         }
     }
@@ -93,17 +90,7 @@ fn letter(
 fn kept_letter(shared: &Shared, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.letter_lives(stored.at, now).then_some(stored),
-        Err(error) => {
-            let letter = DeadLetter {
-                id: keys::split_letter(place)?,
-                cause: Cause::Corrupt,
-                error: format!("this letter cannot be read: {error}"),
-                origin: None,
-                version: None,
-                content: LetterContent::Raw(value),
-            };
-            Some(StoredLetter { letter, at: 0 })
-        }
+        Err(error) => Some(StoredLetter::unreadable(keys::split_letter(place)?, &error, value)),
     }
 }
 

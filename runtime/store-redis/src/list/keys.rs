@@ -14,8 +14,7 @@ use super::super::names::Kind;
 use super::super::record::{Place, Record, STATE_IS_MISSING};
 use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{Redis, commit};
-use super::PAGE_ROWS;
-use ordain_store::{Destination, KeyFilter, KeyRow, Keys, Page, StoreError};
+use ordain_store::{Destination, KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
 
 /// Fields looked at for a page, so that a rare status does not make it wait.
 const PAGE_SCAN: usize = 20_000;
@@ -78,7 +77,7 @@ impl Keys for Redis {
             Some(cursor) => Cursor::parse(cursor, self.shards)
                 .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
-        let limit = filter.limit.clamp(1, PAGE_ROWS);
+        let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
         let most = filter.looks.unwrap_or(PAGE_SCAN);
         let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
         while at.shard < self.shards {

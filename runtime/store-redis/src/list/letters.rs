@@ -5,19 +5,15 @@ use std::ops::RangeInclusive;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId};
+use ordain_core::{Cause, LetterId};
 
 use super::super::Redis;
 use super::super::names::Kind;
 use super::super::value::{array, bytes, number, parts, strange};
-use super::PAGE_ROWS;
 use ordain_store::codec::{
     cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
 };
-use ordain_store::{Letters, Page, StoreError, StoredLetter};
-
-/// Bytes of letters of a page, after the first of each shard.
-const PAGE_BYTES: usize = 8 << 20;
+use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
 
 /// What the cursors begin with.
 const CURSOR: &str = "d1:";
@@ -109,7 +105,7 @@ impl Letters for Redis {
     ) -> Result<Page<StoredLetter>, StoreError> {
         // Each shard has its letters in order; what is read of them is put together up to where one
         // of them has more.
-        let limit = limit.clamp(1, PAGE_ROWS);
+        let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
         let mut prefix = Vec::new();
         if let Some(key) = key {
             put_letter_key(key, &mut prefix);
@@ -120,7 +116,7 @@ impl Letters for Redis {
             bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
         // A letter without a key may be in any shard. Together they read a page.
-        let wanted = Wanted::all(limit, PAGE_BYTES / self.shards as usize);
+        let wanted = Wanted::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
         let (mut all, mut end, mut now) = (Vec::new(), None, 0);
@@ -138,7 +134,7 @@ impl Letters for Redis {
         while let Some((place, record)) = all.next() {
             bytes += record.len();
             rows.extend(kept_letter(self, &place, record, now));
-            if (rows.len() >= limit || bytes >= PAGE_BYTES) && all.peek().is_some() {
+            if (rows.len() >= limit || bytes >= LETTERS_PAGE_BYTES) && all.peek().is_some() {
                 return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
             }
         }
@@ -152,7 +148,7 @@ impl Letters for Redis {
     ) -> Result<Option<StoredLetter>, StoreError> {
         let place = place_of(id);
         let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
-        let one = Wanted::all(1, PAGE_BYTES);
+        let one = Wanted::all(1, LETTERS_PAGE_BYTES);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &only, &one));
         for part in try_join_all(shards).await? {
@@ -170,17 +166,7 @@ impl Letters for Redis {
 fn kept_letter(store: &Redis, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
-        Err(error) => {
-            let letter = DeadLetter {
-                id: split_letter_place(place)?,
-                cause: Cause::Corrupt,
-                error: format!("this letter cannot be read: {error}"),
-                origin: None,
-                version: None,
-                content: LetterContent::Raw(record),
-            };
-            Some(StoredLetter { letter, at: 0 })
-        }
+        Err(error) => Some(StoredLetter::unreadable(split_letter_place(place)?, &error, record)),
     }
 }
 

@@ -8,9 +8,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{
-    Build, Cause, Decided, Digest, IdTimes, Job, SEQUENCE_END, Spilled, Status, Trouble,
-};
+use ordain_core::{Build, Cause, Decided, Digest, Job, SEQUENCE_END, Spilled, Status, Trouble};
 
 use super::gaps::{check_gaps, decode_gaps, encode_gaps};
 use super::ids::{check_id_times, decode_id_times, encode_id_times};
@@ -34,7 +32,7 @@ pub const GENERATION_AT: usize = 34;
 /// Where the time lies that zeros in [`Job::gaps`] and [`Job::id_times`] mean, eight bytes.
 pub const GAPS_AT: usize = 42;
 /// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
-/// last of [`Job::spilled`], [`Job::ids_from`]. Where that is not 0, [`Job::id_times`] follows.
+/// last of [`Job::spilled`], [`Job::ids_from`].
 pub const NUMBERS_AT: usize = 50;
 
 /// In the order in which their numbers are stored.
@@ -60,8 +58,7 @@ pub struct JobView<'a> {
     pub ids_from: u64,
     /// [`Job::version_generation`].
     pub version_generation: u64,
-    /// Where ids are remembered.
-    id_times: Option<Reader<'a>>,
+    id_times: Reader<'a>,
     since: u64,
     attempts: u32,
     rounds: u32,
@@ -92,7 +89,6 @@ impl<'a> JobView<'a> {
             return Err(reader.bad("generation of the version"));
         }
         let new_times = reader.u64("time of gaps")?;
-        let ids_from;
         let view = Self {
             status,
             partition,
@@ -109,11 +105,12 @@ impl<'a> JobView<'a> {
                 first: reader.varint("first spilled")?,
                 last: reader.varint("last spilled")?,
             },
-            ids_from: {
-                ids_from = reader.varint("ids")?;
-                ids_from
+            ids_from: reader.varint("ids")?,
+            id_times: {
+                let times = reader.clone();
+                check_id_times(&mut reader)?;
+                times
             },
-            id_times: read_id_times(&mut reader, ids_from)?,
             version: if version_generation == 0 {
                 None
             } else {
@@ -166,9 +163,8 @@ impl<'a> JobView<'a> {
             ids_from: self.ids_from,
             // They were checked.
             gaps: decode_gaps(&mut self.gaps.clone(), self.new_times).unwrap_or_default(),
-            id_times: self.id_times.clone().map_or_else(IdTimes::default, |mut times| {
-                decode_id_times(&mut times, self.new_times).unwrap_or_default()
-            }),
+            id_times: decode_id_times(&mut self.id_times.clone(), self.new_times)
+                .unwrap_or_default(),
         }
     }
 }
@@ -195,9 +191,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
         put_varint(number, out);
     }
-    if job.ids_from > 0 {
-        encode_id_times(&job.id_times, out);
-    }
+    encode_id_times(&job.id_times, out);
     if let Some(decided) = job.version.as_ref().filter(|it| it.generation > 0) {
         put_bytes(decided.build.version.as_bytes(), out);
         out.extend_from_slice(&decided.build.digest.0);
@@ -245,18 +239,6 @@ fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, 
             Ok(Some((cause, reader.text("error")?, reader.option("failed version")?)))
         }
     }
-}
-
-fn read_id_times<'a>(
-    reader: &mut Reader<'a>,
-    ids_from: u64,
-) -> Result<Option<Reader<'a>>, Undecodable> {
-    if ids_from == 0 {
-        return Ok(None);
-    }
-    let times = reader.clone();
-    check_id_times(reader)?;
-    Ok(Some(times))
 }
 
 fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
