@@ -4,6 +4,8 @@ mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -14,9 +16,11 @@ const TARGET: &str = "wasm32-wasip2";
 /// The example handlers.
 pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
-/// Tells what is done.
+/// Tells what is done, after the minutes and seconds since the first such line.
 pub(crate) fn say(text: &str) {
-    eprintln!("\x1b[1m==>\x1b[0m {text}");
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = START.elapsed().as_secs();
+    eprintln!("\x1b[1m==>\x1b[0m {}:{:02} {text}", seconds / 60, seconds % 60);
 }
 
 /// The root of the workspace.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{cargo, host, plugins, say, servers, show};
+use crate::setup::{cargo, host, plugins, run, say, servers, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -42,21 +42,24 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 
     let mut passed = simulation(&filter)?;
 
-    say("everything else");
     // The whole workspace, so that all commands build the same graph. All failures are reported.
+    let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
+    say("building the other tests");
+    run(cargo("test").args(workspace).arg("--no-run"))?;
+    say("running them");
     let mut others = cargo("test");
-    others.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
-    others.env("RUST_TEST_THREADS", threads().to_string());
+    others.args(workspace).env("RUST_TEST_THREADS", threads().to_string());
     passed += counted(others.args(&filter))?;
     finish(args, passed)
 }
 
 /// The simulator, whose sequencer has deliberate faults that no other build has.
 fn simulation(filter: &[&str]) -> Result<u64> {
+    let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
+    say("building the simulator");
+    run(cargo("test").args(simulator).arg("--no-run"))?;
     say("the sequencer under simulation, with and without deliberate faults");
-    let mut simulation = cargo("test");
-    simulation.args(["--release", "--package", "ordain-sim", "--features", "faults"]);
-    counted(simulation.args(filter))
+    counted(cargo("test").args(simulator).args(filter))
 }
 
 /// The tests that need neither a server nor a built host.
