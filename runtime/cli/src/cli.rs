@@ -1,12 +1,11 @@
 //! The command line: what can be asked for, and how its end is told to a shell.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::{check, dead, instances, keys, logs, plugins, publish, run};
 
@@ -29,8 +28,8 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Divides the waits for brokers and stores. For tests.
-    #[arg(long, hide = true, env = "ORDAIN_WAIT_DIVISOR", hide_env = true, default_value = "1")]
-    wait_divisor: NonZeroU32,
+    #[arg(long, hide = true, default_value = "1", value_parser = value_parser!(u32).range(1..=100))]
+    wait_divisor: u32,
     /// Form of the log on standard error.
     #[arg(long, global = true, default_value = "text")]
     log_format: logs::Format,

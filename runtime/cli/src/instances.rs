@@ -7,7 +7,7 @@ use clap::Args;
 use super::look::{Form, LookArgs};
 use crate::cli::{Failure, open_any};
 use crate::show::{self, JsonRow};
-use ordain_http::view::{InstanceRow, Instances, InstancesPage, PartitionRow, Text};
+use ordain_http::view::{InstanceRow, Instances, InstancesPage, PartitionRow, Rows, Text};
 
 /// Look at the processes that share the streams: who has which partition, since when, and how much is
 /// to be done there.
@@ -35,8 +35,8 @@ impl InstancesArgs {
 
     fn rows<F: Form<InstanceRow>>(&self) -> Result<Vec<F>, Failure> {
         if let Some(process) = self.look.process() {
-            let page: InstancesPage<F> = process.get(&["instances"], &[], "instances")?;
-            return Ok(page.instances);
+            let page: InstancesPage<Rows<F>> = process.get(&["instances"], &[], "instances")?;
+            return Ok(page.instances.0);
         }
         let loaded = self.look.load()?;
         let runtime = tokio::runtime::Runtime::new()?;

@@ -11,7 +11,7 @@ use crate::cli::{ConfigArg, Failure, open};
 use ordain_config::Loaded;
 use ordain_core::LetterId;
 use ordain_http::view::{
-    self, DeadPage, KeyRow, KeysPage, LetterRow, StreamRow, StreamsPage, Text,
+    self, DeadPage, KeyRow, KeysPage, LetterRow, Rows, StreamRow, StreamsPage, Text,
 };
 use ordain_store::{KeyFilter, Page, Store};
 
@@ -76,11 +76,11 @@ impl Look {
                 let mut query = vec![("limit", &*limit), ("prefix", &*of.prefix)];
                 query.extend(of.status.map(|status| ("status", status.name())));
                 query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
-                let answer: KeysPage<F> =
+                let answer: KeysPage<Rows<F>> =
                     process.get(&["streams", stream, "keys"], &query, "keys")?;
                 moving_on(
                     process,
-                    Page { rows: answer.keys, cursor: answer.cursor },
+                    Page { rows: answer.keys.0, cursor: answer.cursor },
                     of.cursor.as_deref(),
                 )
             }
@@ -117,8 +117,8 @@ impl Look {
                 let mut query = vec![("stream", stream), ("limit", &*limit)];
                 query.extend(key.map(|key| ("key", key)));
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                let answer: DeadPage<F> = process.get(&["dead"], &query, "dead")?;
-                moving_on(process, Page { rows: answer.dead, cursor: answer.cursor }, cursor)
+                let answer: DeadPage<Rows<F>> = process.get(&["dead"], &query, "dead")?;
+                moving_on(process, Page { rows: answer.dead.0, cursor: answer.cursor }, cursor)
             }
         }
     }
@@ -138,8 +138,8 @@ impl Look {
             }
             Self::Process(process) => {
                 let query = [("stream", stream), ("key", key), ("id", id)];
-                let mut answer: DeadPage<F> = process.get(&["dead"], &query, "dead")?;
-                Ok(answer.dead.pop())
+                let mut answer: DeadPage<Rows<F>> = process.get(&["dead"], &query, "dead")?;
+                Ok(answer.dead.0.pop())
             }
         }
     }
@@ -179,7 +179,7 @@ impl Look {
 /// Asks a process for the row of a stream.
 fn stream_of(process: &Remote, stream: &str) -> Result<Option<StreamRow>, Failure> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
-    Ok(page.streams.into_iter().find(|row| row.stream.raw() == stream))
+    Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
 /// Refuses a page that leads to itself.

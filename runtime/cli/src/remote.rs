@@ -10,7 +10,7 @@ use ureq::http::{StatusCode, Uri};
 
 use crate::cli::Failure;
 use ordain_engine::https;
-use ordain_util::text::clean;
+use ordain_util::text::{clean, cut};
 
 /// The variable with the token of the process.
 const TOKEN: &str = "ORDAIN_TOKEN";
@@ -22,6 +22,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// MiB of an answer. A page of dead letters has 8, of an event or a state alone there may be 64, and
 /// escapes of JSON and base64 add to that.
 const ANSWER_MIB: u64 = 128;
+
+/// Bytes that are shown of an error that somebody answers.
+const WORDS: usize = 1_000;
 
 /// Why a process does not answer: problem details (RFC 9457).
 #[derive(Deserialize)]
@@ -88,8 +91,7 @@ impl Remote {
         }
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_data() {
-                let error = error.to_string();
-                let found = format!("its answer has no `{part}` of this form: {}", clean(&error));
+                let found = format!("its answer has no `{part}` of this form: {error}");
                 return self.stranger(&found);
             }
             self.refused(StatusCode::OK, &body)
@@ -98,6 +100,7 @@ impl Remote {
 
     /// That something else answers than what is meant to.
     pub(crate) fn stranger(&self, found: &str) -> Failure {
+        let found = self.shown(found);
         Failure::Failed(anyhow!(
             "what answers at {} is no admin listener of this version of Ordain ({found}): see what \
              the log of the process says about where it listens, and use the same version",
@@ -118,10 +121,19 @@ impl Remote {
                 ))
             }
             (StatusCode::SERVICE_UNAVAILABLE, Some(detail)) => {
-                Failure::Unavailable(anyhow!("{}: {}", self.url, clean(detail)))
+                Failure::Unavailable(anyhow!("{}: {}", self.url, self.shown(detail)))
             }
-            (_, Some(detail)) => Failure::Failed(anyhow!("{}: {}", self.url, clean(detail))),
+            (_, Some(detail)) => Failure::Failed(anyhow!("{}: {}", self.url, self.shown(detail))),
         }
+    }
+
+    /// What somebody answers, as it is shown: on one line, not too long, and without the token.
+    fn shown(&self, words: &str) -> String {
+        let words = match &self.token {
+            Some(token) => words.replace(&**token, "…"),
+            None => words.to_owned(),
+        };
+        cut(clean(&words).into_owned(), WORDS)
     }
 
     fn failed(&self, error: ureq::Error) -> Failure {
@@ -148,6 +160,19 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_shown_without_the_token_and_not_whole() {
+        let token = Some("secret".to_owned());
+        let remote = Remote { token, ..Remote::new("http://localhost") };
+        assert_eq!(
+            remote.shown("Bearer secret,\n\x1b[1m and more"),
+            "Bearer …,\\n\\u001b[1m and more"
+        );
+        let long = "x".repeat(100_000);
+        let Failure::Failed(error) = remote.stranger(&long) else { panic!("it failed") };
+        assert!(error.to_string().len() < 2 * WORDS);
+    }
 
     #[test]
     fn where_a_process_listens() {

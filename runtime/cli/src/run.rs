@@ -25,8 +25,8 @@ use ordain_wasm::Handlers;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: FileArg,
-    /// End when every source has ended and every event is settled or held. Refused where one never
-    /// ends: a queue of a broker.
+    /// End when every source has ended and every event is settled or held. Accepts sources of kind
+    /// `file` and `stream`, and refuses `amqp` and `http`, which have no end.
     #[arg(long)]
     once: bool,
     /// With --once: exit with 1 if anything was dead-lettered or is held.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
 use ordain_core::{Event, Ordering};
 
 use crate::source::{self, FileOptions};
@@ -56,12 +57,22 @@ pub struct Counts {
 
 /// Publishes a file, or standard input, which is read from its beginning each time. Tells what it has
 /// published and how far it is, in bytes, as it goes, and before it fails.
-pub async fn publish_file(
+pub fn publish_file<'a>(
+    publisher: &'a mut Publisher,
+    loaded: &'a Loaded,
+    ordering: Ordering,
+    path: Option<&'a Path>,
+    progress: impl FnMut(Counts, u64) + 'a,
+) -> LocalBoxFuture<'a, Result<(), FileError>> {
+    Box::pin(publish_lines(publisher, loaded, ordering, path, Box::new(progress)))
+}
+
+async fn publish_lines(
     publisher: &mut Publisher,
     loaded: &Loaded,
     ordering: Ordering,
     path: Option<&Path>,
-    mut progress: impl FnMut(Counts, u64),
+    mut progress: Box<dyn FnMut(Counts, u64) + '_>,
 ) -> Result<(), FileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
     let read_error = |error| FileError::Read { name: name.clone(), error };

@@ -18,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use ordain_amqp::{Broker, BrokerError};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, Loaded, Source};
@@ -133,7 +134,7 @@ pub fn check_ends(loaded: &Loaded) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
         if let Source::Amqp(_) | Source::Http(_) = stream.source {
             let message = "a queue has no end, for which --once waits: leave --once out, or give a \
-                           configuration whose sources are all of kind \"file\"";
+                           configuration whose sources are all of kind \"file\" or \"stream\"";
             return Err(loaded.error(&format!("streams.{name}.source"), message));
         }
     }
@@ -160,7 +161,20 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Checks that the store fits the configuration, and opens the files.
-    pub async fn prepare(
+    ///
+    /// Like [`Self::drive`] it is a boxed future, so that this crate has its machine code. That of any other
+    /// future is made where the future is awaited, with each change of the program.
+    pub fn prepare(
+        loaded: &'a Loaded,
+        once: bool,
+        handlers: &'a Arc<Handlers>,
+        store: &'a Arc<dyn Store>,
+        figures: &'a Arc<Figures>,
+    ) -> LocalBoxFuture<'a, Result<Self, RunError>> {
+        Box::pin(Self::prepare_all(loaded, once, handlers, store, figures))
+    }
+
+    async fn prepare_all(
         loaded: &'a Loaded,
         once: bool,
         handlers: &'a Arc<Handlers>,
@@ -189,10 +203,18 @@ impl<'a> Run<'a> {
     ///
     /// `end_intake` ends the intake of events over HTTP. It runs once no partition is driven, before the
     /// process leaves the others. A run with an intake waits for its broker without a limit.
-    pub async fn drive(
+    pub fn drive(
+        self,
+        shutdown: watch::Receiver<bool>,
+        end_intake: Option<BoxFuture<'a, ()>>,
+    ) -> LocalBoxFuture<'a, Result<Report, RunError>> {
+        Box::pin(self.drive_all(shutdown, end_intake))
+    }
+
+    async fn drive_all(
         self,
         mut shutdown: watch::Receiver<bool>,
-        end_intake: Option<impl Future<Output = ()>>,
+        end_intake: Option<BoxFuture<'a, ()>>,
     ) -> Result<Report, RunError> {
         let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
         let Files { sources, mut outlets } = files;

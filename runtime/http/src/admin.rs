@@ -15,6 +15,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use futures_util::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -73,7 +74,16 @@ struct App {
 impl Admin {
     /// Listens where the configuration says; without `[admin]` at its default, unless the run ends
     /// by itself (`once`).
-    pub async fn listen(
+    pub fn listen<'a>(
+        loaded: &'a Loaded,
+        once: bool,
+        figures: &'a Arc<Figures>,
+        shutdown: &'a watch::Receiver<bool>,
+    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+        Box::pin(Self::begin(loaded, once, figures, shutdown))
+    }
+
+    async fn begin(
         loaded: &Loaded,
         once: bool,
         figures: &Arc<Figures>,
@@ -118,10 +128,12 @@ impl Admin {
     }
 
     /// Answers what is being asked, for a moment at most, and ends.
-    pub async fn end(mut self) {
-        self.end.send_replace(true);
-        // Whatever it could not finish is cut when it is dropped.
-        let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+    pub fn end(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.end.send_replace(true);
+            // Whatever it could not finish is cut when it is dropped.
+            let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -79,7 +80,17 @@ struct App {
 impl Ingress {
     /// Listens where the configuration says; without `[ingress]` at its default, if the source of a
     /// stream is `http`.
-    pub async fn listen(
+    pub fn listen<'a>(
+        loaded: &'a Loaded,
+        store: &'a Arc<dyn Store>,
+        feeds: &'a Arc<Feeds>,
+        figures: &'a Arc<Figures>,
+        shutdown: &'a watch::Receiver<bool>,
+    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+        Box::pin(Self::begin(loaded, store, feeds, figures, shutdown))
+    }
+
+    async fn begin(
         loaded: &Loaded,
         store: &Arc<dyn Store>,
         feeds: &Arc<Feeds>,
@@ -122,9 +133,11 @@ impl Ingress {
 
     /// Waits until what is being asked is answered, for a moment at most. It takes no more since the end
     /// was asked for.
-    pub async fn end(mut self) {
-        // Whatever it could not finish is cut when it is dropped.
-        let _ = timeout(GRACE, &mut self.serving).await;
+    pub fn end(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            // Whatever it could not finish is cut when it is dropped.
+            let _ = timeout(GRACE, &mut self.serving).await;
+        })
     }
 }
 

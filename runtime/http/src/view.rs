@@ -10,6 +10,7 @@ mod instances;
 mod key;
 mod letter;
 mod plugins;
+mod rows;
 mod stream;
 mod text;
 
@@ -21,6 +22,7 @@ pub use instances::{InstanceRow, Instances, InstancesPage, PartitionRow, Scale};
 pub use key::{AnswersRow, GapRow, HeldRow, KeyRow, KeysPage, TroubleRow};
 pub use letter::{DeadPage, EventRow, LetterRow};
 pub use plugins::{FileRow, PluginRow, Plugins, RefusedRow, look_into, plugins, running_plugins};
+pub use rows::{Made, Rows};
 pub use stream::{Executing, StreamRow, StreamsPage};
 pub use text::Text;
 

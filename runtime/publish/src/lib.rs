@@ -9,6 +9,7 @@ mod assign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use ordain_core::{Event, Ordering};
 
 use ordain_amqp::{Broker, BrokerError, Producer, Topology};
@@ -88,10 +89,18 @@ impl Publisher {
     /// Opens what a stream of a configuration needs: its store, and its exchange, which is made where it
     /// is not there, with its queues. `store` opens the configuration's store; it runs once the
     /// configuration is known to be right.
-    pub async fn open(
+    pub fn open<'a>(
+        loaded: &'a Loaded,
+        stream: &'a str,
+        store: impl Future<Output = Result<Arc<dyn Store>, StoreError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<Self, PublishError>> {
+        Box::pin(Self::open_with(loaded, stream, Box::pin(store)))
+    }
+
+    async fn open_with(
         loaded: &Loaded,
         stream: &str,
-        store: impl Future<Output = Result<Arc<dyn Store>, StoreError>>,
+        store: BoxFuture<'_, Result<Arc<dyn Store>, StoreError>>,
     ) -> Result<Self, PublishError> {
         loaded.unsupported()?;
         let (name, config) = find(loaded, stream)?;
@@ -142,7 +151,14 @@ impl Publisher {
     /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
     /// Tells of each whether it is new, and its number; 0 where the stream numbers itself, and knows
     /// repeats itself.
-    pub async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, Stopped> {
+    pub fn publish<'a>(
+        &'a mut self,
+        events: &'a [Arc<Event>],
+    ) -> BoxFuture<'a, Result<Vec<Assigned>, Stopped>> {
+        Box::pin(self.publish_all(events))
+    }
+
+    async fn publish_all(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, Stopped> {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];

@@ -41,6 +41,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use ordain_core::shard_of;
 use redis::cmd;
 
@@ -87,7 +88,11 @@ impl Redis {
     /// Connects, and refuses servers on which what is acknowledged could vanish silently, users
     /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
     /// at most for servers that do not answer.
-    pub async fn open(options: Options) -> Result<Self, StoreError> {
+    pub fn open(options: Options) -> BoxFuture<'static, Result<Self, StoreError>> {
+        Box::pin(Self::wait_to_open(options))
+    }
+
+    async fn wait_to_open(options: Options) -> Result<Self, StoreError> {
         let started = Instant::now();
         let longest = shortened(START);
         let mut throttle = LogThrottle::new(WARN_INTERVAL);

@@ -1,15 +1,14 @@
 //! Waiting until an optional deadline, and waits that tests can shorten.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 static DIVISOR: AtomicU32 = AtomicU32::new(1);
 
-/// Divides all waits that [`shortened`] returns from now on. Only for tests: with short waits, a busy
+/// Divides all waits that [`shortened`] returns from now on; 0 counts as 1. Only for tests: with short waits, a busy
 /// broker or store can look unavailable.
-pub fn shorten(divisor: NonZeroU32) {
-    DIVISOR.store(divisor.get(), Ordering::Relaxed);
+pub fn shorten(divisor: u32) {
+    DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }
 
 /// Returns `wait`, divided by the divisor that a test has set.

@@ -14,7 +14,7 @@ use super::App;
 use crate::parts::Parts;
 use crate::problem::Problem;
 use crate::view::{
-    self, DeadPage, InstancesPage, KeyRow, KeysPage, LetterRow, StreamRow, StreamsPage,
+    self, DeadPage, InstancesPage, KeyRow, KeysPage, LetterRow, Made, StreamRow, StreamsPage,
 };
 use ordain_config::known_streams;
 use ordain_core::LetterId;
@@ -116,7 +116,7 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
             let chosen = handlers.as_ref().and_then(|it| it.chosen(name)).map(Into::into);
             StreamRow::of(name, stream.zip(chosen))
         });
-        view::to_json(&StreamsPage { streams: rows.collect() })
+        view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })
     })
     .await
 }
@@ -139,7 +139,7 @@ pub(super) async fn keys(
         Ok(store.keys(&stream, &filter).await?)
     };
     app.ask(fetch, |page| {
-        let keys = page.rows.iter().map(KeyRow::of).collect();
+        let keys = Made(&page.rows, KeyRow::of);
         view::to_json(&KeysPage { keys, cursor: page.cursor.clone() })
     })
     .await
@@ -182,7 +182,7 @@ pub(super) async fn dead(
         Ok(Page { rows, cursor: None })
     };
     app.ask(fetch, |page| {
-        let dead = page.rows.iter().map(LetterRow::of).collect();
+        let dead = Made(&page.rows, LetterRow::of);
         view::to_json(&DeadPage { dead, cursor: page.cursor.clone() })
     })
     .await

@@ -1,5 +1,6 @@
-//! What events and handlers wrote, as part of a JSON text. Much of it may be shown at once: none of
-//! it is ever made a tree, which takes up to a hundred times the memory of its text.
+//! What events and handlers wrote, as part of a JSON text. Much of it may be shown at once. It never becomes a
+//! tree, which takes up to a hundred times the memory of its text, and it is escaped only as it is written:
+//! escapes take up to six times the memory.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
@@ -16,26 +17,33 @@ use ordain_cloudevents::compact;
 const NESTING: usize = 90;
 
 /// Bytes of an event or a state: a part of a JSON text.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
-pub struct Data(Box<RawValue>);
+pub struct Data(Form);
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum Form {
+    /// JSON, or any form that was read.
+    Json(Box<RawValue>),
+    /// No JSON.
+    Text(String),
+    /// JSON that not every reader accepts.
+    Odd { text: String },
+    /// No text.
+    Binary { base64: String },
+}
 
 impl Default for Data {
     fn default() -> Self {
-        Self(RawValue::NULL.to_owned())
+        Self(Form::Json(RawValue::NULL.to_owned()))
     }
 }
 
-/// The forms of bytes that are not shown as the JSON that they are.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Other<'a> {
-    /// No JSON.
-    Text(&'a str),
-    /// JSON that not every reader accepts.
-    Odd { text: &'a str },
-    /// No text.
-    Binary { base64: String },
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Box::deserialize(from).map(|json| Self(Form::Json(json)))
+    }
 }
 
 impl Data {
@@ -45,18 +53,14 @@ impl Data {
     /// `{"base64": …}` for bytes that are no text.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
-            return Self::other(&Other::Binary { base64: STANDARD.encode(bytes) });
+            return Self(Form::Binary { base64: STANDARD.encode(bytes) });
         };
         if serde_json::from_str::<IgnoredAny>(text).is_err() {
-            return Self::other(&Other::Text(text));
+            return Self(Form::Text(text.to_owned()));
         }
         let json = if is_fit(text) { compact(text).ok() } else { None };
         let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
-        json.map_or_else(|| Self::other(&Other::Odd { text }), Self)
-    }
-
-    fn other(form: &Other<'_>) -> Self {
-        Self(to_raw_value(form).expect("texts are always JSON"))
+        Self(json.map_or_else(|| Form::Odd { text: text.to_owned() }, Form::Json))
     }
 }
 

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Text, time};
+use super::{Rows, Text, time};
 use ordain_config::Loaded;
 use ordain_store::{About, Report, Work};
 use ordain_store::{InstanceId, Member, Partition, Table};
 
 /// All instances.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct InstancesPage<R = InstanceRow> {
+pub struct InstancesPage<L = Rows<InstanceRow>> {
     /// The rows.
-    pub instances: Vec<R>,
+    pub instances: L,
 }
 
 /// An instance with its partitions, or the partitions without an owner.

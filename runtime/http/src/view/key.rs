@@ -4,13 +4,13 @@ use bytes::Bytes;
 use ordain_core::{Answers, Cause, GapEnd, GapEntry, Job, Limit, Spilled, Status, Trouble};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Data, Text, time};
+use super::{Data, Rows, Text, time};
 
 /// A page of a listing of keys.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct KeysPage<R = KeyRow> {
+pub struct KeysPage<L = Rows<KeyRow>> {
     /// The rows.
-    pub keys: Vec<R>,
+    pub keys: L,
     /// Where the next page begins, if there is one.
     pub cursor: Option<String>,
 }

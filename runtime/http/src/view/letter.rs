@@ -3,14 +3,14 @@
 use ordain_core::{Event, LetterContent};
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Text, time};
+use super::{Data, Rows, Text, time};
 use ordain_store::StoredLetter;
 
 /// A page of a listing of dead letters.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct DeadPage<R = LetterRow> {
+pub struct DeadPage<L = Rows<LetterRow>> {
     /// The rows.
-    pub dead: Vec<R>,
+    pub dead: L,
     /// Where the next page begins, if there is one.
     pub cursor: Option<String>,
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use ordain_core::Build;
 use serde::{Deserialize, Serialize};
 
-use super::Text;
+use super::{Rows, Text};
 use ordain_config::Stream;
 use ordain_wasm::Chosen;
 
 /// All streams.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct StreamsPage<R = StreamRow> {
+pub struct StreamsPage<L = Rows<StreamRow>> {
     /// The rows.
-    pub streams: Vec<R>,
+    pub streams: L,
 }
 
 /// The handler version of a stream.

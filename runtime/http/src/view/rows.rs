@@ -1,0 +1,73 @@
+//! Lists of rows, written and read without holding more in memory than they must.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// Rows of a list that is read: far more than a page has. The shortest row in JSON has 2 bytes and takes
+/// hundreds in memory, and what answers may be something else than a process of Ordain.
+const ROWS_LIMIT: usize = 100_000;
+
+/// Rows that were read: at most 100,000.
+#[derive(Debug)]
+pub struct Rows<R>(pub Vec<R>);
+
+impl<'de, R: Deserialize<'de>> Deserialize<'de> for Rows<R> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(Bounded(PhantomData))
+    }
+}
+
+struct Bounded<R>(PhantomData<R>);
+
+impl<'de, R: Deserialize<'de>> Visitor<'de> for Bounded<R> {
+    type Value = Rows<R>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of rows")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Rows<R>, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(row) = list.next_element()? {
+            if rows.len() == ROWS_LIMIT {
+                return Err(A::Error::custom(format!("more than {ROWS_LIMIT} rows")));
+            }
+            rows.push(row);
+        }
+        Ok(Rows(rows))
+    }
+}
+
+/// Rows that are made one at a time, as they are written.
+#[derive(Debug)]
+pub struct Made<'a, T, F>(pub &'a [T], pub F);
+
+impl<T, R: Serialize, F: Fn(&T) -> R> Serialize for Made<'_, T, F> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter().map(&self.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{DeadPage, to_json};
+
+    #[test]
+    fn a_list_has_so_many_rows_at_most() {
+        let list = |rows: usize| format!("[{}0]", "0,".repeat(rows - 1));
+        let rows: Rows<u8> = serde_json::from_str(&list(ROWS_LIMIT)).unwrap();
+        assert_eq!(rows.0.len(), ROWS_LIMIT);
+        let error = serde_json::from_str::<Rows<u8>>(&list(ROWS_LIMIT + 1)).unwrap_err();
+        assert!(error.to_string().starts_with("more than 100000 rows"), "{error}");
+    }
+
+    #[test]
+    fn rows_are_written_as_they_are_made() {
+        let page = DeadPage { dead: Made(&[1, 2], |row: &u8| row * 2), cursor: None };
+        assert_eq!(to_json(&page), r#"{"dead":[2,4],"cursor":null}"#);
+    }
+}
