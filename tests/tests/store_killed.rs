@@ -57,7 +57,7 @@ fn writes(number: u64) -> Vec<JobWrite> {
     let data = vec![7; (number * 77_777 % 300_000) as usize];
     let message =
         Message::new(&MessageParts { sink: "out", data: &data, ..MessageParts::default() });
-    own.messages = vec![Emitted { sequence: 1, index: 0, message }];
+    own.messages = vec![Emitted { sequence: 1, index: 0, event: 0, message }];
     own.due_in = Some(60_000);
     writes.push(own);
     writes

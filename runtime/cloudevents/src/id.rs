@@ -4,14 +4,16 @@ use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
 
-/// `stream/key/incarnation/sequence/index`, each percent-encoded, so that no two messages have
-/// one id, whatever their keys contain.
+/// Returns `stream/key/incarnation/sequence/index`, each percent-encoded, so that no two messages have one
+/// id, whatever their keys contain. In a `fifo` stream the incarnation is combined with the digest of the
+/// event's id by exclusive or: after the store went back in time, another event can have this sequence.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);
     id.push('/');
     percent_encode(&message.key, &mut id);
-    let (incarnation, emitted) = (message.incarnation, &message.emitted);
+    let emitted = &message.emitted;
+    let incarnation = message.incarnation ^ emitted.event;
     // Writing to a text cannot fail.
     let _ = write!(id, "/{incarnation}/{}/{}", emitted.sequence, emitted.index);
     id

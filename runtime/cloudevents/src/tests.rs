@@ -237,7 +237,7 @@ fn what_is_let_in_can_be_read_by_handlers() {
 }
 
 fn message(parts: &MessageParts<'_>) -> OutboxMessage {
-    let emitted = Emitted { sequence: 7, index: 2, message: Message::new(parts) };
+    let emitted = Emitted { sequence: 7, index: 2, event: 0, message: Message::new(parts) };
     OutboxMessage { key: "o/1 ü".into(), incarnation: 99, emitted }
 }
 

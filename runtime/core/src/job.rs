@@ -443,6 +443,10 @@ pub struct Emitted {
     pub sequence: u64,
     /// Position among the messages of that event.
     pub index: u32,
+    /// `fifo`: the digest of the event's id. A store that went back in time gives the event's sequence to
+    /// another event, whose messages must have other ids. 0 in a `sequenced` stream, where the producer has
+    /// given the sequence to this event for good.
+    pub event: u64,
     /// The message.
     pub message: Message,
 }

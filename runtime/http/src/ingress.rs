@@ -40,6 +40,7 @@ use ordain_engine::run::Figures;
 use ordain_engine::source::Feeds;
 use ordain_publish::NotAssigned;
 use ordain_store::{Assigned, Store};
+use ordain_util::shutdown::asked_to_stop;
 
 /// A producer keeps its connection. Of events in binary mode each attribute is a header.
 const LIMITS: Limits = Limits {
@@ -65,6 +66,7 @@ const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// A listener. Dropping it ends it at once.
 pub struct Ingress {
+    end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
@@ -127,14 +129,25 @@ impl Ingress {
             room: Arc::new(Semaphore::new(in_flight.bytes())),
         });
         let router = router(&app, Guard { section: "ingress", token }, figures);
-        let serving = tokio::spawn(connection::serve(listener, router, LIMITS, shutdown.clone()));
-        Ok(Some(Self { serving }))
+        let (end, ended) = watch::channel(false);
+        let (end_serving, mut shutdown) = (end.clone(), shutdown.clone());
+        let serving = tokio::spawn(async move {
+            let connections = connection::serve(listener, router, LIMITS, ended);
+            tokio::pin!(connections);
+            tokio::select! {
+                () = &mut connections => return,
+                () = asked_to_stop(&mut shutdown) => drop(end_serving.send_replace(true)),
+            }
+            connections.await;
+        });
+        Ok(Some(Self { end, serving }))
     }
 
-    /// Waits until what is being asked is answered, for a moment at most. It takes no more since the end
-    /// was asked for.
+    /// Takes no more, as since a shutdown was asked for, and waits until what is being asked is answered, for a
+    /// moment at most.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            self.end.send_replace(true);
             // Whatever it could not finish is cut when it is dropped.
             let _ = timeout(GRACE, &mut self.serving).await;
         })

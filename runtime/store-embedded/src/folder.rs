@@ -4,30 +4,37 @@
 //! ordain.store   what this folder is: schema and number of shards, as text
 //! lock           locked by the process that has it open; its id is in it
 //! answered       number of commits answered
+//! closed         there if the last process that had it open closed it in order
 //! data/          the engine's
 //! data.new/      the engine's while it is being made: half made after a crash, and worth nothing
+//! data.before/   journals of the engine as they were before an opening that has not succeeded
 //! ```
 //!
 //! Must never write into a folder that is not the store's.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::journal;
+use super::tables::KEYSPACES;
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
-const SCHEMA: u32 = 5;
+const SCHEMA: u32 = 6;
 
 const MARKER: &str = "ordain.store";
 const MARKER_DRAFT: &str = "ordain.store.new";
 const LOCK: &str = "lock";
+const CLOSED: &str = "closed";
+const BEFORE: &str = "data.before";
 const HEADING: &str = "ordain embedded store";
 
 /// A folder that this process has for itself, until dropped.
 pub(super) struct Folder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
@@ -47,7 +54,55 @@ impl Folder {
             }
             None => write_marker(path, shards).map_err(|error| unwritable(path, &error))?,
         }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), lock })
+    }
+
+    /// Whether the folder is still the one under its path.
+    pub(super) fn is_there(&self) -> bool {
+        let identity = |metadata: io::Result<Metadata>| metadata.map(|it| (it.dev(), it.ino()));
+        let (ours, found) = (self.lock.metadata(), fs::metadata(self.path.join(LOCK)));
+        // Where the system does not tell, for a moment, nothing is wrong with the folder.
+        match (identity(ours), identity(found)) {
+            (Ok(ours), Ok(found)) => ours == found,
+            (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+            (Err(_), Ok(_)) => true,
+        }
+    }
+
+    /// Notes that everything is on the disk and nothing more will be written.
+    pub(super) fn close(&self) {
+        // Without the note, the next start does more than it must.
+        let _ = File::create(self.path.join(CLOSED));
+    }
+
+    /// Makes sure that the disk has what the system reads of the engine's journals, unless they were closed
+    /// in order: see [`journal::write_anew`]. To be undone by [`Self::settle`] once the engine is open.
+    pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
+        let before = self.path.join(BEFORE);
+        let written = match fs::remove_file(self.path.join(CLOSED)) {
+            Ok(()) if !before.exists() => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => journal::write_anew(&self.data(), &before),
+        };
+        written.map_err(|error| {
+            StoreError::Unavailable(format!(
+                "cannot write the journal in {} anew: {error}. It is as large as up to 128 MiB: see to the \
+                 disk, then start again",
+                self.path.display()
+            ))
+        })
+    }
+
+    /// The engine is open, and holds all that it should: the journals as they were before are not needed.
+    /// Makes the names of what was made in the folder durable.
+    pub(super) fn settle(&self) -> Result<(), StoreError> {
+        let before = self.path.join(BEFORE);
+        match fs::remove_dir_all(&before) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(unwritable(&before, &error))
+            }
+            _ => self.sync(),
+        }
     }
 
     /// Where it is.
@@ -67,7 +122,7 @@ impl Folder {
 
     /// Makes the names of what was made in the folder durable, and the folder's own: the engine
     /// syncs only what lies within its own.
-    pub(super) fn sync(&self) -> Result<(), StoreError> {
+    fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|error| unwritable(&self.path, &error))?;
         // One that cannot be opened was not made by us.
@@ -79,21 +134,24 @@ impl Folder {
 
     /// Makes the engine's folder where there is none: elsewhere first, so that under its name it
     /// is whole or not there. The engine itself writes one file after another, and takes a folder
-    /// in which the first of them are missing for a new one.
+    /// in which the first of them are missing for a new one. So it is refused if one is missing that each
+    /// database has.
     pub(super) fn make_data(
         &self,
         make: impl FnOnce(&Path) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let (data, draft) = (self.data(), self.path.join("data.new"));
         if data.exists() {
-            if data.join("version").exists() {
-                return Ok(());
-            }
-            return Err(StoreError::Unusable(format!(
-                "the database in {} has no file `version`, so it is damaged; put the store's \
-                 folder back from a backup",
-                data.display()
-            )));
+            let tables = (0..KEYSPACES).map(|it| format!("keyspaces/{it}/current"));
+            let missing = std::iter::once("version".to_owned()).chain(tables);
+            return match missing.into_iter().find(|it| !data.join(it).exists()) {
+                None => Ok(()),
+                Some(missing) => Err(StoreError::Unusable(format!(
+                    "the database in {} has no file {missing}, so it is damaged: somebody has removed the \
+                     file, or a backup has left it out. Put the store's folder back from a whole backup",
+                    data.display()
+                ))),
+            };
         }
         match fs::remove_dir_all(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -102,7 +160,9 @@ impl Folder {
             _ => {}
         }
         make(&draft)?;
-        fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))
+        fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))?;
+        tracing::info!("made a new store in {}: no stream has any state yet", self.path.display());
+        Ok(())
     }
 }
 

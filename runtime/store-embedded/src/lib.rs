@@ -43,6 +43,7 @@ mod writer;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::mpsc::{self as std_mpsc, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -67,6 +68,10 @@ use ordain_store::{Durability, Store, StoreError};
 /// How long an answer may be out before it is looked at whether the engine is still alive: when
 /// its background work has failed, it makes writers wait for ever.
 const STALLED: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether the folder is still there: a loss of more than a second would be noticed by
+/// nobody else.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// Memory for blocks that were read from disk, by default. Enough for the index blocks and the
 /// hot part of the jobs of a million keys; the rest is in the system's own cache.
@@ -110,6 +115,8 @@ pub struct Embedded {
     /// `None` only while it is dropped.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
+    /// The thread that looks after the folder; it ends when its sender is dropped.
+    watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Embedded {
@@ -119,11 +126,12 @@ impl Embedded {
         let shards = shards.max(1);
         let folder = Folder::take(&path, shards)?;
         folder.make_data(|draft| Tables::make(draft, cache))?;
+        folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
         let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
         let commits = writer::read_number(commits);
         let answered = Answered::open(folder.answered(), commits)?;
-        folder.sync()?;
+        folder.settle()?;
         let fences = Fences::load(&tables)?;
         let clock = Monotone::new(clock, fences.newest_time());
         let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
@@ -132,10 +140,12 @@ impl Embedded {
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
-            .map_err(|error| StoreError::Unusable(format!("cannot start a thread: {error}")))?;
+            .map_err(|error| no_thread(&error))?;
+        let watch = watch(&shared)?;
         let reads = Semaphore::new(READS);
         let registry = Registry::new(marks::read_all(&shared, leases::DECIDED)?.into_iter());
-        Ok(Self { shared, reads, registry, requests: Some(sender), thread: Some(thread) })
+        let (requests, thread) = (Some(sender), Some(thread));
+        Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
     }
 
     /// Puts any bytes in the place of a job. For tests of what a damaged job does.
@@ -218,8 +228,35 @@ impl Drop for Embedded {
         {
             // Its panics are caught and told where they happen.
             let _ = thread.join();
+            self.shared.close();
+        }
+        if let Some((sender, thread)) = self.watch.take() {
+            drop(sender);
+            // Afterwards nobody but readers has the folder.
+            let _ = thread.join();
         }
     }
+}
+
+/// Looks now and then whether the folder is still there: the engine writes into open files, and would not
+/// notice.
+fn watch(shared: &Arc<Shared>) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
+    let (sender, ended) = std_mpsc::channel();
+    let shared = Arc::downgrade(shared);
+    let look = move || {
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let Some(shared) = shared.upgrade() else { return };
+            if !shared.has_folder() {
+                return shared.fail_without_folder();
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(look);
+    thread.map(|thread| (sender, thread)).map_err(|error| no_thread(&error))
+}
+
+fn no_thread(error: &std::io::Error) -> StoreError {
+    StoreError::Unusable(format!("cannot start a thread: {error}"))
 }
 
 #[async_trait]

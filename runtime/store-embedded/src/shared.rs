@@ -38,29 +38,49 @@ impl Shared {
     /// Ends the use of this store for good: after a failed write nobody knows what the disk
     /// holds, so nothing more may be answered from it. Only opening it again finds out.
     pub(super) fn fail(&self, reason: &str) {
-        if self.failure.set(reason.to_owned()).is_ok() {
-            tracing::error!(
-                "the store has failed and is out of use until it is opened again: {reason}"
-            );
+        self.end(&format!(
+            "the store in {} has failed: {reason}. Nothing that was acknowledged is lost. See to \
+             the disk (its free space, quota and health) and start again: it goes on from there",
+            self.folder.path().display()
+        ));
+    }
+
+    /// Ends the use of this store since its folder is not under its path any more.
+    pub(super) fn fail_without_folder(&self) {
+        self.end(&format!(
+            "the store's folder {} is not there any more, or is another one: was it moved, removed or \
+             unmounted? What was acknowledged in the last second may be in the old folder alone. Put \
+             that back and start again",
+            self.folder.path().display()
+        ));
+    }
+
+    fn end(&self, words: &str) {
+        if self.failure.set(words.to_owned()).is_ok() {
+            tracing::error!("out of use until it is opened again: {words}");
+        }
+    }
+
+    /// Whether its folder is still under its path.
+    pub(super) fn has_folder(&self) -> bool {
+        self.folder.is_there()
+    }
+
+    /// Notes that all that was written is on the disk, and that nothing more will be.
+    pub(super) fn close(&self) {
+        if self.check().is_ok() && self.tables.sync().is_ok() {
+            self.folder.close();
         }
     }
 
     /// That it has not failed.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        self.failure.get().map_or(Ok(()), |reason| Err(self.error(reason)))
+        self.failure.get().map_or(Ok(()), |words| Err(StoreError::Failed(words.clone())))
     }
 
     /// Waits until it has failed.
     pub(super) async fn failed(&self) -> StoreError {
-        self.error(self.failure.wait().await)
-    }
-
-    fn error(&self, reason: &str) -> StoreError {
-        StoreError::Failed(format!(
-            "the store in {} has failed: {reason}. Nothing that was acknowledged is lost. See to \
-             the disk (its free space, quota and health) and start again: it goes on from there",
-            self.folder.path().display()
-        ))
+        StoreError::Failed(self.failure.wait().await.clone())
     }
 
     /// Whether a letter put at `at` is still kept.

@@ -34,6 +34,9 @@ const WORKERS: usize = 1;
 const SMALL_TABLE: u64 = 8 * MIB;
 const LARGE_TABLE: u64 = 16 * MIB;
 
+/// Folders of tables: one of the engine's own, and those of [`Tables`].
+pub(super) const KEYSPACES: usize = 1 + 10;
+
 /// Values smaller than this are copied out of what the engine hands over, which is a slice of a
 /// whole block: else 100 bytes of state in a lane would hold 4 KiB.
 const COPY_BELOW: usize = 4096;

@@ -41,9 +41,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use ordain_core::shard_of;
 use redis::cmd;
+use tokio::task::JoinHandle;
 
 use self::error::{at, has_code, unusable_or_away};
 use self::link::Link;
@@ -56,7 +57,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
 /// The version of all that is written. One that reads another refuses the store.
-const SCHEMA: &str = "7";
+const SCHEMA: &str = "8";
 
 /// How long a start waits for servers that do not answer, or are still reading their data.
 const START: Duration = Duration::from_secs(30);
@@ -67,10 +68,49 @@ const START_RETRY: Duration = Duration::from_millis(500);
 /// it.
 const WAITING_LINKS: u32 = 8;
 
+/// Between two probes of a connection that nothing else keeps in use: less than any sensible `timeout` of a
+/// server, after which it closes a connection.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// Asks over connections that are used now and then only, since a server closes connections that nobody uses,
+/// and a connection that breaks counts as a store that may have gone back.
+struct Probing(JoinHandle<()>);
+
+impl Probing {
+    fn start(links: &Arc<[Link]>, names: &Names, shards: u32) -> Option<Self> {
+        if links.is_empty() {
+            return None;
+        }
+        let keys = (0..shards).map(|shard| names.of_stream(shard, Kind::Data, ""));
+        let (links, keys) = (Arc::clone(links), keys.collect::<Vec<_>>());
+        Some(Self(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PROBE).await;
+                let probes = keys.iter().enumerate().map(|(shard, key)| {
+                    let mut probe = cmd("HGET");
+                    probe.arg(key).arg("f");
+                    let link = &links[shard % links.len()];
+                    async move { link.call(&probe).await }
+                });
+                // What is wrong shows where the connection is used.
+                drop(join_all(probes).await);
+            }
+        })))
+    }
+}
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// A store in Redis.
 pub struct Redis {
     link: Link,
-    waiting_links: Vec<Link>,
+    waiting_links: Arc<[Link]>,
+    /// Keeps those in use.
+    _probing: Option<Probing>,
     names: Names,
     scripts: Scripts,
     shards: u32,
@@ -140,10 +180,14 @@ impl Redis {
             let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
             waiting_links.push(link);
         }
+        let names = Names::new(&options.prefix);
+        let waiting_links = Arc::from(waiting_links);
+        let probing = Probing::start(&waiting_links, &names, options.shards.max(1));
         let store = Self {
             link,
             waiting_links,
-            names: Names::new(&options.prefix),
+            _probing: probing,
+            names,
             scripts: Scripts::new(&layout::layout()),
             shards: options.shards.max(1),
             replicas: options.replicas,

@@ -7,20 +7,22 @@
 
 mod cluster;
 mod connect;
+mod nodes;
 mod sentinel;
 mod single;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use redis::aio::ConnectionLike;
-use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 pub(super) use self::connect::info_field;
 
 use self::connect::wrong;
+use self::nodes::Nodes;
 use self::single::Single;
+use super::script::tag_of;
 use ordain_store::RedisAddress as Address;
 
 /// A way to the server, or servers.
@@ -28,11 +30,9 @@ pub(super) struct Link {
     to: To,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a store has a few")]
 enum To {
-    Single(Single),
-    /// With the number of calls over it that broke.
-    Cluster(ClusterConnection, AtomicU64),
+    Single(Arc<Single>),
+    Cluster(Box<Nodes>),
 }
 
 /// What is sent at once.
@@ -42,6 +42,14 @@ enum Question<'a> {
 }
 
 impl Question<'_> {
+    /// The hash tag of its keys.
+    fn tag(&self) -> Vec<u8> {
+        match self {
+            Self::One(cmd) => tag_of(cmd),
+            Self::Several(pipe) => pipe.cmd_iter().next().map(tag_of).unwrap_or_default(),
+        }
+    }
+
     async fn ask(&self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Value> {
         match self {
             Self::One(cmd) => cmd.query_async(connection).await,
@@ -61,15 +69,17 @@ impl Link {
         let to = match &*connect::mode(&mut first).await? {
             "cluster" => {
                 let cluster = cluster::connect(address, &mut first).await?;
-                To::Cluster(cluster, AtomicU64::new(0))
+                To::Cluster(Box::new(Nodes::new(address.clone(), cluster)))
             }
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
-                To::Single(Single::new(address.clone(), Some(master)))
+                let single = Arc::new(Single::new(address.clone(), Some(master)));
+                tokio::spawn(single::follow(Arc::downgrade(&single)));
+                To::Single(single)
             }
             _ => {
                 check_single(address)?;
-                To::Single(Single::new(address.clone(), None))
+                To::Single(Arc::new(Single::new(address.clone(), None)))
             }
         };
         if let To::Single(single) = &to {
@@ -82,14 +92,14 @@ impl Link {
     pub(super) fn breaks(&self) -> u64 {
         match &self.to {
             To::Single(single) => single.breaks(),
-            To::Cluster(_, breaks) => breaks.load(Ordering::SeqCst),
+            To::Cluster(nodes) => nodes.breaks(),
         }
     }
 
     /// What it is connected to, in words.
     pub(super) fn kind(&self) -> &'static str {
         match &self.to {
-            To::Single(Single { master: None, .. }) => "Redis",
+            To::Single(single) if single.master.is_none() => "Redis",
             To::Single(_) => "Redis under Sentinel",
             To::Cluster(..) => "Redis Cluster",
         }
@@ -120,10 +130,12 @@ impl Link {
     async fn send(&self, question: &Question<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.to {
             To::Cluster(..) if self.breaks() > breaks => Ok(None),
-            To::Cluster(cluster, broken) => {
-                let answer = question.ask(&mut cluster.clone()).await;
+            To::Cluster(nodes) => {
+                let answer = question.ask(&mut nodes.connection()).await;
                 if answer.as_ref().is_err_and(is_broken) {
-                    broken.fetch_add(1, Ordering::SeqCst);
+                    nodes.broke(question.tag()).await;
+                } else {
+                    nodes.answered(|| question.tag());
                 }
                 answer.map(Some)
             }
@@ -143,9 +155,9 @@ impl Link {
 
     /// Sends a command to every master.
     pub(super) async fn ask_all(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let To::Cluster(cluster, _) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
+        let To::Cluster(nodes) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
         let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        match cluster.clone().route_command(cmd.clone(), to_all).await?.extract_error()? {
+        match nodes.connection().route_command(cmd.clone(), to_all).await?.extract_error()? {
             Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
             answer => Ok(vec![answer]),
         }

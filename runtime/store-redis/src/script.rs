@@ -49,6 +49,16 @@ pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     key.map(Into::into).into_iter().collect()
 }
 
+/// The hash tag of the first key, which lies in braces; nothing where there is none.
+pub(super) fn tag_of(cmd: &Cmd) -> Vec<u8> {
+    let tagged = simple_args(cmd).skip(1).take(3).find_map(|argument| {
+        let from = argument.iter().position(|byte| *byte == b'{')? + 1;
+        let length = argument[from..].iter().position(|byte| *byte == b'}')?;
+        Some(argument[from..from + length].to_vec())
+    });
+    tagged.unwrap_or_default()
+}
+
 fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     call.args_iter().filter_map(|argument| match argument {
         redis::Arg::Simple(argument) => Some(argument),

@@ -175,7 +175,7 @@ impl Bare {
                 bail!("event {sequence} of {key} failed: {:?}", done.failure)
             };
             for (index, message) in (0..).zip(messages) {
-                let emitted = Emitted { sequence, index, message };
+                let emitted = Emitted { sequence, index, event: 0, message };
                 let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
                 encoded.clear();
                 encode("orders", &message, None, &mut encoded);

@@ -219,7 +219,7 @@ fn write(key: &Key, next: u64) -> JobWrite {
         expect: if next == 1 { Expect::Absent } else { Expect::Next(next) },
         job,
         state: Change::Put(vec![b's'; BYTES].into()),
-        messages: vec![Emitted { sequence: next, index: 0, message }],
+        messages: vec![Emitted { sequence: next, index: 0, event: 0, message }],
         letters: Vec::new(),
         consumed: Vec::new(),
         spill: Vec::new(),

@@ -71,7 +71,7 @@ fn is_read_again(event: &Event) {
         delay_ms: None,
         end: event.end(),
     };
-    let emitted = Emitted { sequence: 1, index: 0, message: Message::new(&parts) };
+    let emitted = Emitted { sequence: 1, index: 0, event: 0, message: Message::new(&parts) };
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);

@@ -20,7 +20,7 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     let (cause, error, content) = (Cause::Gap, stream.to_owned(), LetterContent::Nothing);
     write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
     let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
-    write.messages = vec![Emitted { sequence: 1, index: 0, message }];
+    write.messages = vec![Emitted { sequence: 1, index: 0, event: 0, message }];
     owner.write(store, write).await;
     owner
 }

@@ -23,7 +23,7 @@ fn emitted(sequence: u64, index: u32) -> Emitted {
         delay_ms: (index == 3).then_some(5),
         end: index == 1,
     });
-    Emitted { sequence, index, message }
+    Emitted { sequence, index, event: 0, message }
 }
 
 fn emitting(mut write: JobWrite, messages: &[(u64, u32)]) -> JobWrite {

@@ -125,14 +125,14 @@ prop_compose! {
 
 prop_compose! {
     fn emitted()(
-        (sequence, index, delay_ms, end) in any::<(u64, u32, Option<u64>, bool)>(),
+        (sequence, index, event, delay_ms, end) in any::<(u64, u32, u64, Option<u64>, bool)>(),
         sink in ".{0,5}",
         key in option::of(".{0,5}"),
         data in vec(any::<u8>(), 0..20),
     ) -> Emitted {
         let parts =
             MessageParts { sink: &sink, key: key.as_deref(), data: &data, delay_ms, end, ..MessageParts::default() };
-        Emitted { sequence, index, message: Message::new(&parts) }
+        Emitted { sequence, index, event, message: Message::new(&parts) }
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
         data: data.as_bytes(),
         ..MessageParts::default()
     });
-    write.messages = vec![Emitted { sequence, index: 0, message }];
+    write.messages = vec![Emitted { sequence, index: 0, event: 0, message }];
     write
 }
 

@@ -9,6 +9,7 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::job::{Change, Emitted};
 use crate::letter::Cause;
+use crate::settings::Ordering;
 use crate::stats::LaneState;
 use crate::turn::{Token, Turn, TurnDone, Verdict};
 use crate::version::Decided;
@@ -142,10 +143,14 @@ impl Sequencer {
                 Verdict::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;
+                    let event = match self.settings.ordering {
+                        Ordering::Fifo if !messages.is_empty() => held.event.id_digest(),
+                        Ordering::Fifo | Ordering::Sequenced => 0,
+                    };
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();
                         let (sequence, index) = (held.sequence, position as u32);
-                        chunk.messages.push(Emitted { sequence, index, message });
+                        chunk.messages.push(Emitted { sequence, index, event, message });
                     }
                 }
                 Verdict::Rejected(reason) => {

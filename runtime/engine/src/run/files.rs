@@ -1,7 +1,7 @@
 //! The files of a configuration: opened before anything is read or written, and none of them both
 //! read and written, or written twice, under whatever names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -9,8 +9,14 @@ use std::path::Path;
 
 use super::RunError;
 use crate::sink::{FileSink, Outlets, Sink};
-use ordain_config::{ConfigError, Loaded, Place, Sink as SinkConfig, Source as SourceConfig};
-use ordain_store::Store;
+use ordain_cloudevents::{letter_event, message_id};
+use ordain_config::{
+    Config, ConfigError, Loaded, Place, Sink as SinkConfig, Source as SourceConfig,
+};
+use ordain_store::{Partition, Store, StoreError};
+
+/// Commits whose messages are read from the outbox at one time.
+const PAGE: usize = 1_024;
 
 /// What makes a file the same under two names: device and inode.
 type Identity = (u64, u64);
@@ -179,10 +185,40 @@ impl SinkPlace<'_> {
 
     async fn open(&self, store: &dyn Store) -> Result<FileSink, RunError> {
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
-        let sink =
+        let opened =
             FileSink::open(self.path, mark.as_deref()).map_err(|error| self.unwritable(&error))?;
+        let unpublished = if opened.has_more() {
+            unpublished(&self.loaded.config, store).await?
+        } else {
+            HashSet::new()
+        };
+        let sink = opened.finish(&unpublished).map_err(|error| self.unwritable(&error))?;
         // From here on what lies beyond is known to be of a process that died.
         store.put_marks(&[sink.mark()]).await?;
         Ok(sink)
     }
+}
+
+/// The ids of all that the outbox has, for whatever sink: that may be another one than before.
+async fn unpublished(config: &Config, store: &dyn Store) -> Result<HashSet<String>, StoreError> {
+    let mut ids = HashSet::new();
+    for (name, stream) in &config.streams {
+        for number in 0..stream.source.partitions() {
+            let partition = Partition { stream: name.shared(), number };
+            for shard in 0..store.shards() {
+                let mut after = 0;
+                loop {
+                    let entries = store.outbox(&partition, shard, after, PAGE).await?;
+                    let Some(last) = entries.last() else { break };
+                    after = last.number;
+                    for entry in entries {
+                        ids.extend(entry.messages.iter().map(|it| message_id(name, it)));
+                        let letters = entry.letters.iter();
+                        ids.extend(letters.map(|it| letter_event(name, it).id().to_owned()));
+                    }
+                }
+            }
+        }
+    }
+    Ok(ids)
 }

@@ -72,6 +72,20 @@ pub enum PublisherError {
          again until they are published"
     )]
     UnknownStream(Arc<str>),
+    /// A file could not be made durable: nobody knows what of it is on the disk, and asking again would not
+    /// tell.
+    #[error(
+        "sink {sink}: what was written to {path} did not reach the disk: {error}. See to the disk and start \
+         again: what is not on it is written anew"
+    )]
+    NotSynced {
+        /// The sink.
+        sink: String,
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// Whoever read standard output has gone.
     #[error(
         "nobody reads standard output any more, to which the sink {0} writes; what is committed \

@@ -1,11 +1,15 @@
 //! A file that contains each message exactly once.
 //!
-//! Its length is written to the store together with the removal of the messages from the outbox.
-//! At the start it is cut back to that length: what lies beyond was written by a process that
-//! died before the store knew of it, and comes again. Another file in its place is never cut.
+//! Its length is written to the store together with the removal of the messages from the outbox. Lines
+//! beyond that length were written by a process that died before the store knew of them. At the start they
+//! are cut off, and published again from the outbox. If the outbox lacks one of them, the store is at an
+//! earlier time than the file, and nothing is cut: consumers may have read these lines, and they would never
+//! come again. Another file in its place is never cut either.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +17,12 @@ use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::probe::Probe;
 use ordain_util::whole::whole;
+use serde::Deserialize;
+
+/// Bytes of the longest line that may be one of Ordain: an event of the largest size, in base64.
+const LINE_BYTES: u64 = 128 << 20;
+/// How the `source` of all messages and letters begins.
+const OWN_SOURCE: &str = "/ordain/";
 
 /// An open file sink.
 #[derive(Debug)]
@@ -26,12 +36,64 @@ pub(crate) struct FileSink {
     synced: bool,
 }
 
+/// A file sink that may have more than the store knows to be published.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    sink: FileSink,
+    present: u64,
+}
+
+/// The attributes by which a line is recognised.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    source: Cow<'a, str>,
+}
+
+impl Opened {
+    /// Whether something lies beyond what is published.
+    pub(crate) fn has_more(&self) -> bool {
+        self.present > self.sink.tail.end()
+    }
+
+    /// Cuts off what is not published, if all of it comes again: `unpublished` has the ids of all that the
+    /// outbox has for this sink. Lines of others are cut off with it.
+    pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
+        let Self { mut sink, present } = self;
+        let length = sink.tail.end();
+        if present == length {
+            return Ok(sink);
+        }
+        let (whole, lost) = sink.lines_beyond(unpublished)?;
+        if lost == 0 {
+            sink.file.set_len(length)?;
+            tracing::info!(
+                path = %sink.path.display(), bytes = present - length,
+                "cut off what is not marked as published: what of it is ours comes again"
+            );
+            return Ok(sink);
+        }
+        sink.file.set_len(whole)?;
+        // They count as published from here on.
+        sink.file.sync_all()?;
+        sink.tail = Probe::read(&sink.file, whole)?;
+        tracing::warn!(
+            path = %sink.path.display(), lines = lost,
+            "THE STORE WENT BACK IN TIME: it does not have these last messages of the file, and cannot \
+             publish them again. Was an older copy of its folder put back? They stay in the file, and new \
+             messages are written behind them"
+        );
+        Ok(sink)
+    }
+}
+
 impl FileSink {
     /// Opens the file, with the mark that the store has of it. Without one, what is in the file
     /// stays and messages come behind it.
-    pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Opened> {
+        let file = open_or_make(path)?;
         let metadata = file.metadata()?;
         let (present, inode) = (metadata.len(), metadata.ino());
         let published = match mark {
@@ -55,20 +117,41 @@ impl FileSink {
                 );
                 present
             }
-            Some(PublishedFile { length, .. }) => {
-                if present > length {
-                    file.set_len(length)?;
-                    tracing::info!(
-                        path = %path.display(), bytes = present - length,
-                        "cut off what is not marked as published: what of it is ours comes again"
-                    );
-                }
-                length
-            }
+            Some(PublishedFile { length, .. }) => length,
         };
         let tail = Probe::read(&file, length)?;
         let mark = Self::mark_name(path);
-        Ok(Self { path: path.to_owned(), mark, file, inode, tail, synced: true })
+        let sink = Self { path: path.to_owned(), mark, file, inode, tail, synced: true };
+        Ok(Opened { sink, present })
+    }
+
+    /// Of what lies beyond the published length: where its last whole line ends, and how many messages of
+    /// Ordain it has that are not in the outbox.
+    fn lines_beyond(&self, unpublished: &HashSet<String>) -> io::Result<(u64, u64)> {
+        let mut reader = BufReader::new(&self.file);
+        let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
+        let (mut whole, mut lost) = (at, 0);
+        let mut line = Vec::new();
+        let mut is_begun = false;
+        loop {
+            line.clear();
+            let read = reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)?;
+            if read == 0 {
+                return Ok((whole, lost));
+            }
+            at += read as u64;
+            let is_whole = line.ends_with(b"\n");
+            if is_whole {
+                whole = at;
+            }
+            if is_whole && !is_begun {
+                let own = serde_json::from_slice::<Line<'_>>(&line).ok();
+                let own = own.filter(|it| it.source.starts_with(OWN_SOURCE));
+                lost += u64::from(own.is_some_and(|it| !unpublished.contains(&*it.id)));
+            }
+            // The rest of a longer line is no line.
+            is_begun = !is_whole;
+        }
     }
 
     /// The name of a file's length among the store's marks: the same however the path is spelled.
@@ -122,6 +205,21 @@ impl FileSink {
     }
 }
 
+/// Opens a file; makes it where there is none, with its name durable.
+fn open_or_make(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let file = options.create(true).truncate(false).open(path)?;
+            let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            Ok(file)
+        }
+        opened => opened,
+    }
+}
+
 fn warn_shorter(path: &Path, present: u64, published: u64) {
     tracing::warn!(
         path = %path.display(),
@@ -147,11 +245,16 @@ mod tests {
     use super::*;
     use std::fs;
 
+    /// A sink whose outbox is empty.
+    fn open(path: &Path, mark: Option<&[u8]>) -> FileSink {
+        FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished")
+    }
+
     /// A file with two messages, of which the store knows one, and the mark.
     fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
         let path = folder.join("out");
         fs::write(&path, before).expect("written");
-        let mut sink = FileSink::open(&path, None).expect("opened");
+        let mut sink = open(&path, None);
         sink.append(b"one\n").expect("appended");
         let known = sink.mark();
         sink.append(b"two\n").expect("appended");
@@ -160,7 +263,7 @@ mod tests {
 
     /// What is in the file after one more message.
     fn after(path: &Path, mark: &[u8], message: &str) -> String {
-        let mut sink = FileSink::open(path, Some(mark)).expect("opened");
+        let mut sink = open(path, Some(mark));
         sink.append(message.as_bytes()).expect("appended");
         fs::read_to_string(path).expect("read")
     }
@@ -183,6 +286,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_outbox_does_not_have_is_never_cut_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, known) = written(folder.path(), "");
+        let line = |id: &str| format!("{{\"id\":\"{id}\",\"source\":\"/ordain/s\"}}\n");
+        let foreign = "{\"id\":\"c\",\"source\":\"/shop\"}\nno JSON\n";
+        let more = [&*line("a"), foreign, &*line("b"), "{\"id\":\"to"].concat();
+        let all = [b"one\n", more.as_bytes()].concat();
+        let after = |outbox: &[&str]| {
+            fs::write(&path, &all).expect("written");
+            let opened = FileSink::open(&path, Some(&known.value)).expect("opened");
+            assert!(opened.has_more());
+            let outbox = outbox.iter().map(|id| (*id).to_owned()).collect();
+            let mut sink = opened.finish(&outbox).expect("finished");
+            sink.append(b"new\n").expect("appended");
+            fs::read_to_string(&path).expect("read")
+        };
+        assert_eq!(after(&["a", "b", "z"]), "one\nnew\n");
+        for outbox in [&["a"][..], &["b"], &[]] {
+            assert_eq!(after(outbox), format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
+        }
+    }
+
+    #[test]
     fn another_file_is_not_cut() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "");
@@ -191,7 +317,7 @@ mod tests {
 
         // Nor one in the place of one to which nothing was written.
         fs::remove_file(&path).expect("removed");
-        let sink = FileSink::open(&path, None).expect("opened");
+        let sink = open(&path, None);
         let (empty, _still_there) = (sink.mark(), sink);
         fs::write(folder.path().join("other"), "other\n").expect("written");
         fs::rename(folder.path().join("other"), &path).expect("renamed");
@@ -202,7 +328,7 @@ mod tests {
     fn no_zeros_in_a_file_that_is_cut_while_it_is_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
-        let mut sink = FileSink::open(&path, None).expect("opened");
+        let mut sink = open(&path, None);
         for cut_to in [4, 0] {
             sink.append(b"one\ntwo\n").expect("appended");
             sink.sync().expect("synced");

@@ -208,11 +208,16 @@ impl Outlets {
         Ok((std::mem::take(&mut self.unconfirmed), marks))
     }
 
-    /// Makes the lines durable.
-    pub(super) async fn sync(&mut self) -> Result<(), PublisherError> {
-        for (name, lines) in &mut self.lines {
-            if lines.sink.needs_sync() {
-                insist(name, &mut lines.sink, Sink::sync).await?;
+    /// Makes the lines durable. A sync that failed is not tried again: the system may have dropped what it
+    /// could not write, and the next sync succeeds without it.
+    pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
+        for (name, Lines { sink, .. }) in &mut self.lines {
+            if sink.needs_sync() {
+                block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
+                    sink: name.clone(),
+                    path: sink.place(),
+                    error,
+                })?;
             }
         }
         Ok(())

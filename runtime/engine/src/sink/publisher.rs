@@ -183,7 +183,7 @@ impl Publisher {
         let (target, shard, through) = (Arc::clone(target), *shard, last.number);
         self.left.push(Left { target: Arc::clone(&target), shard, through, messages, bytes });
         self.end_run(target, shard, through).await?;
-        self.outlets.sync().await?;
+        self.outlets.sync()?;
         self.settle().await;
         Ok(messages)
     }
@@ -234,7 +234,7 @@ impl Publisher {
                 self.end_run(target, batch.shard, batch.number).await?;
             }
         }
-        self.outlets.sync().await?;
+        self.outlets.sync()?;
         self.settle().await;
         Ok(())
     }

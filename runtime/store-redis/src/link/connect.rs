@@ -36,7 +36,7 @@ pub(super) async fn any(address: &Address) -> RedisResult<MultiplexedConnection>
     Err(last.unwrap_or_else(|| wrong("no host is named".to_owned())))
 }
 
-fn is_login(error: &RedisError) -> bool {
+pub(super) fn is_login(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }

@@ -1,13 +1,19 @@
 //! One server at a time, named or found by asking Sentinels.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
 use super::connect::any;
-use super::sentinel;
+use super::sentinel::{self, Place};
 use ordain_store::RedisAddress as Address;
+use ordain_util::wait::shortened;
+
+/// Between two questions to the Sentinels while the connection to a master lives. A master that they have
+/// replaced takes writes that are lost when it joins the new one.
+const ASK: Duration = Duration::from_secs(5);
 
 /// One server at a time.
 pub(super) struct Single {
@@ -21,8 +27,19 @@ pub(super) struct Single {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
+    /// Where the Sentinels say that it leads.
+    place: Option<Place>,
     /// How often one broke before it.
     breaks: u64,
+}
+
+/// Leaves a master that the Sentinels have replaced, as long as there is the connection.
+pub(super) async fn follow(single: Weak<Single>) {
+    loop {
+        tokio::time::sleep(shortened(ASK)).await;
+        let Some(single) = single.upgrade() else { return };
+        single.follow().await;
+    }
 }
 
 impl Single {
@@ -44,13 +61,39 @@ impl Single {
         if let Some(connection) = self.present() {
             return Ok(connection);
         }
-        let connection = match &self.master {
-            None => any(&self.address).await?,
-            Some(name) => sentinel::master(&self.address, name).await?,
+        let (connection, place) = match &self.master {
+            None => (any(&self.address).await?, None),
+            Some(name) => {
+                let place = sentinel::newest(&self.address, name).await?.swap_remove(0);
+                (sentinel::open_master(&self.address, &place).await?, Some(place))
+            }
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.connection = Some(connection.clone());
+        (current.connection, current.place) = (Some(connection.clone()), place);
         Ok((connection, current.breaks))
+    }
+
+    async fn follow(&self) {
+        let Some(name) = &self.master else { return };
+        let (before, ours) = {
+            let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            (current.breaks, current.place.clone())
+        };
+        let Some(ours) = ours else { return };
+        // Where no Sentinel answers, the connection is all that there is.
+        let Ok(newest) = sentinel::newest(&self.address, name).await else { return };
+        let newest = match newest.first() {
+            Some(first) if !newest.contains(&ours) => first,
+            _ => return,
+        };
+        if sentinel::open_master(&self.address, newest).await.is_err() {
+            return;
+        }
+        tracing::warn!(
+            "the Sentinels at {} name {newest} as master {name:?} instead of {ours}: changing over to it",
+            self.address
+        );
+        self.let_go(before);
     }
 
     fn present(&self) -> Option<(MultiplexedConnection, u64)> {
@@ -63,7 +106,7 @@ impl Single {
     pub(super) fn let_go(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.breaks == before {
-            current.connection = None;
+            (current.connection, current.place) = (None, None);
             current.breaks += 1;
         }
     }

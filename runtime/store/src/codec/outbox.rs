@@ -29,6 +29,7 @@ pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], ou
     for emitted in messages {
         put_varint(emitted.sequence, out);
         put_varint(u64::from(emitted.index), out);
+        put_varint(emitted.event, out);
         put_varint(emitted.message.encoded_len() as u64, out);
         emitted.message.encode(out);
     }
@@ -84,9 +85,10 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
         for _ in 0..reader.varint("number of messages")? {
             let sequence = reader.varint("sequence")?;
             let index = reader.varint32("index")?;
+            let event = reader.varint("event")?;
             let message = bytes.slice_ref(reader.bytes("message")?);
             let message = Message::decode(message).map_err(|cause| reader.content(cause))?;
-            let emitted = Emitted { sequence, index, message };
+            let emitted = Emitted { sequence, index, event, message };
             messages.push(OutboxMessage { key: key.clone(), incarnation, emitted });
         }
         rest = reader.rest();

@@ -332,6 +332,46 @@ fn what_comes_after_a_redis_went_back() -> Result<()> {
     tally::check(&by_key(&lines)?, &once)
 }
 
+/// An older copy of the store's folder is put back: the file keeps what consumers may have read, new messages
+/// have ids of their own, and the log says what the store lacks.
+#[test]
+fn an_older_copy_of_the_store_is_put_back() -> Result<()> {
+    let source = format!("ordering = \"fifo\"\n{SOURCE}");
+    let home = Home::new(&["tally"], &config("", &source))?;
+    let lines = in_turn(5, 9);
+    let groups: Vec<&[String]> = lines.chunks(15).collect();
+    let mut shown = 0;
+    let mut run = |group: &[String]| -> Result<String> {
+        let mut service = Service::start(&home, &["run"])?;
+        let address = ingress(&mut service)?;
+        ensure!(post(address, LINES, &text(group))?.status == 202);
+        shown += group.len();
+        wait_until("all effects", || Ok(home.lines("out.ndjson") >= shown))?;
+        service.end()?;
+        Ok(service.stderr())
+    };
+    let copy = |from: &str, to: &str| -> Result<()> {
+        let _ = std::fs::remove_dir_all(home.path(to));
+        let status = std::process::Command::new("cp")
+            .arg("-a")
+            .args([home.path(from), home.path(to)])
+            .status()?;
+        ensure!(status.success());
+        Ok(())
+    };
+    run(groups[0])?;
+    copy("ordain-data", "copy")?;
+    run(groups[1])?;
+    copy("copy", "ordain-data")?;
+    let said = run(groups[2])?;
+    ensure!(said.contains("lines=15") && said.contains("THE STORE WENT BACK IN TIME"), "{said}");
+    let out = home.read("out.ndjson");
+    let ids = out.lines().map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].to_string()));
+    let ids = ids.collect::<Result<BTreeSet<_>>>()?;
+    ensure!((out.lines().count(), ids.len()) == (45, 45), "{out}");
+    Ok(())
+}
+
 /// Only who has the token is served.
 #[test]
 fn a_token_is_needed_where_there_is_one() -> Result<()> {

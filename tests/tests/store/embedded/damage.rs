@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -239,4 +240,48 @@ fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// The system may read from memory what a disk never got: what was not closed is written anew before it
+/// counts.
+#[tokio::test]
+async fn journals_are_written_anew_unless_they_were_closed() {
+    let (_rig, copy) = crashed(300).await;
+    let inode = || fs::metadata(journal(copy.path()).0).expect("a file").ino();
+    let before = inode();
+    assert!(!copy.path().join("closed").exists());
+    assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+    let anew = inode();
+    assert_ne!(anew, before);
+    assert!(copy.path().join("closed").exists() && !copy.path().join("data.before").exists());
+    assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+    assert_eq!(inode(), anew, "it was closed");
+
+    // A crash between the two renames.
+    fs::remove_file(copy.path().join("closed")).expect("removed");
+    let (path, aside) = (journal(copy.path()).0, copy.path().join("data.before"));
+    fs::create_dir(&aside).expect("a folder");
+    fs::rename(&path, aside.join(path.file_name().expect("a name"))).expect("renamed");
+    assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+}
+
+/// The engine cuts off what is behind a damaged place: a start that is refused for that keeps it.
+#[tokio::test]
+async fn a_refused_start_keeps_the_journal() {
+    let (_rig, copy) = crashed(300).await;
+    let (path, mut bytes, end) = journal(copy.path());
+    bytes.truncate(end);
+    let whole = bytes.clone();
+    bytes[end / 2..end / 2 + 1_000].fill(0);
+    fs::write(&path, &bytes).expect("a file");
+    let kept = copy.path().join("data.before").join(path.file_name().expect("a name"));
+    for _ in 0..2 {
+        let refused = open_and_count(copy.path()).await.expect_err("commits are lost");
+        assert!(refused.contains("data.before") || refused.contains("damaged"), "{refused}");
+        assert!(fs::read(&kept).expect("a file") == bytes, "as it was before the first start");
+    }
+    // Somebody puts back what there was.
+    fs::write(&path, &whole).expect("a file");
+    assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+    assert!(!kept.exists());
 }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use ordain_store::StoreError;
+use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Fixture, Owner, absent, next};
 
@@ -92,7 +93,7 @@ async fn an_unfinished_folder_is_finished() {
     fs::remove_file(draft.join("version")).expect("a file");
     rig.reopen().await;
     rig.close();
-    for entry in ["data", "answered", "ordain.store"] {
+    for entry in ["data", "answered", "closed", "ordain.store"] {
         let path = rig.path().join(entry);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("gone");
     }
@@ -150,4 +151,60 @@ async fn a_dropped_store_finishes_and_gives_the_folder_back() {
     }
     let owner = Owner::claim(rig.store(), "s", 0).await;
     assert_eq!(owner.numbers, [10]);
+}
+
+/// A table whose file is missing would be begun anew by the engine, without a word.
+#[tokio::test]
+async fn a_missing_table_is_noticed() {
+    let mut rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    owner.write(rig.store(), absent("a")).await;
+    rig.close();
+    let tables: Vec<_> = fs::read_dir(rig.path().join("data/keyspaces"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    assert_eq!(tables.len(), 11);
+    for table in tables {
+        let (current, aside) = (table.join("current"), table.join("aside"));
+        fs::rename(&current, &aside).expect("renamed");
+        let words = refusal(rig.options());
+        assert!(words.contains("/current, so it is damaged"), "{words}");
+        fs::rename(&aside, &current).expect("renamed");
+    }
+    rig.reopen().await;
+}
+
+/// Somebody moves the folder away, or a volume is unmounted.
+#[tokio::test]
+async fn a_folder_that_is_gone_ends_its_use() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let path = parent.path().join("store");
+    // One that has failed is given back a little after it is dropped.
+    let open = async || {
+        for _ in 0..100 {
+            match Embedded::open(Options::new(&path)) {
+                Err(StoreError::InUse(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+                opened => return opened.expect("a store"),
+            }
+        }
+        panic!("it is in use for ever")
+    };
+    for puts_another in [false, true] {
+        let store = open().await;
+        let mut owner = Owner::claim(&store, "s", 0).await;
+        owner.write(&store, absent(&format!("key-{puts_another}"))).await;
+        fs::rename(&path, parent.path().join("moved")).expect("renamed");
+        if puts_another {
+            fs::create_dir(&path).expect("a folder");
+            fs::write(path.join("lock"), "").expect("a file");
+        }
+        let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
+        let words = failed.expect("it is noticed").to_string();
+        assert!(words.contains("is not there any more, or is another one"), "{words}");
+        drop(store);
+        let _ = fs::remove_dir_all(&path);
+        fs::rename(parent.path().join("moved"), &path).expect("renamed");
+    }
+    assert_eq!(Owner::claim(&open().await, "s", 0).await.numbers, [2]);
 }

@@ -1,0 +1,106 @@
+//! The connection to a Cluster, made anew where the library's own stays broken.
+//!
+//! The library connects to nodes that it has heard of. Where their names do not resolve for some seconds,
+//! or all of them have moved, it never comes back. So a part of the Cluster that has not answered for a
+//! while is looked for from the configured addresses, as at the start.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::RedisResult;
+use redis::cluster_async::ClusterConnection;
+use tokio::time::timeout;
+
+use super::{cluster, connect};
+use ordain_store::RedisAddress as Address;
+use ordain_util::wait::shortened;
+
+/// How long a part of the Cluster may be silent, and between two attempts: longer than the Cluster itself takes
+/// for a failover with common settings.
+const SILENCE: Duration = Duration::from_secs(15);
+/// For a new connection to all nodes.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// All masters of a Cluster.
+pub(super) struct Nodes {
+    address: Address,
+    current: Mutex<ClusterConnection>,
+    /// How many calls broke.
+    breaks: AtomicU64,
+    /// Parts of the Cluster, by hash tag, that do not answer, and since when.
+    silent: Mutex<HashMap<Vec<u8>, Instant>>,
+    any_silent: AtomicBool,
+    /// When the last attempt to connect anew began.
+    attempted: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Nodes {
+    pub(super) fn new(address: Address, connection: ClusterConnection) -> Self {
+        Self {
+            address,
+            current: Mutex::new(connection),
+            breaks: AtomicU64::new(0),
+            silent: Mutex::default(),
+            any_silent: AtomicBool::new(false),
+            attempted: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn connection(&self) -> ClusterConnection {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn breaks(&self) -> u64 {
+        self.breaks.load(Ordering::SeqCst)
+    }
+
+    /// A call to the part of the Cluster with this tag was answered.
+    pub(super) fn answered(&self, tag: impl FnOnce() -> Vec<u8>) {
+        if !self.any_silent.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut silent = self.silent();
+        silent.remove(&tag());
+        self.any_silent.store(!silent.is_empty(), Ordering::Relaxed);
+    }
+
+    /// A call to the part with this tag broke. Connects anew if that has lasted.
+    pub(super) async fn broke(&self, tag: Vec<u8>) {
+        self.breaks.fetch_add(1, Ordering::SeqCst);
+        let since = *self.silent().entry(tag).or_insert_with(Instant::now);
+        self.any_silent.store(true, Ordering::Relaxed);
+        if since.elapsed() < shortened(SILENCE) {
+            return;
+        }
+        // Whoever comes meanwhile has no need to wait for it.
+        let Ok(mut attempted) = self.attempted.try_lock() else { return };
+        if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE)) {
+            return;
+        }
+        *attempted = Some(Instant::now());
+        match timeout(ATTEMPT, self.connect()).await {
+            Ok(Ok(connection)) => {
+                tracing::warn!(
+                    "a part of the Cluster at {} has not answered for {} s: connected to it anew",
+                    self.address,
+                    since.elapsed().as_secs()
+                );
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) = connection;
+                self.silent().clear();
+            }
+            Ok(Err(error)) => tracing::debug!("cannot connect to the Cluster anew: {error}"),
+            Err(_) => tracing::debug!("cannot connect to the Cluster anew: no answer"),
+        }
+    }
+
+    async fn connect(&self) -> RedisResult<ClusterConnection> {
+        let mut node = connect::any(&self.address).await?;
+        cluster::connect(&self.address, &mut node).await
+    }
+
+    fn silent(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
