@@ -16,7 +16,7 @@ const BUDGET: u64 = 32;
 const SIZE: usize = 1_000_000;
 /// What the process takes apart from the budget, in MiB: what is under way when it is full, and
 /// above all the store's engine, with what it has not written to its files yet.
-const ELSE: u64 = 400;
+const ELSE: u64 = 352;
 /// The same with outcomes of 4 MiB, each of which is there several times on its way: in the guest's
 /// memory, as messages, as a record and in the journal, and as text for the sink.
 const ELSE_OF_OUTCOMES: u64 = 608;
