@@ -257,6 +257,13 @@ async fn journals_are_written_anew_unless_they_were_closed() {
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
     assert_eq!(inode(), anew, "it was closed");
 
+    // A crash while a journal was copied.
+    for left in ["0.anew", "7.anew"] {
+        fs::write(copy.path().join("data").join(left), "half of it").expect("a file");
+    }
+    fs::remove_file(copy.path().join("closed")).expect("removed");
+    assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+
     // A crash between the two renames.
     fs::remove_file(copy.path().join("closed")).expect("removed");
     let (path, aside) = (journal(copy.path()).0, copy.path().join("data.before"));
