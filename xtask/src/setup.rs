@@ -16,7 +16,7 @@ const TARGET: &str = "wasm32-wasip2";
 /// The example handlers.
 pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
-/// Tells what is done, after the minutes and seconds since the first such line.
+/// Prints the step that begins now, with the minutes and seconds since the first step.
 pub(crate) fn say(text: &str) {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let seconds = START.elapsed().as_secs();

@@ -171,25 +171,17 @@ impl<'a> Run<'a> {
         store: &'a Arc<dyn Store>,
         figures: &'a Arc<Figures>,
     ) -> LocalBoxFuture<'a, Result<Self, RunError>> {
-        Box::pin(Self::prepare_all(loaded, once, handlers, store, figures))
-    }
-
-    async fn prepare_all(
-        loaded: &'a Loaded,
-        once: bool,
-        handlers: &'a Arc<Handlers>,
-        store: &'a Arc<dyn Store>,
-        figures: &'a Arc<Figures>,
-    ) -> Result<Self, RunError> {
-        let id = InstanceId::random();
-        bury(&**store).await?;
-        streams::check_left_overs(loaded, &**store, id).await?;
-        numbering::check(loaded, &**store, id).await?;
-        let broker = Broker::of(loaded)?;
-        let mut files = Files::open(loaded, &**store).await?;
-        let feeds = Arc::default();
-        chains::add(loaded, store, &feeds, &mut files.outlets);
-        Ok(Self { loaded, once, handlers, store, figures, id, broker, files, feeds })
+        Box::pin(async move {
+            let id = InstanceId::random();
+            bury(&**store).await?;
+            streams::check_left_overs(loaded, &**store, id).await?;
+            numbering::check(loaded, &**store, id).await?;
+            let broker = Broker::of(loaded)?;
+            let mut files = Files::open(loaded, &**store).await?;
+            let feeds = Arc::default();
+            chains::add(loaded, store, &feeds, &mut files.outlets);
+            Ok(Self { loaded, once, handlers, store, figures, id, broker, files, feeds })
+        })
     }
 
     /// Where those who put events into queues of the store notify the readers of this process.

@@ -143,8 +143,7 @@ impl Ingress {
         Ok(Some(Self { end, serving }))
     }
 
-    /// Takes no more, as since a shutdown was asked for, and waits until what is being asked is answered, for a
-    /// moment at most.
+    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);

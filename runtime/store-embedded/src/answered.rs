@@ -60,7 +60,7 @@ fn lost(path: &Path, answered: u64, commits: u64) -> StoreError {
     StoreError::Unusable(format!(
         "the store has lost commits: it had answered {answered} and holds {commits}, so its \
          database is damaged or not whole. Its journals as they were are kept in data.before. Put the \
-         store's folder back from a backup. To go on without what is lost, remove {}",
+         store's folder back from a backup. To continue without the lost commits, remove {}",
         path.display()
     ))
 }

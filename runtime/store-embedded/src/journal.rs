@@ -1,4 +1,4 @@
-//! What is done to the engine's journals before it opens them.
+//! Prepares the engine's journals before the engine opens them.
 //!
 //! **Writing anew.** After a failed sync the system takes what it could not write for written: another
 //! process reads it from memory, and another sync succeeds, although the disk does not have it. So a journal

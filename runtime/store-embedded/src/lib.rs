@@ -69,8 +69,7 @@ use ordain_store::{Durability, Store, StoreError};
 /// its background work has failed, it makes writers wait for ever.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Between two looks at whether the folder is still there: a loss of more than a second would be noticed by
-/// nobody else.
+/// Time between two checks that the folder is still under its path.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Memory for blocks that were read from disk, by default. Enough for the index blocks and the
@@ -232,7 +231,7 @@ impl Drop for Embedded {
         }
         if let Some((sender, thread)) = self.watch.take() {
             drop(sender);
-            // Afterwards nobody but readers has the folder.
+            // It must not hold the folder when the store is opened again.
             let _ = thread.join();
         }
     }

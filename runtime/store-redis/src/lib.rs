@@ -72,8 +72,8 @@ const WAITING_LINKS: u32 = 8;
 /// server, after which it closes a connection.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Asks over connections that are used now and then only, since a server closes connections that nobody uses,
-/// and a connection that breaks counts as a store that may have gone back.
+/// A task that keeps rarely used connections busy. A server closes idle connections after its `timeout`, and
+/// Ordain treats each broken connection as a store that may have gone back in time.
 struct Probing(JoinHandle<()>);
 
 impl Probing {

@@ -49,7 +49,7 @@ pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     key.map(Into::into).into_iter().collect()
 }
 
-/// The hash tag of the first key, which lies in braces; nothing where there is none.
+/// Returns the hash tag of the first key: the bytes between braces; empty if no key has one.
 pub(super) fn tag_of(cmd: &Cmd) -> Vec<u8> {
     let tagged = simple_args(cmd).skip(1).take(3).find_map(|argument| {
         let from = argument.iter().position(|byte| *byte == b'{')? + 1;

@@ -72,11 +72,10 @@ pub enum PublisherError {
          again until they are published"
     )]
     UnknownStream(Arc<str>),
-    /// A file could not be made durable: nobody knows what of it is on the disk, and asking again would not
-    /// tell.
+    /// The sync of a file failed. The disk may lack some of the file, and another sync would not show that.
     #[error(
-        "sink {sink}: what was written to {path} did not reach the disk: {error}. See to the disk and start \
-         again: what is not on it is written anew"
+        "sink {sink}: the disk did not take what was written to {path}: {error}. Check the disk and start \
+         again: Ordain then writes the missing messages from its store"
     )]
     NotSynced {
         /// The sink.

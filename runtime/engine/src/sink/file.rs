@@ -53,13 +53,13 @@ struct Line<'a> {
 }
 
 impl Opened {
-    /// Whether something lies beyond what is published.
+    /// Returns whether the file is longer than the store knows.
     pub(crate) fn has_more(&self) -> bool {
         self.present > self.sink.tail.end()
     }
 
-    /// Cuts off what is not published, if all of it comes again: `unpublished` has the ids of all that the
-    /// outbox has for this sink. Lines of others are cut off with it.
+    /// Cuts the file back to the length that the store knows, if `unpublished`, the ids of all messages in the
+    /// outbox, has every message beyond it. Lines of other programs are removed with them.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
         let Self { mut sink, present } = self;
         let length = sink.tail.end();
@@ -71,12 +71,12 @@ impl Opened {
             sink.file.set_len(length)?;
             tracing::info!(
                 path = %sink.path.display(), bytes = present - length,
-                "cut off what is not marked as published: what of it is ours comes again"
+                "removed lines that the store had not marked as published; the outbox publishes its messages again"
             );
             return Ok(sink);
         }
         sink.file.set_len(whole)?;
-        // They count as published from here on.
+        // The mark of the store will include these lines.
         sink.file.sync_all()?;
         sink.tail = Probe::read(&sink.file, whole)?;
         tracing::warn!(
@@ -205,7 +205,7 @@ impl FileSink {
     }
 }
 
-/// Opens a file; makes it where there is none, with its name durable.
+/// Opens a file. A file that does not exist is created, and its folder synced.
 fn open_or_make(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -305,6 +305,16 @@ mod tests {
         assert_eq!(after(&["a", "b", "z"]), "one\nnew\n");
         for outbox in [&["a"][..], &["b"], &[]] {
             assert_eq!(after(outbox), format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
+        }
+
+        // A crash before the store has the new length: the next start finds the same.
+        fs::write(&path, &all).expect("written");
+        for _ in 0..2 {
+            let kept = open(&path, Some(&known.value)).mark();
+            let lines = format!("one\n{}{foreign}{}", line("a"), line("b"));
+            assert_eq!(fs::read_to_string(&path).expect("read"), lines);
+            let published = PublishedFile::decode(&kept.value).expect("a mark");
+            assert_eq!(published.length, lines.len() as u64);
         }
     }
 

@@ -74,7 +74,7 @@ impl Nodes {
         if since.elapsed() < shortened(SILENCE) {
             return;
         }
-        // Whoever comes meanwhile has no need to wait for it.
+        // Another call is already connecting: this call does not wait for it.
         let Ok(mut attempted) = self.attempted.try_lock() else { return };
         if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE)) {
             return;

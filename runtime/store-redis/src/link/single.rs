@@ -33,7 +33,7 @@ struct Current {
     breaks: u64,
 }
 
-/// Leaves a master that the Sentinels have replaced, as long as there is the connection.
+/// Drops the connection to a master that the Sentinels have replaced. Ends with the connection's owner.
 pub(super) async fn follow(single: Weak<Single>) {
     loop {
         tokio::time::sleep(shortened(ASK)).await;
@@ -80,7 +80,7 @@ impl Single {
             (current.breaks, current.place.clone())
         };
         let Some(ours) = ours else { return };
-        // Where no Sentinel answers, the connection is all that there is.
+        // Without an answer from a Sentinel, the connection stays.
         let Ok(newest) = sentinel::newest(&self.address, name).await else { return };
         let newest = match newest.first() {
             Some(first) if !newest.contains(&ours) => first,
