@@ -16,6 +16,7 @@ pub mod letters;
 pub mod listings;
 pub mod outbox;
 mod owner;
+pub mod queues;
 pub mod spill;
 pub mod takeover;
 pub mod together;
@@ -45,6 +46,12 @@ pub trait Fixture: Send {
 
     /// Closes the store and opens it again.
     fn reopen(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Remembers what the store holds now, as a backup or a replica does.
+    fn remember(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Lets the store go back in time, to what it held when it was last told to remember.
+    fn go_back(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Puts bytes in the place of a job's record.
     fn garble(
@@ -98,6 +105,8 @@ macro_rules! conformance_suite {
                 messages_are_kept_for_a_while, a_producer_is_known_by_ids,
                 messages_wait_for_their_stream, messages_may_wait_without_numbers,
                 numbers_hold_through_crashes, a_model_says_the_same;
+            queues: places_are_of_one_history, a_removal_names_the_commit_that_it_rests_on,
+                places_hold_through_many_histories;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

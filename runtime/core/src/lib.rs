@@ -17,6 +17,7 @@ mod letter;
 mod limit;
 pub mod ownership;
 mod packed;
+mod queue;
 pub mod rollout;
 mod sequencer;
 mod settings;
@@ -41,6 +42,7 @@ pub use job::{
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use limit::Limit;
 pub use packed::{Headers, Malformed};
+pub use queue::{QueueCursor, QueuePlace, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{
     Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, SOURCES_LIMIT, Settings,

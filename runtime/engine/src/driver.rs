@@ -273,10 +273,18 @@ impl Driver {
         match answer {
             Answer::One(input) => self.sequencer.handle(now, input),
             Answer::Committed(input, took) => {
-                let applied =
-                    matches!(&input, Input::Committed { reply: CommitReply::Applied(_), .. });
+                let applied = match &input {
+                    Input::Committed { shard, number, reply: CommitReply::Applied(_) } => {
+                        Some((*shard, *number))
+                    }
+                    _ => None,
+                };
+                if let Some((shard, number)) = applied {
+                    // Before anything is acknowledged that rests on it.
+                    self.target.committed(shard, number);
+                }
                 self.sequencer.handle(now, input);
-                if applied {
+                if applied.is_some() {
                     self.progress.committed(took, self.sequencer.settled_times());
                 }
             }

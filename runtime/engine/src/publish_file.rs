@@ -203,7 +203,7 @@ async fn checkpoint(
     print: Option<Print>,
 ) -> Result<(), PublishError> {
     if let (Some(name), Some(print)) = (mark, print) {
-        let value = Checkpoint::new(position, print).encode().into();
+        let value = Checkpoint::new(position, print, Vec::new()).encode().into();
         let mark = Mark { name: name.to_owned(), value };
         publisher.store().put_marks(&[mark]).await?;
     }

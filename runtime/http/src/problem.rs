@@ -99,7 +99,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let status = match &error {
             StoreError::Cursor(_) => StatusCode::BAD_REQUEST,
-            StoreError::Unavailable(_) | StoreError::InUse(_) => StatusCode::SERVICE_UNAVAILABLE,
+            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::WentBack => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             StoreError::Unusable(_) | StoreError::Failed(_) | StoreError::Corrupt(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }

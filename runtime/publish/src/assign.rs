@@ -1,11 +1,11 @@
 //! A producer's events into the store: numbered, kept and queued, each behind those of its key.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use ordain_core::{Event, shard_of};
+use ordain_core::{Event, QueueRun, shard_of};
 
 use ordain_config::Passage;
 use ordain_store::{
@@ -28,6 +28,35 @@ pub enum NotAssigned {
     Store(StoreError),
 }
 
+/// What became of events.
+#[derive(Debug)]
+pub struct Assignment {
+    /// Of each event.
+    pub assigned: Vec<Assigned>,
+    /// What was put into queues.
+    pub put: Vec<Put>,
+    /// Why it is not done with all of them; `None` if it is.
+    pub failed: Option<NotAssigned>,
+}
+
+/// Entries that were put into a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put {
+    /// The partition of the stream.
+    pub partition: u32,
+    /// The shard.
+    pub shard: u32,
+    /// Which entries.
+    pub run: QueueRun,
+}
+
+/// What became of the events of a shard, by their places among all.
+struct InShard {
+    done: Vec<(usize, Assigned)>,
+    put: Vec<Put>,
+    failed: Option<NotAssigned>,
+}
+
 /// Puts events into the store.
 pub struct Assigner {
     /// Where.
@@ -46,33 +75,61 @@ impl Assigner {
     }
 
     /// Puts events where their stream finds them, and tells what became of each. They are durable after the
-    /// next [`Store::flush`]. With an error it is not done with all of them.
-    pub async fn assign(&self, items: &[Item]) -> (Vec<Assigned>, Option<NotAssigned>) {
+    /// next [`Store::flush`].
+    ///
+    /// Where the store may have gone back in time meanwhile, it may have lost a part of them: then all are put
+    /// once more, which changes nothing about those that are there.
+    pub async fn assign(&self, items: &[Item]) -> Assignment {
+        let shards = self.store.shards();
+        let of_items: BTreeSet<u32> =
+            items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
+        let breaks =
+            || of_items.iter().map(|shard| self.store.breaks_of(*shard)).collect::<Vec<_>>();
+        let before = breaks();
+        let first = self.assign_once(items).await;
+        if first.failed.is_some() || breaks() == before {
+            return first;
+        }
+        let mut again = self.assign_once(items).await;
+        // Where something was put once more, what was put before is lost, and made good.
+        let is_lost = |it: &Put| {
+            again.put.iter().any(|new| (new.partition, new.shard) == (it.partition, it.shard))
+        };
+        let there: Vec<Put> = first.put.into_iter().filter(|it| !is_lost(it)).collect();
+        again.put.splice(0..0, there);
+        for (assigned, before) in again.assigned.iter_mut().zip(first.assigned) {
+            if let (Assigned::Known(number), Assigned::New(_)) = (*assigned, before) {
+                *assigned = Assigned::New(number);
+            }
+        }
+        again
+    }
+
+    async fn assign_once(&self, items: &[Item]) -> Assignment {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, item) in items.iter().enumerate() {
             by_shard.entry(shard_of(item.event.key(), shards)).or_default().push(at);
         }
-        let mut all = vec![Assigned::Behind; items.len()];
-        let mut failed = None;
+        let mut all = Assignment {
+            assigned: vec![Assigned::Behind; items.len()],
+            put: Vec::new(),
+            failed: None,
+        };
         let each = by_shard.into_iter().map(|(shard, places)| self.in_shard(shard, places, items));
-        for (done, error) in join_all(each).await {
+        for InShard { done, put, failed } in join_all(each).await {
             for (at, assigned) in done {
-                all[at] = assigned;
+                all.assigned[at] = assigned;
             }
-            failed = failed.or(error);
+            all.put.extend(put);
+            all.failed = all.failed.or(failed);
         }
-        (all, failed)
+        all
     }
 
     /// Those of a shard, in order, as many at a time as may be.
-    async fn in_shard(
-        &self,
-        shard: u32,
-        places: Vec<usize>,
-        items: &[Item],
-    ) -> (Vec<(usize, Assigned)>, Option<NotAssigned>) {
-        let mut done = Vec::with_capacity(places.len());
+    async fn in_shard(&self, shard: u32, places: Vec<usize>, items: &[Item]) -> InShard {
+        let (mut done, mut put) = (Vec::with_capacity(places.len()), Vec::new());
         let mut in_conflict: HashSet<&str> = HashSet::new();
         let mut rest = &places[..];
         while !rest.is_empty() {
@@ -94,10 +151,11 @@ impl Assigner {
                     lots[lot].push(*at);
                 }
             }
-            let replies = match self.insist(shard, &lots, items).await {
+            let (replies, runs) = match self.insist(shard, &lots, items).await {
                 Ok(replies) => replies,
-                Err(error) => return (done, Some(error)),
+                Err(error) => return InShard { done, put, failed: Some(error) },
             };
+            put.extend(runs.into_iter().map(|(partition, run)| Put { partition, shard, run }));
             for (lot, reply) in lots.into_iter().zip(replies) {
                 let LotReply::Done(assigned) = reply else {
                     unreachable!("only those who have an outbox are told anything else")
@@ -108,7 +166,7 @@ impl Assigner {
                 done.extend(lot.into_iter().zip(assigned));
             }
         }
-        (done, None)
+        InShard { done, put, failed: None }
     }
 
     /// Gives lots to the store, again and again while their queue is full.
@@ -117,7 +175,7 @@ impl Assigner {
         shard: u32,
         lots: &[Vec<usize>],
         items: &[Item],
-    ) -> Result<Vec<LotReply>, NotAssigned> {
+    ) -> Result<(Vec<LotReply>, Vec<(u32, QueueRun)>), NotAssigned> {
         let lot = |lot: &Vec<usize>| {
             let items = lot.iter().map(|at| items[*at].clone()).collect();
             Lot { origin: None, parts: vec![Part { place: Place::default(), items }] }
@@ -129,8 +187,8 @@ impl Assigner {
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let reply = self.store.assign(Arc::clone(&assign)).await;
-            if let AssignReply::Lots(replies) = reply.map_err(NotAssigned::Store)? {
-                return Ok(replies);
+            if let AssignReply::Lots(replies, runs) = reply.map_err(NotAssigned::Store)? {
+                return Ok((replies, runs));
             }
             if started.elapsed() >= self.patience {
                 return Err(NotAssigned::Full);

@@ -20,7 +20,7 @@ use ordain_config::{
 use ordain_store::{Assigned, InstanceId, Item, Numbers, Store, StoreError};
 use ordain_util::wait::shortened;
 
-pub use assign::{Assigner, NotAssigned};
+pub use assign::{Assigner, Assignment, NotAssigned, Put};
 
 /// How long a store or a broker that is out of reach is asked.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -166,7 +166,8 @@ impl Publisher {
             None => (vec![Assigned::New(0); right.len()], None),
             Some(assigner) => {
                 let items: Vec<Item> = right.iter().map(|it| assigner.item(it)).collect();
-                assigner.assign(&items).await
+                let Assignment { assigned, failed, .. } = assigner.assign(&items).await;
+                (assigned, failed)
             }
         };
         let failed = failed.map(|error| match error {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
+use ordain_core::{QueuePlace, QueueRun};
 
 use super::keys;
 use super::queue::Queue;
@@ -31,13 +32,24 @@ pub(super) struct Assigning<'a> {
     now: u64,
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
-    queues: BTreeMap<u32, Queue>,
+    queues: BTreeMap<u32, Filling>,
+    /// A random number: it tells what this call puts into queues from what another call puts there under
+    /// the same numbers, after the store went back in time.
+    nonce: u64,
     /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// Places of what is kept, and when they go.
     kept: BTreeMap<u64, Vec<u8>>,
     /// When the first of them goes.
     pub(super) earliest: u64,
+}
+
+/// A queue that gets messages.
+struct Filling {
+    queue: Queue,
+    /// The last number before this call, and the history of what the call puts.
+    before: u64,
+    history: u64,
 }
 
 /// Why nothing was assigned.
@@ -62,6 +74,7 @@ impl<'a> Assigning<'a> {
             batch: OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * items + 8),
             counters: HashMap::new(),
             queues: BTreeMap::new(),
+            nonce: rand::random(),
             log: HashMap::new(),
             kept: BTreeMap::new(),
             earliest: u64::MAX,
@@ -89,8 +102,8 @@ impl<'a> Assigning<'a> {
                 }
             });
         }
-        self.finish();
-        Ok(AssignReply::Lots(replies))
+        let runs = self.finish();
+        Ok(AssignReply::Lots(replies, runs))
     }
 
     fn take_from_producer(&mut self, lot: &'a Lot) -> Result<Vec<Assigned>, Failed> {
@@ -256,9 +269,10 @@ impl<'a> Assigning<'a> {
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
             let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
             let queue = Queue::decode(found.as_deref()).map_err(Failed::Store)?;
-            self.queues.insert(item.partition, queue);
+            let (before, history) = (queue.ends.last.number, queue.next_history(self.nonce));
+            self.queues.insert(item.partition, Filling { queue, before, history });
         }
-        Ok(self.queues.values().any(|queue| queue.len() >= limit))
+        Ok(self.queues.values().any(|it| it.queue.ends.len() >= limit))
     }
 
     /// What a producer gives: known by its id, or by its own number.
@@ -313,13 +327,15 @@ impl<'a> Assigning<'a> {
         };
         let (to, event) = (&self.assign.to, &item.event);
         let value = encode_retained(event, sequence);
-        if let Some(queue) = self.queues.get_mut(&item.partition)
+        if let Some(Filling { queue, history, .. }) = self.queues.get_mut(&item.partition)
             && let Destination::Stream(stream) = to
         {
-            queue.last += 1;
+            let number = queue.ends.last.number + 1;
+            queue.ends.last = QueuePlace { number, history: *history };
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
-            let place = keys::queued(&partition, self.assign.shard, queue.last);
-            self.batch.insert(&self.tables.queue, place, &value[8..]);
+            let place = keys::queued(&partition, self.assign.shard, number);
+            let entry = [&history.to_le_bytes()[..], &value[8..]].concat();
+            self.batch.insert(&self.tables.queue, place, entry);
         }
         if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbers, sequence) {
             let place = keys::retained(to, event.key(), sequence);
@@ -369,7 +385,8 @@ impl<'a> Assigning<'a> {
         block.extend_from_slice(place);
     }
 
-    fn finish(&mut self) {
+    /// Completes the batch, and returns what was put into which queue.
+    fn finish(&mut self) -> Vec<(u32, QueueRun)> {
         for (place, value) in self.log.drain() {
             match value {
                 Some(value) => self.batch.insert(&self.tables.log, place, value),
@@ -380,8 +397,13 @@ impl<'a> Assigning<'a> {
             let place = keys::count(&self.assign.to, key);
             self.batch.insert(&self.tables.log, place, counter.encode());
         }
+        let mut runs = Vec::new();
         if let Destination::Stream(stream) = &self.assign.to {
-            for (number, queue) in &self.queues {
+            for (number, Filling { queue, before, history }) in &self.queues {
+                let last = queue.ends.last.number;
+                if last > *before {
+                    runs.push((*number, QueueRun { first: before + 1, last, history: *history }));
+                }
                 let partition = Partition { stream: Arc::clone(stream), number: *number };
                 let place = keys::queue(&partition, self.assign.shard);
                 self.batch.insert(&self.tables.log, place, queue.encode());
@@ -391,6 +413,7 @@ impl<'a> Assigning<'a> {
             self.earliest = self.earliest.min(until);
             self.batch.insert(&self.tables.times, keys::kept_age(until, rand::random()), block);
         }
+        runs
     }
 }
 

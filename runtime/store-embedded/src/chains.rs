@@ -1,11 +1,11 @@
 //! Numbers for messages, what is kept of them, and queues.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use fjall::Readable;
-use ordain_core::{Event, Key};
+use ordain_core::{Event, Key, QueuePlace};
 
 use super::queue::Queue;
 use super::record::Record;
@@ -15,7 +15,8 @@ use super::tables::{detach, read_error};
 use super::{Embedded, keys};
 use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
-    Assign, AssignReply, Chains, Claim, Destination, Partition, Queued, StoreError, readable,
+    Assign, AssignReply, Chains, Claim, Destination, Partition, QueueEnds, QueuePage, Removal,
+    StoreError, readable,
 };
 
 #[async_trait]
@@ -39,10 +40,10 @@ impl Chains for Embedded {
         &self,
         partition: &Partition,
         shard: u32,
-        after: u64,
+        after: QueuePlace,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<(u64, Queued)>, StoreError> {
+    ) -> Result<QueuePage, StoreError> {
         let partition = partition.clone();
         let read = move |shared: &Shared| queued(shared, &partition, shard, after, limit, bytes);
         self.read(read).await
@@ -53,10 +54,13 @@ impl Chains for Embedded {
         partition: &Partition,
         claim: Claim,
         shard: u32,
-        through: u64,
-    ) -> Result<(), StoreError> {
+        commit: u64,
+        through: QueuePlace,
+    ) -> Result<Removal, StoreError> {
         let partition = partition.clone();
-        self.ask(|answer| Request::Dequeue { partition, claim, shard, through, answer }).await?
+        let request =
+            |answer| Request::Dequeue { partition, claim, shard, commit, through, answer };
+        self.ask(request).await?
     }
 
     async fn partitions_of(
@@ -68,7 +72,7 @@ impl Chains for Embedded {
         self.read(move |shared| partitions_of(shared, &places)).await
     }
 
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let partition = partition.clone();
         self.read(move |shared| waiting_in(shared, &partition)).await
     }
@@ -104,27 +108,33 @@ fn queued(
     store: &Shared,
     partition: &Partition,
     shard: u32,
-    after: u64,
+    after: QueuePlace,
     limit: usize,
     bytes: usize,
-) -> Result<Vec<(u64, Queued)>, StoreError> {
+) -> Result<QueuePage, StoreError> {
     let snapshot = store.tables.db.snapshot();
     let queue = snapshot.get(&store.tables.log, keys::queue(partition, shard));
     let queue = Queue::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
-    let from = keys::queued(partition, shard, queue.first.max(after + 1));
-    let (mut events, mut read) = (Vec::new(), 0);
-    for entry in
-        snapshot.range(&store.tables.queue, from..=keys::queued(partition, shard, u64::MAX))
-    {
+    let of = |number| keys::queued(partition, shard, number);
+    let read = |number| snapshot.get(&store.tables.queue, of(number));
+    if !queue.has(after, read).map_err(|error| read_error(&error))? {
+        return Err(StoreError::WentBack);
+    }
+    let first = queue.ends.first;
+    let from = of(first.max(after.number.saturating_add(1)));
+    let (mut entries, mut read) = (Vec::new(), 0);
+    for entry in snapshot.range(&store.tables.queue, from..=of(u64::MAX)) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-        if events.len() >= limit || (!events.is_empty() && read + value.len() > bytes) {
+        if entries.len() >= limit || (!entries.is_empty() && read + value.len() > bytes) {
             break;
         }
         read += value.len();
         let number = keys::outbox_number(&place).unwrap_or_default();
-        events.push((number, decode_queued(detach(value))));
+        let place = QueuePlace { number, history: queue.history_at(number, Some(&value)) };
+        let value = detach(value);
+        entries.push((place, decode_queued(value.slice(value.len().min(8)..))));
     }
-    Ok(events)
+    Ok(QueuePage { first, entries })
 }
 
 fn partitions_of(shared: &Shared, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
@@ -135,12 +145,11 @@ fn partitions_of(shared: &Shared, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>
     places.iter().map(partition).collect()
 }
 
-fn waiting_in(shared: &Shared, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+fn waiting_in(shared: &Shared, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
     let of_shard = |shard| {
         let found = shared.tables.log.get(keys::queue(partition, shard));
         let found = found.map_err(|error| read_error(&error))?;
-        let Queue { first, last } = Queue::decode(found.as_deref())?;
-        Ok(first..last.saturating_add(1))
+        Ok(Queue::decode(found.as_deref())?.ends)
     };
     (0..shared.shards).map(of_shard).collect()
 }

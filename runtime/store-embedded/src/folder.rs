@@ -22,7 +22,7 @@ use super::tables::KEYSPACES;
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
-const SCHEMA: u32 = 6;
+const SCHEMA: u32 = 7;
 
 const MARKER: &str = "ordain.store";
 const MARKER_DRAFT: &str = "ordain.store.new";

@@ -1,31 +1,73 @@
-//! The range of numbers that wait in a queue. The events have records of their own.
+//! The ends of a queue, and its places. The events have records of their own, each behind its history.
 
-use ordain_store::StoreError;
+use ordain_core::{QueuePlace, digest};
+use ordain_store::{QueueEnds, StoreError};
 
-/// The first and the last number that wait in a queue.
+/// A queue: its ends, and the history before its first entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    pub(super) first: u64,
-    pub(super) last: u64,
+    pub(super) ends: QueueEnds,
+    pub(super) before: u64,
 }
 
 impl Queue {
+    const NONE: Self = Self {
+        ends: QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } },
+        before: 0,
+    };
+
     /// Reads the stored form; an absent one is empty.
     pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
-        let Some(value) = value else { return Ok(Self { first: 1, last: 0 }) };
-        let parts = value.split_first_chunk::<8>();
-        let parts = parts.and_then(|(first, last)| Some((first, last.first_chunk::<8>()?)));
-        let (first, last) =
-            parts.ok_or_else(|| StoreError::Corrupt("a queue's numbers".to_owned()))?;
-        Ok(Self { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) })
+        let Some(value) = value else { return Ok(Self::NONE) };
+        let ([first, last, history, before], []) = value.as_chunks::<8>() else {
+            return Err(StoreError::Corrupt("a queue's ends".to_owned()));
+        };
+        let last =
+            QueuePlace { number: u64::from_le_bytes(*last), history: u64::from_le_bytes(*history) };
+        let ends = QueueEnds { first: u64::from_le_bytes(*first), last };
+        Ok(Self { ends, before: u64::from_le_bytes(*before) })
     }
 
     /// Returns the stored form.
     pub fn encode(self) -> Vec<u8> {
-        [self.first.to_le_bytes(), self.last.to_le_bytes()].concat()
+        let QueueEnds { first, last } = self.ends;
+        [first, last.number, last.history, self.before].map(u64::to_le_bytes).concat()
     }
 
-    pub(super) fn len(self) -> u64 {
-        self.last.saturating_add(1).saturating_sub(self.first)
+    /// The history of what a call puts behind the last entry; `nonce` is a random number of the call.
+    pub(super) fn next_history(&self, nonce: u64) -> u64 {
+        digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
+    }
+
+    /// The history up to an entry, of which `value` was found.
+    pub(super) fn history_at(&self, number: u64, value: Option<&[u8]>) -> u64 {
+        if number == self.ends.last.number {
+            return self.ends.last.history;
+        }
+        let history = value.and_then(|it| it.first_chunk());
+        history.map_or(0, |it| u64::from_le_bytes(*it))
+    }
+
+    /// Returns whether the queue has, or had, this place: then all that stands before it is the same as well. The
+    /// history of an entry that is damaged is unknown (0), and counts as any other.
+    /// `read` reads what the entry of a number has.
+    pub(super) fn has<E>(
+        &self,
+        place: QueuePlace,
+        read: impl FnOnce(u64) -> Result<Option<fjall::Slice>, E>,
+    ) -> Result<bool, E> {
+        let QueuePlace { number, history } = place;
+        let QueueEnds { first, last } = self.ends;
+        let found = if number > last.number {
+            return Ok(false);
+        } else if number >= first {
+            self.history_at(number, read(number)?.as_deref())
+        } else if number > 0 && number + 1 == first {
+            self.before
+        } else {
+            // What stands further in front was removed by another owner, who knows better.
+            return Ok(true);
+        };
+        Ok(found == history || found == 0 || history == 0)
     }
 }

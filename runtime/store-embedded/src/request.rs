@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ordain_core::{Batch, CommitReply, Key};
 use tokio::sync::oneshot;
 
-use ordain_store::{Assign, AssignReply, Claim, Claimed, Mark, Partition, StoreError};
+use ordain_core::QueuePlace;
+use ordain_store::{Assign, AssignReply, Claim, Claimed, Mark, Partition, Removal, StoreError};
 
 /// A request to the writer thread. The writer replies when the change is as durable as the request
 /// needs; if the store has failed, the writer drops the sender instead.
@@ -43,13 +44,14 @@ pub(super) enum Request {
         assign: Arc<Assign>,
         answer: Answer<Result<AssignReply, StoreError>>,
     },
-    /// Removes the waiting events of a partition up to a number.
+    /// Removes the waiting events of a partition up to a place.
     Dequeue {
         partition: Partition,
         claim: Claim,
         shard: u32,
-        through: u64,
-        answer: Answer<Result<(), StoreError>>,
+        commit: u64,
+        through: QueuePlace,
+        answer: Answer<Result<Removal, StoreError>>,
     },
     Flush {
         answer: Answer<()>,

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{Applied, Batch, CommitReply, Key};
+use ordain_core::{Applied, Batch, CommitReply, Key, QueuePlace};
 use tokio::sync::mpsc;
 
 use super::answered::Answered;
@@ -27,7 +27,9 @@ use super::shared::Shared;
 use super::sweep::{self, Sweep};
 use super::tables::{is_damage, own_key, reason, words_of};
 use ordain_store::codec::{FenceRecord, Verdict, encode_outbox_letters};
-use ordain_store::{Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, StoreError};
+use ordain_store::{
+    Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, Removal, StoreError,
+};
 
 /// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
 /// commit under way, so that this is only met with more partitions than that.
@@ -42,7 +44,7 @@ enum Ready {
     Claim(Answer<Option<Claimed>>, Option<Claimed>),
     Epoch(Answer<u64>, u64),
     Assign(Answer<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
-    Dequeue(Answer<Result<(), StoreError>>, Result<(), StoreError>),
+    Dequeue(Answer<Result<Removal, StoreError>>, Result<Removal, StoreError>),
     Done(Answer<Option<u64>>, Option<u64>),
     Unit(Answer<()>),
 }
@@ -151,8 +153,8 @@ impl Writer {
                 let reply = self.assign(&assign)?;
                 Ready::Assign(answer, reply)
             }
-            Request::Dequeue { partition, claim, shard, through, answer } => {
-                let done = self.dequeue(&partition, claim, shard, through)?;
+            Request::Dequeue { partition, claim, shard, commit, through, answer } => {
+                let done = self.dequeue(&partition, claim, shard, commit, through)?;
                 Ready::Dequeue(answer, done)
             }
             Request::Flush { answer } => {
@@ -319,7 +321,7 @@ impl Writer {
             Err(Failed::Store(error)) => return Ok(Err(error)),
             Ok(reply) => reply,
         };
-        if matches!(reply, AssignReply::Lots(_)) {
+        if matches!(reply, AssignReply::Lots(..)) {
             let Assigning { batch, earliest, .. } = assigning;
             self.written += batch.len();
             batch.commit()?;
@@ -335,29 +337,37 @@ impl Writer {
         partition: &Partition,
         claim: Claim,
         shard: u32,
-        through: u64,
-    ) -> fjall::Result<Result<(), StoreError>> {
+        commit: u64,
+        through: QueuePlace,
+    ) -> fjall::Result<Result<Removal, StoreError>> {
         let tables = &self.shared.tables;
-        if self.fences.get(partition, shard).is_none_or(|fence| fence.claim != claim) {
-            return Ok(Ok(()));
-        }
+        let Some(fence) = self.fences.get(partition, shard).filter(|it| it.claim == claim) else {
+            return Ok(Ok(Removal::Done));
+        };
         let place = keys::queue(partition, shard);
         let mut queue = match Queue::decode(tables.log.get(&place)?.as_deref()) {
             Ok(queue) => queue,
             Err(error) => return Ok(Err(error)),
         };
-        let through = through.min(queue.last);
-        if through < queue.first {
-            return Ok(Ok(()));
+        let read = |number| tables.queue.get(keys::queued(partition, shard, number));
+        if !queue.has(through, read)? {
+            return Ok(Err(StoreError::WentBack));
+        } else if fence.number < commit {
+            return Ok(Ok(Removal::LacksCommit));
         }
-        let count = (through - queue.first + 1) as usize;
+        let (first, through) = (queue.ends.first, through.number);
+        if through < first {
+            return Ok(Ok(Removal::Done));
+        }
+        queue.before = queue.history_at(through, read(through)?.as_deref());
+        queue.ends.first = through + 1;
+        let count = (through - first + 1) as usize;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), count + 1);
-        for number in queue.first..=through {
+        for number in first..=through {
             batch.remove(&tables.queue, keys::queued(partition, shard, number));
         }
-        queue.first = through + 1;
         batch.insert(&tables.log, place, queue.encode());
-        batch.commit().map(Ok)
+        batch.commit().map(|()| Ok(Removal::Done))
     }
 }
 

@@ -2,13 +2,14 @@
 //! hash; `scripts/assign.lua` says what its fields are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, shard_of};
+use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, QueuePlace, QueueRun, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::Redis;
@@ -21,7 +22,7 @@ use super::value::{array, bytes, number, strange};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
-    Origin, Partition, Queued, StoreError, readable,
+    Origin, Partition, QueueEnds, QueuePage, Removal, StoreError, readable,
 };
 
 /// Sequences that are asked for together.
@@ -74,22 +75,29 @@ impl Chains for Redis {
         &self,
         partition: &Partition,
         shard: u32,
-        after: u64,
+        after: QueuePlace,
         limit: usize,
         room: usize,
-    ) -> Result<Vec<(u64, Queued)>, StoreError> {
+    ) -> Result<QueuePage, StoreError> {
         let script = &self.scripts.queued;
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let mut call = self.call_of(script, &[self.log(shard, &to)]);
-        call.arg(partition.number).arg(after).arg(limit).arg(room);
+        call.arg(partition.number).arg(after.number).arg(&after.history.to_le_bytes()[..]);
+        call.arg(limit).arg(room);
         let mut answer = array(self.run(script, call).await?, script.name)?.into_iter();
-        let mut events = Vec::new();
-        while let (Some(at), Some(event)) = (answer.next(), answer.next()) {
-            let at = number(&at).ok_or_else(|| strange(script.name))?;
+        let Some(first) = answer.next() else { return Err(self.went_back()) };
+        let first = number(&first).ok_or_else(|| strange(script.name))?;
+        let mut entries = Vec::new();
+        while let (Some(at), Some(history), Some(event)) =
+            (answer.next(), answer.next(), answer.next())
+        {
+            let history = bytes(history).and_then(|it| it.first_chunk().copied());
+            let place = number(&at).zip(history.map(u64::from_le_bytes));
+            let (number, history) = place.ok_or_else(|| strange(script.name))?;
             let event = bytes(event).ok_or_else(|| strange(script.name))?;
-            events.push((at, decode_queued(event)));
+            entries.push((QueuePlace { number, history }, decode_queued(event)));
         }
-        Ok(events)
+        Ok(QueuePage { first, entries })
     }
 
     async fn dequeue(
@@ -97,16 +105,22 @@ impl Chains for Redis {
         partition: &Partition,
         claim: Claim,
         shard: u32,
-        through: u64,
-    ) -> Result<(), StoreError> {
+        commit: u64,
+        through: QueuePlace,
+    ) -> Result<Removal, StoreError> {
         let script = &self.scripts.dequeue;
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let [data] = self.of_stream(shard, &partition.stream, [Kind::Data]);
         loop {
             let mut call = self.call_of(script, &[data.clone(), self.log(shard, &to)]);
-            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(through);
-            if number(&self.run(script, call).await?) != Some(1) {
-                return Ok(());
+            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(commit);
+            call.arg(through.number).arg(&through.history.to_le_bytes()[..]);
+            match number(&self.run(script, call).await?) {
+                Some(0) => return Ok(Removal::Done),
+                Some(1) => {}
+                Some(2) => return Err(self.went_back()),
+                Some(3) => return Ok(Removal::LacksCommit),
+                _ => return Err(strange(script.name)),
             }
         }
     }
@@ -142,25 +156,43 @@ impl Chains for Redis {
         Ok(partitions)
     }
 
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError> {
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let asked = (0..self.shards).map(async |shard| {
             let mut ask = cmd("HGET");
             ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
             let found = bytes(self.ask(&ask).await?);
-            let ends = found.as_deref().and_then(|it| {
-                let (first, rest) = it.split_first_chunk::<8>()?;
-                Some((*first, *rest.first_chunk::<8>()?))
-            });
-            Ok(ends.map_or(1..1, |(first, last)| {
-                u64::from_le_bytes(first)..u64::from_le_bytes(last).saturating_add(1)
-            }))
+            Ok(found.as_deref().map_or(NO_QUEUE, ends))
         });
         try_join_all(asked).await
     }
 }
 
+/// The ends of a queue that nothing was ever put into.
+const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } };
+
+/// Reads the ends of a queue. Nothing waits in one that is damaged: whoever reads it says what is wrong.
+fn ends(found: &[u8]) -> QueueEnds {
+    match found.as_chunks::<8>() {
+        ([first, last, history, _], []) => QueueEnds {
+            first: u64::from_le_bytes(*first),
+            last: QueuePlace {
+                number: u64::from_le_bytes(*last),
+                history: u64::from_le_bytes(*history),
+            },
+        },
+        _ => NO_QUEUE,
+    }
+}
+
 impl Redis {
+    /// Notes that the store was found to have gone back in time: whoever wrote meanwhile may have written to
+    /// the time that is lost.
+    fn went_back(&self) -> StoreError {
+        self.rewinds.fetch_add(1, Ordering::SeqCst);
+        StoreError::WentBack
+    }
+
     /// What there is of a destination in a shard.
     pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
         self.names.of_stream(shard, Kind::Log, &to.to_string())
@@ -201,6 +233,7 @@ fn put(call: &mut Cmd, assign: &Assign) {
         None => call.arg(""),
         Some(limit) => call.arg(limit),
     };
+    call.arg(&rand::random::<u64>().to_le_bytes()[..]);
     call.arg(assign.lots.len());
     for lot in &assign.lots {
         put_origin(call, lot.origin.as_ref());
@@ -270,7 +303,21 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
             _ => return None,
         });
     }
-    rest.is_empty().then_some(AssignReply::Lots(replies))
+    let (runs, rest) = rest.as_chunks::<28>();
+    let runs = runs.iter().map(run).collect::<Option<_>>()?;
+    rest.is_empty().then_some(AssignReply::Lots(replies, runs))
+}
+
+/// What was put into the queue of a partition.
+fn run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
+    let (partition, rest) = bytes.split_first_chunk::<4>()?;
+    let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };
+    let run = QueueRun {
+        first: u64::from_le_bytes(*first),
+        last: u64::from_le_bytes(*last),
+        history: u64::from_le_bytes(*history),
+    };
+    Some((u32::from_le_bytes(*partition), run))
 }
 
 fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<Assigned> {

@@ -36,7 +36,7 @@ mod trouble;
 mod value;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
 /// The version of all that is written. One that reads another refuses the store.
-const SCHEMA: &str = "8";
+const SCHEMA: &str = "9";
 
 /// How long a start waits for servers that do not answer, or are still reading their data.
 const START: Duration = Duration::from_secs(30);
@@ -120,6 +120,8 @@ pub struct Redis {
     shift: Arc<AtomicU64>,
     durability: Durability,
     trouble: Trouble,
+    /// How often the store was found to have gone back in time.
+    rewinds: AtomicU64,
     /// Partitions that it has noted to be there.
     noted: Mutex<BTreeSet<Partition>>,
 }
@@ -196,6 +198,7 @@ impl Redis {
             shift: Arc::clone(&options.shift),
             durability,
             trouble: Trouble::new(&options.address),
+            rewinds: AtomicU64::new(0),
             noted: Mutex::default(),
         };
         store.check_shape().await?;
@@ -258,7 +261,13 @@ impl Store for Redis {
     }
 
     fn breaks(&self) -> u64 {
-        self.waiting_links.iter().chain([&self.link]).map(Link::breaks).sum()
+        let links = self.waiting_links.iter().chain([&self.link]);
+        links.map(Link::breaks).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
+    }
+
+    fn breaks_of(&self, shard: u32) -> u64 {
+        let (tag, links) = (shard.to_string(), self.waiting_links.iter().chain([&self.link]));
+        links.map(|it| it.breaks_of(&tag)).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
     }
 
     /// Each answer says that what was asked is as durable as the server makes it.

@@ -96,6 +96,14 @@ impl Link {
         }
     }
 
+    /// Like `breaks`, of calls with keys of this hash tag alone where several servers share the keys.
+    pub(super) fn breaks_of(&self, tag: &str) -> u64 {
+        match &self.to {
+            To::Single(single) => single.breaks(),
+            To::Cluster(nodes) => nodes.breaks_of(tag.as_bytes()),
+        }
+    }
+
     /// What it is connected to, in words.
     pub(super) fn kind(&self) -> &'static str {
         match &self.to {

@@ -5,12 +5,11 @@ use bytes::Bytes;
 use redis::{Value, cmd};
 
 use super::error::{failed, has_code};
-use super::link::Link;
 use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
-use ordain_store::{Claim, Mark, Marks, Partition, StoreError, check_marks};
+use ordain_store::{Claim, Mark, Marks, Partition, Store as _, StoreError, check_marks};
 
 #[async_trait]
 impl Marks for Redis {
@@ -47,8 +46,8 @@ impl Marks for Redis {
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
         // Never over another connection than the one that `breaks` was read on: a server that was
-        // restarted may have other data.
-        let of_others: u64 = self.waiting_links.iter().map(Link::breaks).sum();
+        // restarted may have other data. Other breaks since then count as well.
+        let of_others = self.breaks() - self.link.breaks();
         let breaks = breaks.saturating_sub(of_others);
         let answer = match self.link.call_unless_broken(&call, breaks).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {

@@ -5,12 +5,12 @@
 //! their [`Place`] in it, as long as the outbox has them; what a producer publishes is known by its id.
 
 use std::fmt;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Event, Key};
+use ordain_core::{Event, Key, QueuePlace, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
@@ -195,8 +195,9 @@ pub enum LotReply {
 /// What became of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
-    /// One for each lot.
-    Lots(Vec<LotReply>),
+    /// One for each lot, and what was put into which queue of the stream: one run for each partition that got
+    /// something new.
+    Lots(Vec<LotReply>, Vec<(u32, QueueRun)>),
     /// As many wait for a partition of the stream as may. Nothing was done.
     Full,
 }
@@ -204,7 +205,50 @@ pub enum AssignReply {
 /// What waits under a number: an event, or bytes that are none, and why.
 pub type Queued = Result<Event, (Bytes, String)>;
 
+/// What was read of a queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueuePage {
+    /// The number of the first entry that the queue has, or will have.
+    pub first: u64,
+    /// What was read, in order.
+    pub entries: Vec<(QueuePlace, Queued)>,
+}
+
+/// The ends of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueEnds {
+    /// The number of the first entry that waits; that of the next one if nothing waits.
+    pub first: u64,
+    /// The last entry that was put.
+    pub last: QueuePlace,
+}
+
+impl QueueEnds {
+    /// How many wait.
+    pub fn len(&self) -> u64 {
+        self.last.number.saturating_add(1).saturating_sub(self.first)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What became of a removal from a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It is done, or is another owner's affair.
+    Done,
+    /// Nothing is removed: the store lacks the commit that the removal rests on, which its owner makes again.
+    LacksCommit,
+}
+
 /// What a store keeps between stages.
+///
+/// Queues have places instead of bare numbers, since a store that went back in time gives the numbers
+/// that it lost to other entries ([`QueuePlace`]). A place that is not in the history of the store is
+/// answered with [`StoreError::WentBack`]. One of an entry that is damaged is never refused.
 #[async_trait]
 pub trait Chains: Send + Sync {
     /// Numbers messages, keeps them for replay, and lets them wait for their stream, in one atomic
@@ -222,27 +266,37 @@ pub trait Chains: Send + Sync {
         bytes: usize,
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
-    /// What waits for a partition in a shard, with the numbers that it has there, behind `after`: at
-    /// most `limit` events and about `bytes`, one at least if there is one. What cannot be read comes as
-    /// what is there, with the reason.
+    /// Reads what waits for a partition in a shard behind `after`: at most `limit` events and about `bytes`, one
+    /// at least if there is one. What cannot be read comes as the bytes that are there, with the reason. An
+    /// `after` that was removed by another reader counts as in the history.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::WentBack`] if `after` is not in the history of the store.
     async fn queued(
         &self,
         partition: &Partition,
         shard: u32,
-        after: u64,
+        after: QueuePlace,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<(u64, Queued)>, StoreError>;
+    ) -> Result<QueuePage, StoreError>;
 
-    /// Removes what waits in a shard up to a number, as lazily as
-    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition.
+    /// Removes what waits in a shard up to a place, as lazily as
+    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition. `commit` is the last commit of
+    /// the shard that this owner knows to be durable, or 0: what is removed rests on it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::WentBack`] if the place is not in the history of the store. Nothing is removed.
     async fn dequeue(
         &self,
         partition: &Partition,
         claim: Claim,
         shard: u32,
-        through: u64,
-    ) -> Result<(), StoreError>;
+        commit: u64,
+        through: QueuePlace,
+    ) -> Result<Removal, StoreError>;
 
     /// The partitions that keys belong to, as far as their jobs tell: `None` where there is no job, or none
     /// that can be read. By the time of the answer another may have taken one over.
@@ -252,13 +306,12 @@ pub trait Chains: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Of each shard, the numbers of what waits for a partition.
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<Range<u64>>, StoreError>;
+    /// The ends of a partition's queue in each shard.
+    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError>;
 
     /// How many events wait for a partition.
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
-        let waiting = self.waiting_in(partition).await?;
-        Ok(waiting.iter().map(|it| it.end.saturating_sub(it.start)).sum())
+        Ok(self.waiting_in(partition).await?.iter().map(QueueEnds::len).sum())
     }
 }
 

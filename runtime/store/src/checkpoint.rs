@@ -1,6 +1,9 @@
 //! How far a file source has come, kept in the store, with what tells the file from another one
 //! under the same name: what was read of it. In any doubt a file is read from its beginning:
 //! starting too early repeats, which is known mostly; starting too late would lose events.
+//!
+//! A checkpoint lies in one shard, and speaks of commits in all of them. So it names the last commit of each: where
+//! another shard has lost some since then, the checkpoint is in doubt.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use ordain_util::probe::{PROBE, Probe};
 
 /// The form of what is stored.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A position in a certain file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,8 @@ pub struct Checkpoint {
     offset: u64,
     line: u64,
     print: Print,
+    /// Of each shard.
+    commits: Vec<u64>,
 }
 
 /// A place between two lines of a file.
@@ -91,10 +96,19 @@ fn head_length(end: u64) -> usize {
 }
 
 impl Checkpoint {
-    /// A position in a file of which that was read.
-    pub fn new(position: Position, print: Print) -> Self {
+    /// A position in a file of which that was read. What stands before it is settled by commits up to these, one
+    /// for each shard; `commits` is empty where something else than commits settles it.
+    pub fn new(position: Position, print: Print, commits: Vec<u64>) -> Self {
         let Position { offset, line } = position;
-        Self { format: FORMAT, offset, line, print }
+        Self { format: FORMAT, offset, line, print, commits }
+    }
+
+    /// The shards that have lost commits which the checkpoint speaks of, where these are their last ones.
+    pub fn lost_in(&self, last_commits: &[u64]) -> Vec<usize> {
+        let of_shards = self.commits.iter().zip(last_commits).enumerate();
+        of_shards
+            .filter_map(|(shard, (spoken_of, last))| (last < spoken_of).then_some(shard))
+            .collect()
     }
 
     /// Where to go on in the file: at the checkpoint's position if what was read of it is still
@@ -157,7 +171,7 @@ mod tests {
         let mut original = file(b"one\ntwo\nthree\n");
         let position = Position { offset: 4, line: 1 };
         let print = Print::new(b"one\ntwo\nth", &Probe::new(8, b"one\ntwo\n"));
-        let checkpoint = Checkpoint::new(position, print);
+        let checkpoint = Checkpoint::new(position, print, vec![7, 0, 9]);
         let decoded = Checkpoint::decode(&checkpoint.encode()).expect("decoded");
         let resume = |file: &File| decoded.resume(file).expect("compared");
         assert_eq!(resume(&original), Some(position));
@@ -171,6 +185,17 @@ mod tests {
 
         original.set_len(7).expect("truncated");
         assert_eq!(resume(&original), None, "it is shorter than what was read");
+    }
+
+    #[test]
+    fn a_shard_that_lost_commits_is_named() {
+        let print = Print::new(b"", &Probe::new(0, b""));
+        let checkpoint = Checkpoint::new(Position::default(), print, vec![7, 0, 9]);
+        assert!(checkpoint.lost_in(&[7, 0, 9]).is_empty());
+        assert!(checkpoint.lost_in(&[8, 5, 10]).is_empty());
+        assert_eq!(checkpoint.lost_in(&[6, 5, 0]), [0, 2]);
+        let of_a_publisher = Checkpoint::new(Position::default(), print, Vec::new());
+        assert!(of_a_publisher.lost_in(&[0, 0, 0]).is_empty());
     }
 
     #[test]

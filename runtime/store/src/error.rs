@@ -19,6 +19,10 @@ pub enum StoreError {
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
+    /// The store went back in time: it does not have what the caller names, or has something else under its
+    /// number. Nothing was done. The caller reads again what the store has.
+    #[error("the store went back in time: it no longer has what it had answered")]
+    WentBack,
     /// A stored value is damaged.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),

@@ -31,7 +31,7 @@ use async_trait::async_trait;
 pub use about::{About, PARTITIONS, Process, Reach};
 pub use chains::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Lot,
-    LotReply, Numbers, Origin, Part, Place, Queued, Rules, readable,
+    LotReply, Numbers, Origin, Part, Place, QueueEnds, QueuePage, Queued, Removal, Rules, readable,
 };
 pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};
@@ -94,9 +94,15 @@ pub trait Store:
     /// Returns the durability that its settings provide.
     fn durability(&self) -> Durability;
 
-    /// Returns how often the store was unreachable. After each break it may have gone back in time.
+    /// Returns how often the store was unreachable, or was found to have gone back in time. After each break it
+    /// may have gone back.
     fn breaks(&self) -> u64 {
         0
+    }
+
+    /// Like [`Store::breaks`], as far as a shard may be concerned.
+    fn breaks_of(&self, _shard: u32) -> u64 {
+        self.breaks()
     }
 
     /// Waits until the store has failed for good. All later calls return [`StoreError::Failed`]. Never

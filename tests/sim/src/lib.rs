@@ -10,6 +10,7 @@ mod handler;
 mod plan;
 mod producer;
 mod profile;
+mod queue;
 mod rng;
 mod source;
 mod store;
@@ -21,6 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use boundary::BoundaryFault;
 pub use checker::Violation;
 pub use profile::Profile;
+pub use queue::{QueueFault, QueueSeen, run_queue};
 
 /// How to play a run.
 #[derive(Debug, Clone, Default)]

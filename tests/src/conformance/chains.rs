@@ -5,16 +5,15 @@ mod giver;
 
 use std::sync::Arc;
 
-use ordain_core::Event;
+use ordain_core::{Event, QueuePlace};
 use ordain_store::{
     AssignReply, Assigned, Claim, Destination, LotReply, Numbers, Part, Partition, Place, Queued,
     Rules, Store,
 };
 
 use super::{Fixture, Owner};
-use giver::{
-    COMPLETE, Giver, NUMBERS, RETAIN, data, done, event, keys, last, message, part, refused,
-};
+use giver::{COMPLETE, NUMBERS, RETAIN, done, event, keys, last, refused};
+pub(super) use giver::{Giver, data, message, part};
 
 pub use by_seed::{a_model_says_the_same, numbers_hold_through_crashes};
 
@@ -212,14 +211,17 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
         second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
         producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
     ];
-    let expected = AssignReply::Lots(vec![
-        LotReply::Done(vec![New(2), New(2)]),
-        LotReply::Fenced,
-        LotReply::Done(vec![Known(1), New(3)]),
-        LotReply::WentBack,
-        LotReply::Fenced,
-        LotReply::Done(vec![New(4), Known(4)]),
-    ]);
+    let expected = AssignReply::Lots(
+        vec![
+            LotReply::Done(vec![New(2), New(2)]),
+            LotReply::Fenced,
+            LotReply::Done(vec![Known(1), New(3)]),
+            LotReply::WentBack,
+            LotReply::Fenced,
+            LotReply::Done(vec![New(4), Known(4)]),
+        ],
+        Vec::new(),
+    );
     assert_eq!(first.send_lots(store, lots.clone()).await, expected);
     let numbered = ["1", "2", "3", "4"].map(str::to_owned);
     let right: Vec<(u64, String)> = (1..).zip(numbered).collect();
@@ -319,12 +321,20 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
         (Giver::stream(store, Some(NUMBERS), 4), Partition { stream: "next".into(), number: 0 });
     let shard = giver.shard;
     let read = async |store: &dyn Store, after, limit, bytes| {
+        let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
+        let all = all.expect("a read").entries;
+        let after = all.iter().map(|it| it.0).find(|it| it.number == after).unwrap_or_default();
         let read = store.queued(&partition, shard, after, limit, bytes).await.expect("a read");
-        let row = |(number, queued): (u64, Queued)| {
+        let row = |(place, queued): (QueuePlace, Queued)| {
             let event = queued.expect("an event");
-            (number, event.sequence(), data(&event))
+            (place.number, event.sequence(), data(&event))
         };
-        read.into_iter().map(row).collect::<Vec<_>>()
+        read.entries.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let place = async |store: &dyn Store, number| {
+        let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
+        let all = all.expect("a read").entries;
+        all.iter().map(|it| it.0).find(|it| it.number == number).expect("it waits")
     };
     let row = |number, sequence, data: &str| (number, Some(sequence), data.to_owned());
     assert_eq!(read(store, 0, 10, 1 << 20).await, []);
@@ -342,11 +352,12 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     // Only its owner may say so.
     let owner = Owner::claim(store, "next", 0).await;
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
-    store.dequeue(&partition, other, shard, 2).await.expect("an answer");
+    let second = place(store, 2).await;
+    store.dequeue(&partition, other, shard, 0, second).await.expect("an answer");
     assert_eq!(read(store, 0, 10, 1 << 20).await.len(), 3);
-    store.dequeue(&partition, owner.claim, shard, 2).await.expect("done");
+    store.dequeue(&partition, owner.claim, shard, 0, second).await.expect("done");
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
-    store.dequeue(&partition, owner.claim, shard, 1).await.expect("done");
+    store.dequeue(&partition, owner.claim, shard, 0, second).await.expect("done");
     fixture.reopen().await;
     let store = fixture.store();
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
@@ -355,7 +366,8 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
     giver.done(store, 3, &many).await;
     assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
-    store.dequeue(&partition, owner.claim, shard, 100).await.expect("done");
+    let last = place(store, 6).await;
+    store.dequeue(&partition, owner.claim, shard, 0, last).await.expect("done");
     assert_eq!(store.waiting(&partition).await.expect("a number"), 0);
     assert_eq!(store.streams().await.expect("streams"), [] as [Arc<str>; 0]);
     giver.done(store, 4, &[message(&b, "5")]).await;
@@ -374,7 +386,9 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     assert_eq!(done(giver.send(store, parts).await), [Known(0); 3]);
     for (number, expected) in [(0, vec!["1", "2"]), (5, vec!["1"])] {
         let partition = Partition { stream: "next".into(), number };
-        let read = store.queued(&partition, giver.shard, 0, 10, 1 << 20).await.expect("a read");
+        let start = QueuePlace::default();
+        let read = store.queued(&partition, giver.shard, start, 10, 1 << 20).await;
+        let read = read.expect("a read").entries;
         let events: Vec<Event> = read.into_iter().map(|it| it.1.expect("an event")).collect();
         assert!(events.iter().all(|event| event.sequence().is_none()));
         assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
@@ -385,7 +399,9 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     let own = event(&b, "2", Some(7), "own", false);
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);
     let partition = Partition { stream: "next".into(), number: 0 };
-    let read = store.queued(&partition, producer.shard, 2, 10, 1 << 20).await.expect("a read");
-    let numbers = read.into_iter().map(|it| it.1.expect("an event").sequence());
+    let start = QueuePlace::default();
+    let read = store.queued(&partition, producer.shard, start, 10, 1 << 20).await;
+    let read = read.expect("a read").entries;
+    let numbers = read.into_iter().skip(2).map(|it| it.1.expect("an event").sequence());
     assert_eq!(numbers.collect::<Vec<_>>(), [Some(7)]);
 }

@@ -4,3 +4,4 @@ mod alone;
 mod inbox;
 mod pair;
 mod support;
+mod went_back;

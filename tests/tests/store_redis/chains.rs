@@ -67,7 +67,7 @@ async fn records_that_are_none() {
             // By its number of before, so that blocks are read as well.
             let found = store.assign(assign(1, 0)).await;
             match found {
-                Ok(AssignReply::Lots(_) | AssignReply::Full) => {}
+                Ok(AssignReply::Lots(..) | AssignReply::Full) => {}
                 Err(StoreError::Corrupt(words)) => {
                     // A record that names other blocks is seen by their absence.
                     let place = format!(" of {log} is no ");
@@ -82,6 +82,6 @@ async fn records_that_are_none() {
         own.put_field(&log, field.as_bytes(), right);
     }
     let found = store.assign(assign(2, 0)).await.expect("an answer");
-    let AssignReply::Lots(replies) = found else { panic!("{found:?}") };
+    let AssignReply::Lots(replies, _) = found else { panic!("{found:?}") };
     assert!(matches!(&replies[..], [LotReply::Done(_)]), "{replies:?}");
 }

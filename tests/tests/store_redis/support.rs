@@ -21,25 +21,43 @@ static PREFIXES: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Rig {
     store: Redis,
     options: Options,
+    servers: fn() -> &'static [ordain_servers::Redis],
 }
 
 impl Rig {
     /// On one server.
     pub(super) async fn alone() -> Self {
         let url = tokio::task::spawn_blocking(|| ALONE.url()).await.expect("a server");
-        Self::open(&url).await
+        Self::open(&url, || std::slice::from_ref(&*ALONE)).await
     }
 
     /// On three masters, of which one is named.
     pub(super) async fn cluster() -> Self {
         let url = tokio::task::spawn_blocking(|| CLUSTER.urls().remove(0)).await;
-        Self::open(&url.expect("a Cluster")).await
+        Self::open(&url.expect("a Cluster"), || CLUSTER.nodes()).await
     }
 
-    async fn open(url: &str) -> Self {
+    async fn open(url: &str, servers: fn() -> &'static [ordain_servers::Redis]) -> Self {
         let options = options(url);
         let store = Redis::open(options.clone()).await.expect("a new store");
-        Self { store, options }
+        Self { store, options, servers }
+    }
+
+    /// Makes all keys that begin with the prefix `to` what those are that begin with `from`.
+    async fn copy(&self, from: String, to: String) {
+        const COPY: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[2] .. ':*')) do \
+                redis.call('DEL', key) \
+            end \
+            for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do \
+                redis.call('COPY', key, ARGV[2] .. string.sub(key, #ARGV[1] + 1)) \
+            end";
+        let servers = self.servers;
+        let copied = tokio::task::spawn_blocking(move || {
+            for server in servers() {
+                server.command(&["EVAL", COPY, "0", &from, &to]).expect("copies");
+            }
+        });
+        copied.await.expect("copies");
     }
 }
 
@@ -70,6 +88,16 @@ impl Fixture for Rig {
 
     async fn reopen(&mut self) {
         self.store = Redis::open(self.options.clone()).await.expect("the store again");
+    }
+
+    async fn remember(&mut self) {
+        let prefix = &self.options.prefix;
+        self.copy(prefix.clone(), format!("remembered-{prefix}")).await;
+    }
+
+    async fn go_back(&mut self) {
+        let prefix = &self.options.prefix;
+        self.copy(format!("remembered-{prefix}"), prefix.clone()).await;
     }
 
     async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {

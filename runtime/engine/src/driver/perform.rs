@@ -85,7 +85,8 @@ impl Driver {
             tracing::warn!(
                 stream = &*self.partition.stream,
                 partition = self.partition.number,
-                "{again} commits that the store had lost were made again from memory: nothing is lost"
+                commits = again,
+                "the store had lost commits of this partition: all of them were made again from memory"
             );
         }
     }
@@ -219,7 +220,7 @@ impl Driver {
         if self.sequencer.in_doubt() {
             return None;
         }
-        let mark = self.taken.begin_save()?;
+        let mark = self.taken.begin_save(|| self.target.last_commits())?;
         let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
         let (claim, breaks) = (self.claim, self.breaks);
         Some(async move { store.put_checkpoint(&partition, claim, breaks, &mark).await })

@@ -1,6 +1,6 @@
 //! The figures of a running partition, for whoever shows them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +27,9 @@ pub struct Progress {
     pub lag: Arc<Waiting>,
     /// Events that came over HTTP and are not published to the broker, of this partition and of none.
     pub inbox: [Arc<Waiting>; 2],
+    /// Events that this process had put into the store for the partition, and that the store has lost before
+    /// they were read.
+    pub lost: Arc<AtomicU64>,
     ended: AtomicBool,
     rests: AtomicBool,
 }
@@ -77,6 +80,7 @@ impl Progress {
             times: Mutex::default(),
             lag: Arc::default(),
             inbox: Default::default(),
+            lost: Arc::default(),
             ended: AtomicBool::new(false),
             rests: AtomicBool::new(false),
         }

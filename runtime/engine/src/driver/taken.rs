@@ -141,14 +141,14 @@ impl Taken {
         self.saved_at = now.checked_sub(CHECKPOINT_EVERY).unwrap_or(now);
     }
 
-    /// The checkpoint of what is acknowledged, as it is kept. Until [`Self::saved`] it is being
-    /// written.
-    pub(super) fn begin_save(&mut self) -> Option<Mark> {
+    /// The checkpoint of what is acknowledged, as it is kept; `commits` are the last ones that are durable. Until
+    /// [`Self::saved`] it is being written.
+    pub(super) fn begin_save(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
         let (name, position) = (self.name.as_ref()?, self.acknowledged?);
         while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
-        let checkpoint = Checkpoint::new(position, *self.prints.front()?);
+        let checkpoint = Checkpoint::new(position, *self.prints.front()?, commits());
         (self.saving, self.lost) = (Some(unsaved), false);
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
@@ -190,7 +190,7 @@ mod tests {
 
     /// Where a file with this text is gone on with.
     fn resume(taken: &mut Taken, text: &[u8]) -> Option<u64> {
-        let mark = taken.begin_save().expect("a checkpoint");
+        let mark = taken.begin_save(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
         checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
     }
@@ -206,7 +206,7 @@ mod tests {
                 taken.add(Position { offset: *offset as u64, line });
             }
         }
-        assert!(taken.begin_save().is_none(), "nothing is acknowledged");
+        assert!(taken.begin_save(Vec::new).is_none(), "nothing is acknowledged");
 
         taken.acknowledge(1);
         assert_eq!(resume(&mut taken, &text[..14]), Some(4));
@@ -236,7 +236,7 @@ mod tests {
         taken.acknowledge(repeats);
         assert!(taken.is_due() && !taken.has_room());
 
-        assert!(taken.begin_save().is_some());
+        assert!(taken.begin_save(Vec::new).is_some());
         assert!(taken.is_saving() && !taken.is_due() && !taken.has_room(), "it is not durable");
         taken.saved();
         assert_eq!(take_all(&mut taken), repeats);
@@ -250,15 +250,15 @@ mod tests {
         taken.read(Some(Print::new(b"", &Probe::new(10, b""))));
         taken.add(Position { offset: 1, line: 1 });
         taken.acknowledge(1);
-        let first = taken.begin_save().expect("a checkpoint");
+        let first = taken.begin_save(Vec::new).expect("a checkpoint");
         assert!(taken.save_at().is_none(), "it is being written");
         taken.may_be_lost();
         taken.saved();
         assert!(taken.save_at().is_some());
-        assert_eq!(taken.begin_save().expect("a checkpoint").value, first.value);
+        assert_eq!(taken.begin_save(Vec::new).expect("a checkpoint").value, first.value);
         taken.not_saved();
         assert!(taken.save_at().is_some());
-        assert_eq!(taken.begin_save().expect("a checkpoint").value, first.value);
+        assert_eq!(taken.begin_save(Vec::new).expect("a checkpoint").value, first.value);
         taken.saved();
         assert!(taken.save_at().is_none());
     }
@@ -270,7 +270,7 @@ mod tests {
             assert!(taken.has_room());
             taken.add(Position { offset: line, line });
             taken.acknowledge(line);
-            assert!(taken.begin_save().is_none() && !taken.is_saving());
+            assert!(taken.begin_save(Vec::new).is_none() && !taken.is_saving());
         }
     }
 }

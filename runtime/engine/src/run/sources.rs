@@ -42,7 +42,7 @@ impl Starting<'_> {
         stream: &Stream,
         settings: &Settings,
         progress: &Arc<Progress>,
-        target: &Target,
+        target: &Arc<Target>,
     ) -> Result<Started, RunError> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
@@ -53,23 +53,30 @@ impl Starting<'_> {
             }
             SourceConfig::Stream(StreamSource { queue, .. })
             | SourceConfig::Http(HttpSource { queue, .. }) => {
-                let options = self.waiting(&target.partition, target.claim, *queue);
+                let options = self.waiting(&target.partition, target.claim, *queue, progress);
                 let source = source::read_queue(QueueOptions {
                     is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
                     waits: Some(Arc::clone(&progress.lag)),
+                    target: Some(Arc::clone(target)),
                     ..options
                 });
                 Ok(Started { source, inbox: None, checkpoint: None })
             }
             SourceConfig::File(config) => {
-                let (source, checkpoint) = self.file(name, stream, config).await?;
+                let (source, checkpoint) = self.file(name, stream, config, &target.found).await?;
                 Ok(Started { source, inbox: None, checkpoint })
             }
         }
     }
 
     /// What waits in the store for a partition.
-    fn waiting(&self, partition: &Partition, claim: Claim, limit: u64) -> QueueOptions {
+    fn waiting(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        limit: u64,
+        progress: &Progress,
+    ) -> QueueOptions {
         QueueOptions {
             store: Arc::clone(self.store),
             partition: partition.clone(),
@@ -80,6 +87,8 @@ impl Starting<'_> {
             others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
             waits: None,
             counts_delivered: false,
+            target: None,
+            lost: Arc::clone(&progress.lost),
         }
     }
 
@@ -97,7 +106,7 @@ impl Starting<'_> {
         };
         let [of_partition, of_none] = &progress.inbox;
         let waiting = |partition: &Partition, claim, waits| {
-            let queue = self.waiting(partition, claim, config.inbox);
+            let queue = self.waiting(partition, claim, config.inbox, progress);
             // Where nobody posts here, what is posted elsewhere is found a little later.
             let others = queue.others && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
@@ -155,12 +164,13 @@ impl Starting<'_> {
         })
     }
 
-    /// A file, from where its checkpoint says.
+    /// A file, from where its checkpoint says; `found` are the last commits of the partition.
     async fn file(
         &self,
         name: &Name,
         stream: &Stream,
         config: &FileSource,
+        found: &[u64],
     ) -> Result<(Source, Option<String>), RunError> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
         let decoder = Decoder { ordering: stream.ordering, event_size };
@@ -190,14 +200,22 @@ impl Starting<'_> {
                 }
             },
         };
+        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |it| it.lost_in(found));
         let position = match &checkpoint {
             None => None,
+            Some(_) if !lost_in.is_empty() => None,
             Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
                 let message = format!("{} cannot be read: {error}", path.display());
                 self.loaded.error(&format!("streams.{name}.source.path"), message)
             })?,
         };
         match (checkpoint, position) {
+            (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
+                stream = %name, path = %path.display(), shards = ?lost_in,
+                "the store went back in time while this process was not running, and lost commits in these \
+                 shards: reading the file from its beginning; {}",
+                ordain_store::checkpoint::read_again(stream.ordering)
+            ),
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
                 "not the file of the last time, or changed where it was read: reading it from its \

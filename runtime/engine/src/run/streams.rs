@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ordain_core::{Decided, Input};
@@ -125,6 +126,7 @@ impl Starting<'_> {
             tenure,
             found: claimed.commits.clone().into(),
             done: (0..self.store.shards()).map(|_| Done::default()).collect(),
+            commits: claimed.commits.iter().map(|it| AtomicU64::new(*it)).collect(),
         });
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);

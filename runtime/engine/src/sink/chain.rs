@@ -232,13 +232,13 @@ impl Belt {
             let (stream, to) =
                 (Arc::clone(&strands[first].target.partition.stream), &self.passage.to);
             match self.store.assign(Arc::clone(&assign)).await {
-                Ok(AssignReply::Lots(replies)) => {
+                Ok(AssignReply::Lots(replies, _)) => {
                     started = Instant::now();
+                    self.tell(&assign);
                     let mut is_on = false;
                     for ((at, lot), reply) in given.iter().zip(&assign.lots).zip(replies) {
                         is_on |= self.take(&mut strands[*at], lot, reply)?;
                     }
-                    self.tell(&assign);
                     if !is_on {
                         tokio::time::sleep(FULL).await;
                     }
@@ -347,13 +347,14 @@ impl Belt {
         let _ = tokio::time::timeout(FULL, room).await;
     }
 
-    /// Tells whoever reads here that more waits.
+    /// Tells whoever reads here that more waits. What of it the store may lose is given again from the outbox, so
+    /// that nobody is to miss it.
     fn tell(&self, assign: &Assign) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         for number in partitions {
             let partition = Partition { stream: Arc::clone(stream), number };
-            self.feeds.of(&partition).put(assign.shard);
+            self.feeds.of(&partition).put(assign.shard, None);
         }
     }
 

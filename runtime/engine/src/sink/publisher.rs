@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
@@ -45,6 +46,27 @@ pub struct Target {
     pub found: Box<[u64]>,
     /// Of each shard, through which commit all is done for good.
     pub done: Box<[Done]>,
+    /// Of each shard, the last commit that is known to be durable.
+    pub commits: Box<[AtomicU64]>,
+}
+
+impl Target {
+    /// Notes that a commit is durable.
+    pub fn committed(&self, shard: u32, number: u64) {
+        if let Some(last) = self.commits.get(shard as usize) {
+            last.fetch_max(number, Ordering::SeqCst);
+        }
+    }
+
+    /// Of each shard, the last commit that is known to be durable.
+    pub fn last_commits(&self) -> Vec<u64> {
+        self.commits.iter().map(|it| it.load(Ordering::SeqCst)).collect()
+    }
+
+    /// The last commit of a shard that is known to be durable; 0 if there is none.
+    pub fn last_commit(&self, shard: u32) -> u64 {
+        self.commits.get(shard as usize).map_or(0, |it| it.load(Ordering::SeqCst))
+    }
 }
 
 /// A committed batch with something to publish.

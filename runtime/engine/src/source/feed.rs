@@ -1,12 +1,16 @@
 //! Tells those who read what waits for a stream, in this process, that more does.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use ordain_core::QueueRun;
 use ordain_store::Partition;
+
+/// Runs of a shard that are kept for a reader. Where another process reads, nobody takes them.
+const RUNS_LIMIT: usize = 1_024;
 
 /// The feeds of all partitions of streams that are fed from here.
 #[derive(Debug, Default)]
@@ -33,17 +37,23 @@ pub struct Feed {
     puts: AtomicU64,
     /// The puts after which nothing was left.
     emptied: AtomicU64,
-    /// Shards that have something new.
-    fresh: Mutex<BTreeSet<u32>>,
+    /// Shards that have something new, and what was put into them in this process.
+    fresh: Mutex<BTreeMap<u32, VecDeque<QueueRun>>>,
     more: Notify,
     room: Notify,
 }
 
 impl Feed {
-    /// Something was put into the queue of a shard.
-    pub fn put(&self, shard: u32) {
+    /// Something was put into the queue of a shard: new entries, unless all were known there.
+    pub fn put(&self, shard: u32, new: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = fresh.entry(shard).or_default();
+        if runs.len() >= RUNS_LIMIT {
+            runs.pop_front();
+        }
+        runs.extend(new);
+        drop(fresh);
         self.puts.fetch_add(1, Ordering::SeqCst);
         self.more.notify_one();
     }
@@ -58,8 +68,8 @@ impl Feed {
         self.more.notified().await;
     }
 
-    /// The shards that have something new since it was asked last.
-    pub(super) fn take_fresh(&self) -> BTreeSet<u32> {
+    /// The shards that have something new since it was asked last, with what was put here.
+    pub(super) fn take_fresh(&self) -> BTreeMap<u32, VecDeque<QueueRun>> {
         std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

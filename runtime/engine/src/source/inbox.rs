@@ -145,10 +145,6 @@ impl Relay {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
                         let Some(batch) = batch else { break };
-                        if batch.generation > 0 {
-                            // It is read again from its beginning, and so it is published.
-                            break;
-                        }
                         unconfirmed.extend(batch.items.into_iter().map(|(it, _)| whole(it)));
                         false
                     }
@@ -207,6 +203,7 @@ impl Relay {
     /// Offers what it may once, until the broker is there again.
     async fn offer(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, left, .. } = self;
+        let mut source = (*left > 0).then(|| read_queue(queue.clone()));
         let back = async {
             loop {
                 sleep(backoff.next_delay()).await;
@@ -216,8 +213,7 @@ impl Relay {
             }
         };
         let all = async {
-            if *left > 0 {
-                let mut source = read_queue(queue.clone());
+            if let Some(source) = &mut source {
                 while let Some(batch) = source.deliveries.recv().await {
                     let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
                     for event in events.take(*left) {
@@ -234,6 +230,11 @@ impl Relay {
         tokio::select! {
             () = back => {}
             () = all => {}
+        }
+        if let Some(Source { deliveries, acknowledge, ended: Some(ended), .. }) = source {
+            drop((deliveries, acknowledge));
+            // It must not hear what the next reader is to hear; one that panicked has said so.
+            let _ = ended.await;
         }
     }
 }

@@ -3,23 +3,28 @@
 //! Each shard has a queue of its own, which is read from its beginning when the partition comes here:
 //! what was taken and not removed comes again. It is removed when it is acknowledged, a little later.
 //! Whoever puts something in this process says so; what others put is found by looking.
+//!
+//! A store that went back in time refuses the place that the reader names. Then the shard is read again from its
+//! beginning, and only what was not delivered is delivered ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::{join_all, try_join_all};
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
+use futures_util::future::join_all;
+use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueuePlace, digest};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::feed::Feed;
+use crate::sink::Target;
 use ordain_cloudevents::{
     Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source,
 };
-use ordain_store::{Claim, Partition, Store, StoreError, insist_on};
+use ordain_store::{Claim, Partition, Removal, Store, StoreError, insist_on};
 use ordain_util::backoff::Backoff;
 use ordain_util::gauge::Waiting;
 use ordain_util::log_throttle::LogThrottle;
@@ -62,6 +67,10 @@ pub struct QueueOptions {
     pub waits: Option<Arc<Waiting>>,
     /// Whether what is delivered and not removed counts as well.
     pub counts_delivered: bool,
+    /// Whose commits settle what is read here; `None` where something else than a commit does.
+    pub target: Option<Arc<Target>>,
+    /// Counts events that were put in this process, and that the store has lost before they were read.
+    pub lost: Arc<AtomicU64>,
 }
 
 /// Starts reading. It ends when nobody takes its deliveries any more.
@@ -84,60 +93,62 @@ pub fn read_queue(options: QueueOptions) -> Source {
 struct Reader {
     options: QueueOptions,
     acknowledged: watch::Receiver<Acknowledged>,
-    /// Of each shard, the last number that was read.
-    read: Vec<u64>,
-    /// Of each shard, the last number that is acknowledged and not removed.
-    done: Vec<Option<u64>>,
-    /// How many of those there are, and since when.
+    /// Of each shard.
+    cursors: Vec<QueueCursor>,
+    /// How many entries may be removed, about, and since when.
     undone: usize,
     since: Instant,
-    /// What is delivered and not acknowledged: shard and number.
-    open: VecDeque<(u32, u64)>,
+    /// Nothing is removed before this time.
+    not_before: Instant,
+    /// What is delivered and not acknowledged: shard and place.
+    open: VecDeque<(u32, QueuePlace)>,
     /// How many were acknowledged.
     through: u64,
     /// Shards that are to be read.
     hot: BTreeSet<u32>,
     /// Whether to look where others have put something.
     looks: bool,
-    /// What was delivered before it was read anew counts for nothing.
-    generation: u64,
-    /// How often the store was away when it was last read from its beginning: it may have less since then.
-    breaks: u64,
     poll: Backoff,
     counted: Option<Instant>,
     throttle: LogThrottle,
+    restart_throttle: LogThrottle,
 }
 
 impl Reader {
     fn new(options: QueueOptions, acknowledged: watch::Receiver<Acknowledged>) -> Self {
-        let (shards, breaks) = (options.store.shards() as usize, options.store.breaks());
+        let shards = options.store.shards() as usize;
         Self {
             options,
             acknowledged,
-            read: vec![0; shards],
-            done: vec![None; shards],
+            cursors: vec![QueueCursor::default(); shards],
             undone: 0,
             since: Instant::now(),
+            not_before: Instant::now(),
             open: VecDeque::new(),
             through: 0,
             hot: BTreeSet::new(),
             looks: false,
-            generation: 0,
-            breaks,
             poll: POLL_BACKOFF,
             counted: None,
             throttle: LogThrottle::new(WARN_INTERVAL),
+            restart_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
 
     async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
         // What was put before is found now.
-        self.hot.extend(0..self.read.len() as u32);
+        self.hot.extend(0..self.cursors.len() as u32);
         loop {
             let puts = self.options.feed.puts();
-            self.hot.append(&mut self.options.feed.take_fresh());
+            // Before the next read, so that what was put before it is expected of it.
+            for (shard, runs) in self.options.feed.take_fresh() {
+                self.hot.insert(shard);
+                for run in runs {
+                    self.cursors[shard as usize].expect(run);
+                }
+            }
             // A store that is away must not keep the end waiting.
-            let batch = tokio::select! {
+            let (batch, is_known) = tokio::select! {
                 batch = self.next_batch() => batch?,
                 () = deliver.closed() => break,
             };
@@ -146,6 +157,12 @@ impl Reader {
                 if !self.deliver(&deliver, batch).await {
                     break;
                 }
+                continue;
+            }
+            if is_known {
+                // The store went back in time: what comes next may be new.
+                self.acknowledge();
+                tokio::task::yield_now().await;
                 continue;
             }
             if self.open.is_empty() && self.hot.is_empty() {
@@ -175,36 +192,22 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads everything again: numbers that were read may be others' by now. What comes again is known.
-    fn start_anew(&mut self) {
-        self.generation += 1;
-        self.read.fill(0);
-        self.done.fill(None);
-        self.open.clear();
-        (self.undone, self.through) = (0, 0);
-        self.hot.extend(0..self.read.len() as u32);
-    }
-
     fn pause(&self) -> Duration {
         if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
     }
 
-    /// Removes what is done, reads what comes next, and counts now and then.
-    async fn next_batch(&mut self) -> Result<Deliveries, StoreError> {
-        let breaks = self.options.store.breaks();
-        if breaks != self.breaks {
-            self.breaks = breaks;
-            self.start_anew();
-        }
+    /// Removes what is done, reads what comes next, and counts now and then. Returns also whether it has read
+    /// entries that are delivered already.
+    async fn next_batch(&mut self) -> Result<(Deliveries, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.looks) {
             self.look_around().await?;
         }
-        let batch = self.read().await?;
-        if batch.items.is_empty() {
+        let (batch, is_known) = self.read().await?;
+        if batch.items.is_empty() && !is_known {
             self.count().await;
         }
-        Ok(batch)
+        Ok((batch, is_known))
     }
 
     /// Finds the shards where there is more than was read: one plain look at each, since mostly there is
@@ -218,9 +221,15 @@ impl Reader {
             }
             found => found?,
         };
-        let more = (0..).zip(found.iter().zip(&self.read));
-        let more = more.filter(|(_, (waiting, read))| waiting.end > **read + 1);
-        self.hot.extend(more.map(|(shard, _)| shard));
+        // Also where the store has less than was read here, or something else.
+        for (shard, (ends, cursor)) in (0..).zip(found.iter().zip(&mut self.cursors)) {
+            cursor.begins_at(ends.first);
+            self.undone += usize::from(cursor.removable().is_some());
+            let after = cursor.after();
+            if ends.last != after && (after.number > 0 || !ends.is_empty()) {
+                self.hot.insert(shard);
+            }
+        }
         Ok(())
     }
 
@@ -233,41 +242,91 @@ impl Reader {
     }
 
     /// Reads what comes next of the shards that have something. Those that have no more are left alone.
-    async fn read(&mut self) -> Result<Deliveries, StoreError> {
-        let mut batch = Deliveries { generation: self.generation, ..Deliveries::default() };
+    async fn read(&mut self) -> Result<(Deliveries, bool), StoreError> {
+        let (mut batch, mut is_known) = (Deliveries::default(), false);
         if self.hot.is_empty() {
-            return Ok(batch);
+            return Ok((batch, is_known));
         }
         let shards: Vec<u32> = self.hot.iter().copied().collect();
         let share = |all: usize| (all / shards.len()).max(1);
         let (limit, bytes) = (share(BATCH_EVENTS), share(BATCH_BYTES));
         let QueueOptions { store, partition, .. } = &self.options;
         let asked = shards.iter().map(|shard| {
-            let after = self.read[*shard as usize];
+            let after = self.cursors[*shard as usize].after();
             store.queued(partition, *shard, after, limit, bytes)
         });
-        let found = match try_join_all(asked).await {
-            Err(StoreError::Unavailable(reason)) => {
-                self.is_away(&reason).await;
-                return Ok(batch);
-            }
-            found => found?,
-        };
-        for (shard, events) in shards.into_iter().zip(found) {
-            let Some((last, _)) = events.last() else {
-                self.hot.remove(&shard);
-                continue;
+        let found = join_all(asked).await;
+        let (mut away, of_shards) = (None, self.cursors.len() as u32);
+        for (shard, found) in shards.into_iter().zip(found) {
+            let page = match found {
+                Ok(page) => page,
+                Err(StoreError::WentBack) => {
+                    self.restart(shard);
+                    continue;
+                }
+                Err(StoreError::Unavailable(reason)) => {
+                    away = Some(reason);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
-            self.read[shard as usize] = *last;
-            for (number, queued) in events {
-                self.open.push_back((shard, number));
+            let cursor = &mut self.cursors[shard as usize];
+            cursor.begins_at(page.first);
+            if page.entries.is_empty() {
+                cursor.reached_end(page.first);
+                self.hot.remove(&shard);
+            }
+            for (place, queued) in page.entries {
+                if !cursor.take(place) {
+                    // It may be acknowledged already, and is then removed once more.
+                    self.undone += 1;
+                    is_known = true;
+                    continue;
+                }
+                self.open.push_back((shard, place));
                 let delivered = queued.map_err(|(bytes, reason)| {
-                    letter(&self.options.partition, shard, number, bytes, &reason)
+                    letter(&self.options.partition, of_shards, shard, place, bytes, &reason)
                 });
                 batch.items.push((delivered, Position::default()));
             }
+            let lost = cursor.take_lost();
+            if lost > 0 {
+                self.note_lost(shard, lost);
+            }
         }
-        Ok(batch)
+        if let Some(reason) = away {
+            self.is_away(&reason).await;
+        }
+        Ok((batch, is_known))
+    }
+
+    /// The store went back in time: the shard is read from its beginning.
+    fn restart(&mut self, shard: u32) {
+        let Partition { stream, number } = &self.options.partition;
+        if self.restart_throttle.allow() {
+            tracing::warn!(
+                stream = &**stream,
+                partition = number,
+                shard,
+                "the store went back in time: the events that wait there are read again, and only those that \
+                 are new here are taken"
+            );
+        }
+        self.cursors[shard as usize].restart();
+        self.hot.insert(shard);
+    }
+
+    fn note_lost(&self, shard: u32, lost: u64) {
+        let Partition { stream, number } = &self.options.partition;
+        self.options.lost.fetch_add(lost, Ordering::Relaxed);
+        tracing::error!(
+            stream = &**stream,
+            partition = number,
+            shard,
+            events = lost,
+            "the store went back in time and has lost events that this process had put there and that were not \
+             taken yet: their producers have to send them again"
+        );
     }
 
     /// Delivers, and takes acknowledgements meanwhile. Answers false when nobody takes it.
@@ -292,39 +351,55 @@ impl Reader {
     }
 
     fn acknowledge(&mut self) {
-        let Acknowledged { generation, through } = *self.acknowledged.borrow_and_update();
-        if generation != self.generation {
-            return;
-        }
+        let Acknowledged { through, .. } = *self.acknowledged.borrow_and_update();
         while self.through < through
-            && let Some((shard, number)) = self.open.pop_front()
+            && let Some((shard, place)) = self.open.pop_front()
         {
             if self.undone == 0 {
                 self.since = Instant::now();
             }
             self.through += 1;
             self.undone += 1;
-            self.done[shard as usize] = Some(number);
+            self.cursors[shard as usize].finish(place);
         }
     }
 
     /// Removes what is acknowledged, if it is worth it.
     async fn remove(&mut self, all: bool) {
         let enough = (self.options.limit / 4).clamp(1, REMOVE) as usize;
-        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVE_AFTER || all;
-        if self.undone == 0 || !is_due {
+        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVE_AFTER;
+        if self.undone == 0 || !(all || is_due && self.not_before <= Instant::now()) {
             return;
         }
         self.undone = 0;
-        let QueueOptions { store, partition, claim, feed, .. } = &self.options;
-        let removing = (0..).zip(&mut self.done).filter_map(|(shard, done)| {
-            let through = done.take()?;
-            Some(insist_on("removal of what was taken", move || {
-                store.dequeue(partition, *claim, shard, through)
-            }))
+        let QueueOptions { store, partition, claim, target, feed, .. } = &self.options;
+        let removable = (0..).zip(&self.cursors);
+        let removable = removable.filter_map(|(shard, it)| Some((shard, it.removable()?)));
+        let removing = removable.map(async |(shard, through)| {
+            let commit = target.as_ref().map_or(0, |it| it.last_commit(shard));
+            let removal = insist_on("removal of what was taken", || async {
+                match store.dequeue(partition, *claim, shard, commit, through).await {
+                    Err(StoreError::WentBack) => Ok(None),
+                    removal => removal.map(Some),
+                }
+            });
+            (shard, through, removal.await)
         });
-        join_all(removing).await;
+        let removals = join_all(removing).await;
         feed.removed();
+        for (shard, through, removal) in removals {
+            match removal {
+                Some(Removal::Done) => {
+                    self.cursors[shard as usize].removed(through);
+                    continue;
+                }
+                // Its driver makes the commit again.
+                Some(Removal::LacksCommit) => {}
+                None => self.restart(shard),
+            }
+            self.not_before = Instant::now() + REMOVE_AFTER;
+            self.undone += 1;
+        }
     }
 
     /// Tells how much waits beyond what is taken.
@@ -343,19 +418,25 @@ impl Reader {
     }
 }
 
-/// The letter of what is no event. Its tag comes from its place, so that it makes the same letter again.
+/// The letter of what is no event. Its tag comes from its place, so that it makes the same letter again; and the
+/// letter is committed in the shard of the queue, so that its removal rests on that commit.
 fn letter(
     partition: &Partition,
+    shards: u32,
     shard: u32,
-    number: u64,
+    place: QueuePlace,
     bytes: Bytes,
     reason: &str,
 ) -> Box<DeadLetter> {
-    let Partition { stream, number: of } = partition;
+    let (Partition { stream, number: of }, QueuePlace { number, history }) = (partition, place);
+    let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
+    let shards = u64::from(shards);
+    // Not 0, which is no tag.
+    let tag = (tag % (u64::MAX / shards - 1) + 1) * shards + u64::from(shard);
     let origin =
         format!("partition {of}, shard {shard}, number {number} of the queue of stream {stream}");
     Box::new(DeadLetter {
-        id: LetterId { key: "".into(), sequence: 0, tag: digest(origin.as_bytes()) | 1 },
+        id: LetterId { key: "".into(), sequence: 0, tag },
         cause: Cause::Unreadable,
         error: format!("what waits there was written by somebody else, or is damaged: {reason}"),
         origin: Some(origin),

@@ -1,18 +1,17 @@
 //! How the events of one stream are taken in: into the store, where the stream finds them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Event, Ordering, shard_of};
+use ordain_core::{Event, Ordering, QueuePlace, shard_of};
 
 use ordain_cloudevents::Decoder;
 use ordain_config::Passage;
 use ordain_config::{AmqpSource, ConfigError, KeyFrom, Loaded, Name, RoutingKey, Source, Stream};
 use ordain_engine::source::{Feeds, unplaced};
-use ordain_publish::{Assigner, NotAssigned};
-use ordain_store::{Assigned, Item, Partition, Store, StoreError};
+use ordain_publish::{Assigner, Assignment, NotAssigned, Put};
+use ordain_store::{Assigned, Item, Partition, QueueEnds, Store, StoreError};
 
 /// How long room is looked for before anything is written, after there was none.
 const CROWDED: Duration = Duration::from_mins(1);
@@ -49,21 +48,17 @@ struct Waiting {
     keys: BTreeMap<String, u64>,
     /// What is before this waits no more.
     start: u64,
-    /// From where on nobody has looked.
-    behind: u64,
+    /// Up to here it was looked.
+    through: QueuePlace,
 }
 
 impl Waiting {
-    /// Forgets what waits no more; all of it, where the store went back.
-    fn forget(&mut self, waiting: &Range<u64>) {
-        if self.behind > waiting.end {
-            *self = Self::default();
+    /// Forgets what waits no more.
+    fn forget_before(&mut self, first: u64) {
+        if self.start < first {
+            self.start = first;
+            self.keys.retain(|_, number| *number >= first);
         }
-        if self.start < waiting.start {
-            self.start = waiting.start;
-            self.keys.retain(|_, number| *number >= waiting.start);
-        }
-        self.behind = self.behind.max(waiting.start);
     }
 }
 
@@ -140,8 +135,8 @@ impl Intake {
         let kept = match &self.log {
             None => None,
             Some(log) => match log.assign(&items).await {
-                (_, Some(error)) => return Err(error),
-                (assigned, None) => Some(assigned),
+                Assignment { failed: Some(error), .. } => return Err(error),
+                Assignment { assigned, .. } => Some(assigned),
             },
         };
         if let Some(kept) = &kept {
@@ -150,12 +145,12 @@ impl Intake {
             let is_right = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
             items.retain(|_| kept.next().is_some_and(is_right));
         }
-        let (queued, failed) = self.queue.assign(&items).await;
+        let Assignment { assigned: queued, put, failed } = self.queue.assign(&items).await;
         if let Some(NotAssigned::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         self.queue.store.flush().await.map_err(NotAssigned::Store)?;
-        self.tell(&items);
+        self.tell(&items, &put);
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
@@ -204,24 +199,32 @@ impl Intake {
         if by_shard.is_empty() {
             return Ok(keys);
         }
-        for (shard, waiting) in (0..).zip(store.waiting_in(partition).await?) {
-            let Some(of) = by_shard.get(&shard).filter(|_| !waiting.is_empty()) else { continue };
+        for (shard, ends) in (0..).zip(store.waiting_in(partition).await?) {
+            let Some(of) = by_shard.get(&shard).filter(|_| !ends.is_empty()) else { continue };
             let mut known = self.waiting.lock().await;
             let known = known.entry(shard).or_default();
-            known.forget(&waiting);
-            while known.behind < waiting.end {
-                let after = known.behind.saturating_sub(1);
-                let page = store.queued(partition, shard, after, PAGE, PAGE_BYTES).await?;
-                if page.is_empty() {
+            while known.through != ends.last {
+                let after = known.through;
+                let page = match store.queued(partition, shard, after, PAGE, PAGE_BYTES).await {
+                    Err(StoreError::WentBack) => {
+                        // What was seen there may be others' by now.
+                        *known = Waiting::default();
+                        continue;
+                    }
+                    page => page?,
+                };
+                known.forget_before(page.first);
+                if page.entries.is_empty() {
                     break;
                 }
-                for (number, item) in page {
-                    known.behind = number + 1;
+                for (place, item) in page.entries {
+                    known.through = place;
                     if let Ok(event) = item {
-                        known.keys.insert(event.key().to_owned(), number);
+                        known.keys.insert(event.key().to_owned(), place.number);
                     }
                 }
             }
+            known.forget_before(ends.first);
             keys.extend(of.iter().filter(|key| known.keys.contains_key(**key)));
         }
         Ok(keys)
@@ -248,7 +251,7 @@ impl Intake {
         for (number, shards) in shards {
             let partition = Partition { stream: Arc::clone(&self.stream), number };
             let waiting = store.waiting_in(&partition).await.map_err(NotAssigned::Store)?;
-            let is_full = |it: &Range<u64>| it.end.saturating_sub(it.start) >= limit;
+            let is_full = |it: &QueueEnds| it.len() >= limit;
             if shards.iter().any(|shard| waiting.get(*shard as usize).is_some_and(is_full)) {
                 return Err(NotAssigned::Full);
             }
@@ -257,12 +260,17 @@ impl Intake {
     }
 
     /// Tells whoever reads the queues in this process.
-    fn tell(&self, items: &[Item]) {
+    fn tell(&self, items: &[Item], put: &[Put]) {
+        let of = |number| self.feeds.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
         let places = items.iter().map(|it| (it.partition, shard_of(it.event.key(), shards)));
-        for (number, shard) in places.collect::<BTreeSet<_>>() {
-            let partition = Partition { stream: Arc::clone(&self.stream), number };
-            self.feeds.of(&partition).put(shard);
+        let mut known = places.collect::<BTreeSet<_>>();
+        for Put { partition, shard, run } in put {
+            known.remove(&(*partition, *shard));
+            of(*partition).put(*shard, Some(*run));
+        }
+        for (number, shard) in known {
+            of(number).put(shard, None);
         }
     }
 }

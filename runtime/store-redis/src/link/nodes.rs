@@ -27,8 +27,9 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 pub(super) struct Nodes {
     address: Address,
     current: Mutex<ClusterConnection>,
-    /// How many calls broke.
+    /// How many calls broke, in all and by hash tag.
     breaks: AtomicU64,
+    breaks_of: Mutex<HashMap<Vec<u8>, u64>>,
     /// Parts of the Cluster, by hash tag, that do not answer, and since when.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
     any_silent: AtomicBool,
@@ -42,6 +43,7 @@ impl Nodes {
             address,
             current: Mutex::new(connection),
             breaks: AtomicU64::new(0),
+            breaks_of: Mutex::default(),
             silent: Mutex::default(),
             any_silent: AtomicBool::new(false),
             attempted: tokio::sync::Mutex::default(),
@@ -56,6 +58,15 @@ impl Nodes {
         self.breaks.load(Ordering::SeqCst)
     }
 
+    /// How many calls to the part of the Cluster with this tag broke.
+    pub(super) fn breaks_of(&self, tag: &[u8]) -> u64 {
+        if self.breaks() == 0 {
+            return 0;
+        }
+        let breaks = self.breaks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        breaks.get(tag).copied().unwrap_or_default()
+    }
+
     /// A call to the part of the Cluster with this tag was answered.
     pub(super) fn answered(&self, tag: impl FnOnce() -> Vec<u8>) {
         if !self.any_silent.load(Ordering::Relaxed) {
@@ -68,7 +79,7 @@ impl Nodes {
 
     /// A call to the part with this tag broke. Connects anew if that has lasted.
     pub(super) async fn broke(&self, tag: Vec<u8>) {
-        self.breaks.fetch_add(1, Ordering::SeqCst);
+        self.count(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);
         self.any_silent.store(true, Ordering::Relaxed);
         if since.elapsed() < shortened(SILENCE) {
@@ -93,6 +104,12 @@ impl Nodes {
             Ok(Err(error)) => tracing::debug!("cannot connect to the Cluster anew: {error}"),
             Err(_) => tracing::debug!("cannot connect to the Cluster anew: no answer"),
         }
+    }
+
+    fn count(&self, tag: &[u8]) {
+        let mut breaks = self.breaks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        *breaks.entry(tag.to_vec()).or_default() += 1;
+        self.breaks.fetch_add(1, Ordering::SeqCst);
     }
 
     async fn connect(&self) -> RedisResult<ClusterConnection> {

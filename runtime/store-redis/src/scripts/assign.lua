@@ -8,8 +8,8 @@
 -- i KEY ID            a producer's id
 -- o ORIGIN            how far an owner has given
 -- p NUMBER:ORIGIN     what an owner has given
--- q PARTITION         the numbers that wait for a partition
--- n PARTITION:NUMBER  an event that waits for a partition
+-- q PARTITION         the ends of a partition's queue: two numbers and two histories
+-- n PARTITION:NUMBER  an event that waits for a partition, behind its history
 -- w                   how many events wait in all
 -- a, e                blocks of two lists: fields that are removed at a time
 -- A, E                the ends of these lists
@@ -19,7 +19,9 @@
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local count, argument = tonumber(ARGV[8]), 8
+-- `nonce` is a random number of the call: it tells what this call writes into queues from what another call
+-- writes under the same numbers, after the store went back in time.
+local nonce, count, argument = ARGV[8], tonumber(ARGV[9]), 9
 local now = time_now()
 
 local function next_argument()
@@ -87,9 +89,7 @@ if limit then
   each_message(function(_, about)
     local partition8 = sub(about, PARTITION_IN, PARTITION_IN + 3)
     if not queues[partition8] then
-      local partition = text(unpack8('<I4', partition8))
-      local first_waiting, last_waiting, field = read_queue(log, partition)
-      local queue = {first = first_waiting, last = last_waiting, field = field, prefix = 'n' .. partition .. ':'}
+      local queue = read_queue(log, text(unpack8('<I4', partition8)))
       queues[partition8] = queue
       is_full = is_full or queue.last + 1 - queue.first >= limit
     end
@@ -342,8 +342,13 @@ do
     end
     local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
     if queue then
+      if not queue.first_new then
+        local digest = redis.sha1hex(queue.history .. nonce)
+        queue.first_new = queue.last + 1
+        queue.history = pack('<I4I4', tonumber(sub(digest, 1, 8), 16), tonumber(sub(digest, 9, 16), 16))
+      end
       queue.last, waits = queue.last + 1, waits + 1
-      put(queue.prefix .. text(queue.last), head .. number8 .. rest)
+      put(queue.prefix .. text(queue.last), queue.history .. head .. number8 .. rest)
     end
     return number8
   end
@@ -460,8 +465,11 @@ for key, counter in pairs(counters) do
     put('c' .. key, char(layout.COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
   end
 end
-for _, queue in pairs(queues) do
-  put(queue.field, pack('<I8I8', queue.first, queue.last))
+for partition8, queue in pairs(queues) do
+  if queue.first_new then
+    put(queue.field, pack_queue(queue))
+    answers[#answers + 1] = partition8 .. pack('<I8I8', queue.first_new, queue.last) .. queue.history
+  end
 end
 if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))

@@ -127,18 +127,51 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the first and the last number that wait for a partition, and the field that has these numbers.
+-- Returns the queue of a partition: its first and last number, the history up to the last entry, the history
+-- before the first one, and the field that has all this. A history is eight bytes.
 local function read_queue(log, partition)
-  local field = 'q' .. partition
-  local found, first, last = redis.call('HGET', log, field), 1, 0
+  local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
+    prefix = 'n' .. partition .. ':'}
+  local found = redis.call('HGET', log, queue.field)
   if found then
-    first = #found == 16 and unpack8('<I8', found, 1)
-    last = first and unpack8('<I8', found, 9)
+    local first = #found == 32 and unpack8('<I8', found, 1)
+    local last = first and unpack8('<I8', found, 9)
     if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LONGEST then
-      corrupt_field(field, log, 'pair of numbers, from the first event that waits to the last one')
+      corrupt_field(queue.field, log, 'pair of numbers, from the first event that waits to the last one')
     end
+    queue.first, queue.last = first, last
+    queue.history, queue.before = sub(found, 17, 24), sub(found, 25, 32)
   end
-  return first, last, field
+  return queue
+end
+
+local function pack_queue(queue)
+  return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
+end
+
+-- Returns the history up to an entry of a queue, of which this value was found.
+local function history_at(queue, number, value)
+  if number == queue.last then
+    return queue.history
+  end
+  return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
+end
+
+-- Returns whether a queue has, or had, this place: then all that stands before it is the same as well. The
+-- history of an entry that is damaged is unknown, and counts as any other.
+local function has_place(log, queue, number, history)
+  local found
+  if number > queue.last then
+    return false
+  elseif number >= queue.first then
+    found = history_at(queue, number, redis.call('HGET', log, queue.prefix .. text(number)))
+  elseif number > 0 and number == queue.first - 1 then
+    found = queue.before
+  else
+    -- What stands further in front was removed by another owner, who knows better.
+    return true
+  end
+  return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
 -- Compares bytes: `<` would use the server's locale.

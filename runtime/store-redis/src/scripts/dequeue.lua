@@ -1,23 +1,32 @@
--- Removes what waits for a partition up to a number, unless the fence has another claim. Answers 1 if
--- there is more to do.
-local data, log, partition, claim, through = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local fence = read_fence(data, partition)
+-- Removes what waits for a partition up to a place, unless the fence has another claim. Answers 1 if there is
+-- more to do. If the store went back in time it removes nothing, and answers 2 if the place is not in the
+-- history of the queue, and 3 if the last commit that the owner knows, on which the removal rests, is not there.
+local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local through, history = tonumber(ARGV[5]), ARGV[6]
+local fence, last_commit = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then
   return 0
 end
-local first, last = read_queue(log, partition)
-through = math.min(through, last)
+local queue = read_queue(log, partition)
+if not has_place(log, queue, through, history) then
+  return 2
+elseif last_commit < commit then
+  return 3
+end
+local first = queue.first
 if through < first then
   return 0
 end
 local to = math.min(through, first + MANY - 1)
+local last_value = to < queue.last and redis.call('HGET', log, queue.prefix .. text(to))
+queue.before, queue.first = history_at(queue, to, last_value), to + 1
 local waits = tonumber(redis.call('HGET', log, 'w') or '0') or 0
 -- First what says what is there: what is removed afterwards nobody speaks of.
-redis.call('HSET', log, 'q' .. partition, pack('<I8I8', to + 1, last), 'w', text(math.max(waits - (to + 1 - first), 0)))
+redis.call('HSET', log, queue.field, pack_queue(queue), 'w', text(math.max(waits - (to + 1 - first), 0)))
 for from = first, to, CHUNK do
   local gone = {}
   for number = from, math.min(from + CHUNK - 1, to) do
-    gone[#gone + 1] = 'n' .. partition .. ':' .. text(number)
+    gone[#gone + 1] = queue.prefix .. text(number)
   end
   redis.call('HDEL', log, unpack(gone))
 end

@@ -1,25 +1,31 @@
--- Reads what waits for a partition, in order, behind a number: pairs of number and event.
-local log, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
-local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local first, last = read_queue(log, partition)
-local answer, read = {}, 0
-local at = math.max(first, after + 1)
+-- Reads what waits for a partition, in order, behind a place. Answers the first number of the queue, and then
+-- each event with its number and its history; nothing at all if the place is not in the history.
+local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
+local queue = read_queue(log, partition)
+if not has_place(log, queue, after, history) then
+  return {}
+end
+local answer, read, count = {text(queue.first)}, 0, 0
+local at = math.max(queue.first, after + 1)
 -- Few at a time, since one may be large.
 local step = 1
-while at <= last and #answer < 2 * limit and read < bytes do
+while at <= queue.last and count < limit and read < bytes do
   local fields = {}
-  for number = at, math.min(at + step, last + 1, at + limit - #answer / 2) - 1 do
-    fields[#fields + 1] = 'n' .. partition .. ':' .. text(number)
+  for number = at, math.min(at + step, queue.last + 1, at + limit - count) - 1 do
+    fields[#fields + 1] = queue.prefix .. text(number)
   end
   local values = redis.call('HMGET', log, unpack(fields))
   for i = 1, #values do
-    answer[#answer + 1] = text(at + i - 1)
+    local number, value = at + i - 1, values[i]
+    answer[#answer + 1] = text(number)
+    answer[#answer + 1] = history_at(queue, number, value)
     -- One that somebody has removed is no event either.
-    answer[#answer + 1] = values[i] or ''
+    answer[#answer + 1] = value and sub(value, 9) or ''
     read = read + #answer[#answer]
   end
-  at = at + #values
+  at, count = at + #values, count + #values
   -- As many as are about as large as those before and may still be read.
-  step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * #answer / (2 * read + 1))))
+  step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * count / (read + 1))))
 end
 return answer

@@ -39,7 +39,9 @@ impl From<StoreError> for Error {
         let words = error.to_string();
         match error {
             StoreError::Unusable(_) => Self::Configuration(words),
-            StoreError::Unavailable(_) | StoreError::InUse(_) => Self::Away(words),
+            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::WentBack => {
+                Self::Away(words)
+            }
             StoreError::Failed(_) | StoreError::Corrupt(_) | StoreError::Cursor(_) => {
                 Self::Failed(words)
             }

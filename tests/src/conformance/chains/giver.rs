@@ -9,23 +9,23 @@ use ordain_store::{
 };
 
 /// Times long beside what a case takes.
-pub(super) const RETAIN: u64 = 100_000;
-pub(super) const COMPLETE: u64 = 400_000;
+pub(in crate::conformance) const RETAIN: u64 = 100_000;
+pub(in crate::conformance) const COMPLETE: u64 = 400_000;
 
-pub(super) const NUMBERS: Numbers =
+pub(in crate::conformance) const NUMBERS: Numbers =
     Numbers { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
 
 /// Gives messages for keys of one shard.
-pub(super) struct Giver {
-    pub(super) to: Destination,
-    pub(super) rules: Rules,
-    pub(super) origin: Option<Origin>,
-    pub(super) shard: u32,
+pub(in crate::conformance) struct Giver {
+    pub(in crate::conformance) to: Destination,
+    pub(in crate::conformance) rules: Rules,
+    pub(in crate::conformance) origin: Option<Origin>,
+    pub(in crate::conformance) shard: u32,
 }
 
 impl Giver {
     /// To an exchange, of an owner of this epoch.
-    pub(super) fn exchange(store: &dyn Store, epoch: u64) -> Self {
+    pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             to: Destination::Exchange("next".into()),
             rules: Rules { numbers: Some(NUMBERS), queue: None },
@@ -42,32 +42,44 @@ impl Giver {
     }
 
     /// The same to a stream in which so many may wait.
-    pub(super) fn stream(store: &dyn Store, numbers: Option<Numbers>, limit: u64) -> Self {
+    pub(in crate::conformance) fn stream(
+        store: &dyn Store,
+        numbers: Option<Numbers>,
+        limit: u64,
+    ) -> Self {
         let rules = Rules { numbers, queue: Some(limit) };
         Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
     /// A producer, to an exchange.
-    pub(super) fn producer(store: &dyn Store) -> Self {
+    pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
 
-    pub(super) fn lot(&self, parts: Vec<Part>) -> Lot {
+    pub(in crate::conformance) fn lot(&self, parts: Vec<Part>) -> Lot {
         Lot { origin: self.origin.clone(), parts }
     }
 
-    pub(super) async fn send_lots(&self, store: &dyn Store, lots: Vec<Lot>) -> AssignReply {
+    pub(in crate::conformance) async fn send_lots(
+        &self,
+        store: &dyn Store,
+        lots: Vec<Lot>,
+    ) -> AssignReply {
         let Self { to, rules, shard, .. } = self;
         let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, lots };
         store.assign(Arc::new(assign)).await.expect("an answer")
     }
 
-    pub(super) async fn send(&self, store: &dyn Store, parts: Vec<Part>) -> AssignReply {
+    pub(in crate::conformance) async fn send(
+        &self,
+        store: &dyn Store,
+        parts: Vec<Part>,
+    ) -> AssignReply {
         self.send_lots(store, vec![self.lot(parts)]).await
     }
 
     /// Gives one part.
-    pub(super) async fn give(
+    pub(in crate::conformance) async fn give(
         &self,
         store: &dyn Store,
         commit: u64,
@@ -77,7 +89,7 @@ impl Giver {
     }
 
     /// Gives one part that must be done; what became of it.
-    pub(super) async fn done(
+    pub(in crate::conformance) async fn done(
         &self,
         store: &dyn Store,
         commit: u64,
@@ -86,7 +98,7 @@ impl Giver {
         done(self.give(store, commit, items).await)
     }
 
-    pub(super) async fn kept(
+    pub(in crate::conformance) async fn kept(
         &self,
         store: &dyn Store,
         key: &str,
@@ -98,19 +110,19 @@ impl Giver {
         kept.iter().map(|it| (it.sequence().expect("a number"), data(it))).collect()
     }
 
-    pub(super) fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
+    pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
         self.origin.as_mut().map(change);
         self
     }
 }
 
-pub(super) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
+pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
     let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0 };
     Part { place: Place { commit, part }, items: items.iter().map(item).collect() }
 }
 
-pub(super) fn done(reply: AssignReply) -> Vec<Assigned> {
-    let AssignReply::Lots(mut replies) = reply else { panic!("not done: {reply:?}") };
+pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<Assigned> {
+    let AssignReply::Lots(mut replies, _) = reply else { panic!("not done: {reply:?}") };
     match replies.pop() {
         Some(LotReply::Done(assigned)) if replies.is_empty() => assigned,
         other => panic!("not done: {other:?}"),
@@ -118,24 +130,24 @@ pub(super) fn done(reply: AssignReply) -> Vec<Assigned> {
 }
 
 /// One lot, with which nothing was done.
-pub(super) fn refused(reply: LotReply) -> AssignReply {
-    AssignReply::Lots(vec![reply])
+pub(in crate::conformance) fn refused(reply: LotReply) -> AssignReply {
+    AssignReply::Lots(vec![reply], Vec::new())
 }
 
-pub(super) fn data(event: &Event) -> String {
+pub(in crate::conformance) fn data(event: &Event) -> String {
     String::from_utf8_lossy(event.data()).into_owned()
 }
 
 /// A message whose id is its key and its data.
-pub(super) fn message(key: &str, data: &str) -> Arc<Event> {
+pub(in crate::conformance) fn message(key: &str, data: &str) -> Arc<Event> {
     event(key, data, None, &format!("{key}/{data}"), false)
 }
 
-pub(super) fn last(key: &str, data: &str) -> Arc<Event> {
+pub(in crate::conformance) fn last(key: &str, data: &str) -> Arc<Event> {
     event(key, data, None, &format!("{key}/{data}"), true)
 }
 
-pub(super) fn event(
+pub(in crate::conformance) fn event(
     key: &str,
     data: &str,
     sequence: Option<u64>,
@@ -156,7 +168,7 @@ pub(super) fn event(
 }
 
 /// Two keys of the shard in which all cases are.
-pub(super) fn keys(store: &dyn Store) -> [Key; 2] {
+pub(in crate::conformance) fn keys(store: &dyn Store) -> [Key; 2] {
     let shard = shard_of("key-0", store.shards());
     let names = (0..).map(|at| format!("key-{at}"));
     let mut found = names.filter(|it| shard_of(it, store.shards()) == shard).map(Key::from);

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 20] = [
+const ALL: [(&str, &str); 22] = [
+    ("events_lost_total", "counter"),
+    ("commits_repeated_total", "counter"),
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("ingress_requests_total", "counter"),

@@ -15,6 +15,7 @@ const START: u64 = 1_000_000;
 pub(super) struct Rig {
     store: Option<Embedded>,
     folder: tempfile::TempDir,
+    remembered: Option<tempfile::TempDir>,
     wall: Arc<AtomicU64>,
     steady: Arc<AtomicU64>,
 }
@@ -24,7 +25,7 @@ impl Rig {
     pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (wall, steady) = (Arc::new(AtomicU64::new(START)), Arc::default());
-        let mut rig = Self { store: None, folder, wall, steady };
+        let mut rig = Self { store: None, folder, remembered: None, wall, steady };
         rig.store = Some(Embedded::open(rig.options()).expect("a new store"));
         rig
     }
@@ -73,8 +74,44 @@ impl Fixture for Rig {
         self.store = Some(Embedded::open(self.options()).expect("the store again"));
     }
 
+    async fn remember(&mut self) {
+        self.close();
+        let copy = tempfile::tempdir().expect("a folder");
+        copy_all(self.path(), copy.path());
+        self.remembered = Some(copy);
+        self.reopen().await;
+    }
+
+    async fn go_back(&mut self) {
+        self.close();
+        for entry in std::fs::read_dir(self.path()).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let removed = if path.is_dir() {
+                std::fs::remove_dir_all(path)
+            } else {
+                std::fs::remove_file(path)
+            };
+            removed.expect("removed");
+        }
+        copy_all(self.remembered.as_ref().expect("something is remembered").path(), self.path());
+        self.reopen().await;
+    }
+
     async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
         let store = self.store.as_ref().expect("it is open");
         store.overwrite_job(stream, key, bytes).await.expect("garbage");
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            std::fs::create_dir_all(&to).expect("a folder");
+            copy_all(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("a copy");
+        }
     }
 }

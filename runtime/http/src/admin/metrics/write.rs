@@ -2,6 +2,7 @@
 
 use std::fmt::Result as Written;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ordain_core::{Cause, FailureKind, LaneState, Recovery, Replays, Stats};
 use prometheus_client::collector::Collector;
@@ -57,6 +58,18 @@ impl All<'_, '_> {
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
         self.counters("ingress_requests", "Requests to the ingress, by their answer", requests)?;
+        let lost = self.snapshot.partitions.iter().map(|(number, shared, _)| {
+            let labels = vec![
+                ("stream", shared.partition().stream.to_string()),
+                ("partition", number.clone()),
+            ];
+            (labels, shared.lost.load(Ordering::Relaxed))
+        });
+        let help = "Events that this process had put into the store, and that the store has lost by going \
+                    back in time before they were read";
+        self.counters("events_lost", help, lost.collect::<Vec<_>>())?;
+        let help = "Commits that the store had lost and that were made again from memory";
+        self.counters("commits_repeated", help, [(Vec::new(), all.rewound)])?;
         let kinds = FailureKind::ALL.map(|it| {
             (vec![("kind", it.cause().name().into())], all.failures_by_kind[it as usize])
         });

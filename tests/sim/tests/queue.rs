@@ -1,0 +1,43 @@
+//! Queues in a store that goes back in time, by seeds.
+//!
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+
+use std::env;
+
+use ordain_sim::{QueueFault, QueueSeen, run_queue};
+
+const SEEDS: u64 = 100_000;
+
+#[test]
+fn what_the_store_accepted_takes_effect_once() {
+    let seeds = env::var("ORDAIN_SIM_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(SEEDS);
+    let mut all = QueueSeen::default();
+    for seed in 0..seeds {
+        let seen = run_queue(seed, None).unwrap_or_else(|it| panic!("seed {seed}: {it:?}"));
+        all.rewinds += seen.rewinds;
+        all.refused += seen.refused;
+        all.lost += seen.lost;
+        all.known += seen.known;
+        all.restarts += seen.restarts;
+    }
+    println!("{seeds} seeds: {all:?}");
+    let QueueSeen { rewinds, refused, lost, known, restarts } = all;
+    for (what, count) in [
+        ("rewinds", rewinds),
+        ("refused", refused),
+        ("lost", lost),
+        ("known", known),
+        ("restarts", restarts),
+    ] {
+        assert!(count > seeds / 10, "too little is seen: {count} {what} in {seeds} seeds");
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    for fault in QueueFault::ALL {
+        let found = (0..20_000).find_map(|seed| Some((seed, run_queue(seed, Some(fault)).err()?)));
+        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?}: seed {seed}: {}: {}", violation.invariant, violation.detail);
+    }
+}

@@ -1,0 +1,214 @@
+//! Queues of a store that goes back in time: a place is that of one entry in one history.
+
+use std::sync::Arc;
+
+use ordain_core::{Event, QueuePlace, QueueRun, shard_of};
+use ordain_store::{AssignReply, Claim, Destination, Partition, Removal, Store, StoreError};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::chains::{Giver, data, message, part};
+use super::{Fixture, Owner, absent, next};
+
+const BYTES: usize = 1 << 20;
+
+/// A queue of one shard, with a producer and the owner of its partition.
+struct Queue {
+    giver: Giver,
+    partition: Partition,
+    claim: Claim,
+}
+
+impl Queue {
+    async fn new(store: &dyn Store, stream: &str) -> Self {
+        let to = Destination::Stream(stream.into());
+        let giver = Giver { to, origin: None, ..Giver::stream(store, None, 1_000_000) };
+        let owner = Owner::claim(store, stream, 0).await;
+        Self { giver, partition: owner.partition, claim: owner.claim }
+    }
+
+    /// Puts events with these data by one call, and returns where.
+    async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
+        let items: Vec<Arc<Event>> = all.iter().map(|it| message("key-0", it)).collect();
+        let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
+        let AssignReply::Lots(_, runs) = reply else { panic!("not put: {reply:?}") };
+        let [(0, run)] = runs[..] else { panic!("one run is put: {runs:?}") };
+        assert_eq!(run.last + 1 - run.first, all.len() as u64);
+        run
+    }
+
+    /// Reads all behind a place; `None` if the store went back in time.
+    async fn read(
+        &self,
+        store: &dyn Store,
+        after: QueuePlace,
+    ) -> Option<Vec<(QueuePlace, String)>> {
+        let read = store.queued(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
+        match read {
+            Err(StoreError::WentBack) => None,
+            page => {
+                let entries = page.expect("a read").entries.into_iter();
+                Some(entries.map(|(at, it)| (at, data(&it.expect("an event")))).collect())
+            }
+        }
+    }
+
+    /// Removes all through a place; false if the place is not in the history of the store.
+    async fn remove(&self, store: &dyn Store, through: QueuePlace) -> bool {
+        match self.remove_after(store, 0, through).await {
+            Err(StoreError::WentBack) => false,
+            removal => {
+                assert_eq!(removal.expect("an answer"), Removal::Done);
+                true
+            }
+        }
+    }
+
+    /// Removes all through a place, which rests on a commit.
+    async fn remove_after(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        through: QueuePlace,
+    ) -> Result<Removal, StoreError> {
+        store.dequeue(&self.partition, self.claim, self.giver.shard, commit, through).await
+    }
+}
+
+/// A number that was given again is not taken for what had it before.
+pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
+    let start = QueuePlace::default();
+    let queue = Queue::new(fixture.store(), "next").await;
+    assert_eq!(queue.read(fixture.store(), start).await, Some(Vec::new()));
+    queue.put(fixture.store(), &["1", "2"]).await;
+    let third = queue.put(fixture.store(), &["3"]).await.end();
+    fixture.remember().await;
+    let lost = queue.put(fixture.store(), &["lost 4", "lost 5"]).await;
+    let all = queue.read(fixture.store(), start).await.expect("all");
+    assert_eq!(all.iter().map(|it| it.0.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!((all[2].0, all[4].0), (third, lost.end()));
+    let second = all[1].0;
+    assert!(queue.remove(fixture.store(), second).await);
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(queue.read(store, lost.end()).await, None);
+    assert!(!queue.remove(store, lost.end()).await);
+    assert_eq!(queue.read(store, start).await.expect("all"), all[..3]);
+    assert_eq!(queue.read(store, third).await, Some(Vec::new()));
+    // Others get the numbers of those that are lost.
+    let new = queue.put(store, &["4", "5", "6"]).await;
+    assert_eq!((new.first, new.last), (4, 6));
+    assert_eq!(queue.read(store, lost.end()).await, None);
+    assert!(!queue.remove(store, lost.end()).await);
+    let after = queue.read(store, third).await.expect("what is new");
+    assert_eq!(after.iter().map(|it| &*it.1).collect::<Vec<_>>(), ["4", "5", "6"]);
+    assert_eq!(store.waiting(&queue.partition).await.expect("a number"), 6);
+
+    // What the same reader removed before may be removed once more.
+    assert!(queue.remove(store, second).await);
+    assert!(queue.remove(store, after[0].0).await);
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(queue.read(store, lost.end()).await, None);
+    assert_eq!(queue.read(store, second).await.expect("the rest"), after[1..]);
+    assert!(queue.remove(store, new.end()).await);
+    // All is removed: the last place still tells.
+    assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
+    let other = QueuePlace { history: new.history ^ 1, ..new.end() };
+    assert_eq!(queue.read(store, other).await, None);
+    let ends = store.waiting_in(&queue.partition).await.expect("the ends");
+    let ends = ends[queue.giver.shard as usize];
+    assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
+}
+
+/// What was committed and is lost must not go from the queue: only there it still is.
+pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let queue = Queue::new(store, "next").await;
+    let through = queue.put(store, &["1", "2"]).await.end();
+    let mut owner = Owner::claim(store, "next", 0).await;
+    let queue = Queue { claim: owner.claim, ..queue };
+    let shard = queue.giver.shard;
+    assert_eq!(shard_of("key-0", store.shards()), shard);
+    owner.write(store, absent("key-0")).await;
+    fixture.remember().await;
+    owner.write(fixture.store(), next("key-0", 2)).await;
+    let last = owner.numbers[shard as usize];
+    fixture.go_back().await;
+    let store = fixture.store();
+    let removal = queue.remove_after(store, last, through).await;
+    assert_eq!(removal.expect("an answer"), Removal::LacksCommit);
+    let other = QueuePlace { history: through.history ^ 1, ..through };
+    let refused = queue.remove_after(store, last, other).await;
+    assert!(matches!(refused, Err(StoreError::WentBack)), "{refused:?}");
+    assert_eq!(queue.read(store, QueuePlace::default()).await.expect("all").len(), 2);
+    // The commit is made again.
+    owner.numbers[shard as usize] -= 1;
+    owner.write(store, next("key-0", 2)).await;
+    let removal = queue.remove_after(store, last, through).await;
+    assert_eq!(removal.expect("an answer"), Removal::Done);
+    assert_eq!(queue.read(store, QueuePlace::default()).await, Some(Vec::new()));
+}
+
+/// Over many histories a place is accepted exactly if the entry that it named is, or was, there.
+pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
+    for seed in 0..3_u64 {
+        let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        // What the queue is to hold: the number of the first entry that waits, and all entries ever, each
+        // with its place; and the same at the time that is remembered.
+        let mut now = (1_u64, vec![(QueuePlace::default(), String::new())]);
+        let mut then = now.clone();
+        fixture.remember().await;
+        let mut places = vec![QueuePlace::default()];
+        for step in 0..60 {
+            let place = places[random.random_range(0..places.len())];
+            let (first, all) = &mut now;
+            // The places of entries that wait, and of the one before them.
+            let told = place.number == 0
+                || place.number + 1 < *first
+                || all.get(place.number as usize).is_some_and(|it| it.0 == place);
+            let words = format!("seed {seed}, step {step}, {place:?} in {first} {all:?}");
+            match random.random_range(0..12) {
+                0..5 => {
+                    let data: Vec<String> = (0..random.random_range(1..4))
+                        .map(|at| format!("{seed}/{step}/{at}"))
+                        .collect();
+                    let texts: Vec<&str> = data.iter().map(String::as_str).collect();
+                    let QueueRun { first, last, history } =
+                        queue.put(fixture.store(), &texts).await;
+                    assert_eq!(first, all.len() as u64, "{words}");
+                    let new = (first..=last).map(|number| QueuePlace { number, history });
+                    all.extend(new.clone().zip(data));
+                    places.extend(new);
+                }
+                5..8 => {
+                    let read = queue.read(fixture.store(), place).await;
+                    let from = (place.number + 1).max(*first) as usize;
+                    let right = told.then(|| all[from.min(all.len())..].to_vec());
+                    assert_eq!(read, right, "{words}");
+                }
+                8..10 => {
+                    let removed = queue.remove(fixture.store(), place).await;
+                    assert_eq!(removed, told, "{words}");
+                    if removed {
+                        *first = (*first).max(place.number + 1);
+                    }
+                }
+                10 => {
+                    then = now.clone();
+                    fixture.remember().await;
+                }
+                _ => {
+                    now = then.clone();
+                    fixture.go_back().await;
+                }
+            }
+        }
+        let last = now.1.last().expect("a place").0;
+        assert!(queue.remove(fixture.store(), last).await);
+        let end = queue.read(fixture.store(), last).await;
+        assert_eq!(end, Some(Vec::new()), "seed {seed}");
+    }
+}

@@ -1,0 +1,73 @@
+//! A Redis that goes back in time while events wait in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::line;
+use ordain_tests::service::{Service, wait_until};
+use serde_json::{Value, json};
+
+use super::support::{SECTIONS, ingress, post_all};
+
+/// Events of keys of their own, so that a line of the output tells which event took effect.
+fn events(name: &str) -> Vec<String> {
+    (0..300).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
+}
+
+/// Of each name, how many of its events took effect; none did twice. A message may come again.
+fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
+    let (mut ids, mut counts) = (BTreeSet::new(), BTreeMap::new());
+    for line in service.stdout().split_inclusive('\n').filter(|it| it.ends_with('\n')) {
+        let message: Value = serde_json::from_str(line).context("a message")?;
+        ensure!(message["data"]["count"] == 1, "twice: {line}");
+        let name = message["subject"].as_str().and_then(|it| it.chars().next());
+        if ids.insert(message["id"].to_string()) {
+            *counts.entry(name.context("a key")?).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// Nothing that the server accepted after it went back is taken for what had its number before, and what was
+/// lost unread is counted.
+#[test]
+fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nspill_after = \"10m\"\n\
+             source = {{ kind = \"http\", prefetch = 20 }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        ),
+    )?;
+    let (plugin, aside) = (home.path("plugins/tally.wasm"), home.path("tally.wasm"));
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    // Without a handler what comes waits in the store.
+    std::fs::rename(&plugin, &aside)?;
+    service.until_says("the last file of a handler was removed")?;
+    post_all(address, &events("a"))?;
+    let early = redis.snapshot()?;
+    post_all(address, &events("b"))?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c"))?;
+    std::fs::rename(&aside, &plugin)?;
+    wait_until("all that the server has takes effect", || {
+        let counts = effects(&service)?;
+        Ok(counts.get(&'a') == Some(&300) && counts.get(&'c') == Some(&300))
+    })?;
+    service.until_says("the store went back in time")?;
+    let admin = http::admin(&mut service)?;
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0) as u64;
+    let metrics = http::get(admin, "/metrics")?.body;
+    let lost = metrics.lines().filter(|it| it.starts_with("ordain_events_lost_total{"));
+    let lost = lost.filter_map(|it| it.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    ensure!(lost + taken == 300, "{lost} were counted as lost, {taken} took effect");
+    service.end()
+}
