@@ -101,6 +101,7 @@ macro_rules! conformance_suite {
                 an_older_decision_commits_nothing;
             chains: messages_are_numbered_in_order, a_message_has_one_number,
                 a_place_may_have_other_messages, a_commit_may_be_given_in_other_parts, an_outbox_may_have_lost_commits,
+                what_is_given_again_keeps_its_number,
                 owners_give_together, an_ended_count_is_forgotten,
                 messages_are_kept_for_a_while, a_producer_is_known_by_ids,
                 messages_wait_for_their_stream, messages_may_wait_without_numbers,

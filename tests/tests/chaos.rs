@@ -4,6 +4,8 @@
 //! all is counted from what came out and from what the store has, by code that knows only what was
 //! sent.
 //!
+//! Other rounds let Redis lose its last seconds (`rewinds.rs`).
+//!
 //! `ORDAIN_CHAOS_SEED` uses a seed again, `ORDAIN_CHAOS_ROUND` begins with that round of it, and
 //! `ORDAIN_CHAOS_SECONDS` goes on with more rounds for so long. What is sent, the settings of the
 //! host and the moments of kills are of the seed and the round; what the machine does meanwhile is
@@ -12,7 +14,9 @@
 mod chaos {
     mod check;
     mod host;
+    mod lossy;
     mod plan;
+    mod rewinds;
     mod world;
 
     use std::time::{Duration, Instant};
@@ -75,6 +79,41 @@ mod chaos {
             }
         }
         Ok(())
+    }
+
+    /// Rounds in which the servers lose their last seconds.
+    fn rewinds(start: fn() -> Result<lossy::Servers>) -> Result<()> {
+        let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
+        let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
+        let time = Duration::from_secs(number("ORDAIN_CHAOS_SECONDS")?.unwrap_or(0));
+        println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} uses it again)");
+        let started = Instant::now();
+        for round in first.. {
+            let told = rewinds::play(start()?, &mut Part::Disturbance.random(seed, round));
+            let told = told.with_context(|| {
+                format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round} plays it again")
+            })?;
+            println!("{:>5.0?} round {round}: {told}", started.elapsed());
+            if started.elapsed() >= time {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn on_a_redis_that_goes_back() -> Result<()> {
+        rewinds(lossy::Servers::alone)
+    }
+
+    #[test]
+    fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
+        rewinds(lossy::Servers::watched)
+    }
+
+    #[test]
+    fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
+        rewinds(lossy::Servers::shared)
     }
 
     #[test]

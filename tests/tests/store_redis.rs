@@ -18,6 +18,7 @@ mod store_redis {
     mod half;
     mod hostile;
     mod killed;
+    mod links;
     mod lost_replies;
     mod many;
     mod moved;

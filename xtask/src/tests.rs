@@ -69,7 +69,7 @@ fn quick(args: &TestArgs) -> Result<()> {
     say("unit tests, and the protocol between owners and a store");
     let mut units = cargo("test");
     units.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
-    units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing"]);
+    units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing", "--test", "queue"]);
     passed += counted(units.args(&filter))?;
     say("conformance on the embedded store");
     let mut store = cargo("test");

@@ -42,7 +42,7 @@ pub use job::{
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use limit::Limit;
 pub use packed::{Headers, Malformed};
-pub use queue::{QueueCursor, QueuePlace, QueueRun};
+pub use queue::{QueueCursor, QueueLoss, QueuePlace, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{
     Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, SOURCES_LIMIT, Settings,

@@ -1,14 +1,14 @@
-//! What a reader knows of a queue in a store that may go back in time.
+//! The position of a reader in a queue of a store that may go back in time.
 //!
-//! A store that lost its last seconds gives the numbers of the lost entries to new ones. So a number alone
-//! does not say which entry it was. The store therefore keeps a history with each number: a digest of
-//! the history before it and of a random number of the call that wrote it. Two entries with the same
-//! number and history are the same entry, and all entries before them are the same, too. The history of an entry
-//! that is damaged is unknown, and counts as any other.
+//! A store that lost its last seconds gives the numbers of lost entries to new ones, so a number alone does not
+//! identify an entry. The store therefore keeps a history with each number: a digest of the history before it and
+//! of a random number of the call that wrote the entry. If two entries have the same number and history, they are the
+//! same entry, and all entries before them are the same too. The history of a damaged entry is unknown; the entry is
+//! taken for the one that was read there before.
 //!
-//! A reader names the last place that it has read with each read, and with each removal the last place that
-//! may go. The store refuses a place that is not in its history. The reader then reads its queue again from the
-//! beginning, and [`QueueCursor`] tells it which entries it has already delivered.
+//! Each read names the last place that was read, and each removal the last place to remove. The store refuses a
+//! place that is not in its history. The reader then reads its queue again from the beginning, and [`QueueCursor`]
+//! decides which entries are still to be delivered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,10 +22,10 @@ pub struct QueuePlace {
 }
 
 impl QueuePlace {
-    /// Whether these are places of the same entry, as far as is known.
-    fn is_same(self, other: Self) -> bool {
-        self.number == other.number
-            && (self.history == other.history || self.history == 0 || other.history == 0)
+    /// Returns whether an entry that was read here before is still the one at its place, where `found` is read now. If
+    /// that one is damaged, its history does not tell.
+    fn is_still(self, found: Self) -> bool {
+        self.number == found.number && (self.history == found.history || found.history == 0)
     }
 }
 
@@ -47,28 +47,44 @@ impl QueueRun {
     }
 }
 
-/// Runs that a cursor remembers after they were removed, and runs that it expects. Each is a call of a
-/// producer, so this is some seconds of a fast stream, in 100 kB.
+/// Entries that the store has lost before they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QueueLoss {
+    /// How many.
+    pub entries: u64,
+    /// When the first of them was put, in ms since 1970.
+    pub since: u64,
+}
+
+/// A run that is to be read, and when it was put.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Expected {
+    run: QueueRun,
+    at: u64,
+}
+
+/// The limit of delivered runs that a cursor remembers after their removal, and of runs that it expects. Each call of
+/// a producer makes one run, so the limit covers some seconds of a fast stream, in about 100 kB each.
 const RUNS_LIMIT: usize = 4_096;
 
 /// The position of a reader in one queue, what it has delivered, and what it still expects.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct QueueCursor {
     /// Delivered entries, ascending. Others may have been between them.
     delivered: VecDeque<QueueRun>,
-    /// Numbers and histories of the entries that were delivered although later ones had been, and that are not
-    /// finished: the store had them again after they were removed.
+    /// Numbers and histories of unfinished entries that were delivered after entries with higher numbers. The store
+    /// had lost their removal.
     late: BTreeMap<u64, u64>,
     /// Entries that writers of this process have put, and that were not read yet.
-    expected: VecDeque<QueueRun>,
+    expected: VecDeque<Expected>,
     /// The number of the last entry that was read since the last restart.
     read: u64,
     /// All delivered entries through this number are finished, but for the late ones.
     finished: u64,
-    /// All through this number are removed, as far as the store still knows.
+    /// The store has removed all entries through this number, and has not lost that removal.
     removed: u64,
     /// Expected entries that the store has lost.
-    lost: u64,
+    loss: QueueLoss,
 }
 
 impl QueueCursor {
@@ -77,17 +93,17 @@ impl QueueCursor {
         self.place(self.read).unwrap_or(QueuePlace { number: self.read, history: 0 })
     }
 
-    /// The store went back in time: everything is read again from the beginning.
+    /// Starts again at the beginning of the queue, because the store went back in time. Delivered entries stay known.
     pub fn restart(&mut self) {
         (self.read, self.removed) = (0, 0);
     }
 
-    /// Takes an entry that was read behind [`QueueCursor::after`]. Returns whether it is to be delivered;
-    /// otherwise it is already.
+    /// Takes an entry that was read behind [`QueueCursor::after`]. Returns whether to deliver it; if
+    /// not, it was delivered before.
     pub fn take(&mut self, place: QueuePlace) -> bool {
         let QueuePlace { number, history } = place;
         self.read = number;
-        if self.place(number).is_some_and(|known| known.is_same(place)) {
+        if self.place(number).is_some_and(|known| known.is_still(place)) {
             return false;
         }
         let mut at = self.delivered.partition_point(|run| run.last < number);
@@ -109,26 +125,27 @@ impl QueueCursor {
         true
     }
 
-    /// A read behind [`QueueCursor::after`] found nothing, in a queue whose first entry has the number `first`
-    /// or will have it. Call this only if all that is expected was put before the read began.
+    /// Records that a read behind [`QueueCursor::after`] found no entries, and counts the expected ones as lost.
+    /// `first` is the number that the first entry of the queue has, or will have. Call this only if all expected
+    /// entries were written before the read began.
     pub fn reached_end(&mut self, first: u64) {
-        if self.last_delivered().is_some_and(|last| last > self.read) {
-            self.diverge(self.read + 1);
+        let end = self.read.max(first.saturating_sub(1));
+        if self.last_delivered().is_some_and(|last| last > end) {
+            self.diverge(end + 1);
         }
-        for run in self.expected.drain(..) {
+        while let Some(Expected { run, at }) = self.expected.pop_front() {
             // What stood before the first one was read and removed by another reader.
-            self.lost += (run.last + 1).saturating_sub(run.first.max(first));
+            self.lose((run.last + 1).saturating_sub(run.first.max(first)), at);
         }
     }
 
-    /// Notes the number of the first entry that the queue has, or will have: what was removed may be there
-    /// again.
+    /// Records the number that the first entry of the queue has, or will have: removed entries may be back.
     pub fn begins_at(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
     }
 
-    /// A writer of this process has put these entries.
-    pub fn expect(&mut self, mut run: QueueRun) {
+    /// Expects entries that a writer of this process has put; `at` is that time, in ms since 1970.
+    pub fn expect(&mut self, mut run: QueueRun, at: u64) {
         if self.place(run.last) == Some(run.end()) {
             return;
         }
@@ -138,23 +155,25 @@ impl QueueCursor {
         {
             run.first = last + 1;
         }
-        for other in &mut self.expected {
+        for index in 0..self.expected.len() {
+            let Expected { run: other, at } = &mut self.expected[index];
             if other.last >= run.first && other.first <= run.last {
                 // The store has given these numbers again: it has lost what had them.
-                self.lost += other.last + 1 - other.first.max(run.first);
+                let (entries, at) = (other.last + 1 - other.first.max(run.first), *at);
                 other.last = run.first - 1;
+                self.lose(entries, at);
             }
         }
-        self.expected.retain(|it| it.first <= it.last);
-        let at = self.expected.partition_point(|it| it.last < run.first);
-        self.expected.insert(at, run);
+        self.expected.retain(|it| it.run.first <= it.run.last);
+        let place = self.expected.partition_point(|it| it.run.last < run.first);
+        self.expected.insert(place, Expected { run, at });
         if self.expected.len() > RUNS_LIMIT {
             self.expected.pop_front();
         }
     }
 
-    /// All delivered entries through this place are finished, and may be removed. What the store has lost
-    /// since is ignored.
+    /// Marks all delivered entries through this place as finished, so that they may be removed. Ignores a place that
+    /// the store has lost since it was delivered.
     pub fn finish(&mut self, place: QueuePlace) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -173,7 +192,7 @@ impl QueueCursor {
         if through <= self.removed { None } else { self.place(through) }
     }
 
-    /// The store has removed all entries through this place.
+    /// Records that the store has removed all entries through this place.
     pub fn removed(&mut self, through: QueuePlace) {
         self.removed = self.removed.max(through.number);
         while self.delivered.len() > RUNS_LIMIT
@@ -183,10 +202,17 @@ impl QueueCursor {
         }
     }
 
-    /// Returns how many entries were found to be lost since this was asked last: writers of this process had
-    /// put them, and nobody read them here.
-    pub fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+    /// Returns the expected entries that were found to be lost since the last call.
+    pub fn take_loss(&mut self) -> Option<QueueLoss> {
+        let loss = std::mem::take(&mut self.loss);
+        (loss.entries > 0).then_some(loss)
+    }
+
+    fn lose(&mut self, entries: u64, at: u64) {
+        if entries > 0 {
+            let before = if self.loss.entries == 0 { at } else { self.loss.since };
+            self.loss = QueueLoss { entries: self.loss.entries + entries, since: before.min(at) };
+        }
     }
 
     fn last_delivered(&self) -> Option<u64> {
@@ -219,18 +245,19 @@ impl QueueCursor {
     /// Compares an entry that is new here with what is expected at its place.
     fn compare(&mut self, place: QueuePlace) {
         let QueuePlace { number, history } = place;
-        while let Some(run) = self.expected.front_mut()
+        while let Some(Expected { run, .. }) = self.expected.front_mut()
             && run.first <= number
         {
-            if run.last < number {
-                // Another reader has removed it.
-            } else if run.history != history && history != 0 {
-                self.lost += run.last + 1 - run.first;
-            } else if run.last > number {
+            let is_same = run.history == history || history == 0;
+            if is_same && run.last > number {
                 run.first = number + 1;
                 return;
             }
-            self.expected.pop_front();
+            let Some(Expected { run, at }) = self.expected.pop_front() else { return };
+            // What stood further in front was removed by another reader.
+            if !is_same && run.last >= number {
+                self.lose(run.last + 1 - run.first, at);
+            }
         }
     }
 }
@@ -306,7 +333,7 @@ mod tests {
     #[test]
     fn a_damaged_entry_is_no_sign_of_another_history() {
         let mut cursor = QueueCursor::default();
-        cursor.expect(run(1, 4, 7));
+        cursor.expect(run(1, 4, 7), 70);
         assert!(cursor.take(place(1, 7)));
         assert!(cursor.take(place(2, 0)));
         assert!(cursor.take(place(3, 7)));
@@ -316,7 +343,7 @@ mod tests {
         assert!(!cursor.take(place(2, 0)));
         assert!(!cursor.take(place(3, 0)));
         assert!(cursor.take(place(4, 7)));
-        assert_eq!(cursor.take_lost(), 0);
+        assert_eq!(cursor.take_loss(), None);
         cursor.finish(place(4, 7));
         assert_eq!(cursor.removable(), Some(place(4, 7)));
     }
@@ -324,20 +351,22 @@ mod tests {
     #[test]
     fn what_is_lost_unread_is_counted() {
         let mut cursor = QueueCursor::default();
-        cursor.expect(run(1, 3, 1));
-        cursor.expect(run(4, 9, 2));
+        cursor.expect(run(1, 3, 1), 70);
+        cursor.expect(run(4, 9, 2), 70);
         assert!(cursor.take(place(1, 1)));
         // 5 and what follows have other entries, and 9 none.
         assert!((2..=3).all(|number| cursor.take(place(number, 1))));
         assert!(cursor.take(place(4, 2)));
         assert!(cursor.take(place(5, 3)));
-        assert_eq!(cursor.take_lost(), 5);
-        cursor.expect(run(6, 7, 4));
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 5, since: 70 }));
+        cursor.expect(run(6, 6, 4), 90);
+        cursor.expect(run(7, 7, 5), 80);
         cursor.reached_end(1);
-        assert_eq!((cursor.take_lost(), cursor.take_lost()), (2, 0));
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 2, since: 80 }));
+        assert_eq!(cursor.take_loss(), None);
         // What another reader has read and removed is not lost.
-        cursor.expect(run(6, 7, 5));
+        cursor.expect(run(6, 7, 5), 70);
         cursor.reached_end(8);
-        assert_eq!(cursor.take_lost(), 0);
+        assert_eq!(cursor.take_loss(), None);
     }
 }

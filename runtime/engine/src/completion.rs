@@ -2,6 +2,7 @@
 
 use ordain_core::Input;
 use ordain_wasm::Results;
+use tokio::sync::oneshot;
 
 /// Completions that may wait for the driver: more only make their senders wait.
 pub const INBOX: usize = 1_024;
@@ -11,6 +12,9 @@ pub const INBOX: usize = 1_024;
 pub enum Note {
     /// Turns that a worker finished.
     Turns(Results),
+    /// Asks to be answered as soon as the store is known to have all commits of the partition, because it may have gone
+    /// back in time. There is no answer if the partition is given up.
+    StoreCheck(oneshot::Sender<()>),
     /// Anything else.
     Input(Input),
 }

@@ -9,13 +9,13 @@ mod perform;
 mod progress;
 mod taken;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ordain_core::{CommitReply, Decided, Event, Input, Key, Sequencer, Stats, Turn};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::completion::Note;
 use crate::replay;
@@ -79,14 +79,22 @@ pub struct Driver {
     unpublished: Option<(usize, Instant)>,
     /// How often the store was out of reach, as far as the sequencer knows.
     breaks: u64,
-    /// Commits made again that were told of.
-    rewound: u64,
-    /// Whether the store may lose what it had.
-    store_may_go_back: bool,
+    rewinds: Rewinds,
     /// Only the store's word is waited for that it has everything.
     ending: bool,
     failed: Option<DriverError>,
     progress: Arc<Progress>,
+}
+
+/// Commits that the store lost and that were made again.
+#[derive(Default)]
+struct Rewinds {
+    /// How many were logged.
+    logged: u64,
+    /// Of each shard, the first and the last lost commit that were not logged.
+    lost: BTreeMap<u32, (u64, u64)>,
+    /// To be told when the store is known to have all commits.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
@@ -98,7 +106,6 @@ impl Driver {
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
         let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
-        let store_may_go_back = parts.settings.keep_bytes > 0;
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -123,8 +130,7 @@ impl Driver {
             source_failed: None,
             full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            rewound: 0,
-            store_may_go_back,
+            rewinds: Rewinds::default(),
             ending: false,
             failed: None,
             progress: parts.progress,
@@ -255,6 +261,10 @@ impl Driver {
         for note in notes.drain(..) {
             match note {
                 Note::Input(input) => self.sequencer.handle(now, input),
+                Note::StoreCheck(answer) => {
+                    self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+                    self.rewinds.waiting.push(answer);
+                }
                 Note::Turns(turns) => {
                     for turn in turns.take() {
                         self.sequencer.handle(now, Input::TurnDone(turn));
@@ -279,8 +289,18 @@ impl Driver {
                     }
                     _ => None,
                 };
+                if let Input::Committed {
+                    shard,
+                    reply: CommitReply::Rewound { last: Some(last), .. },
+                    ..
+                } = &input
+                {
+                    let newest = self.target.last_commit(*shard);
+                    let (first, _) = self.rewinds.lost.entry(*shard).or_insert((u64::MAX, newest));
+                    *first = (*first).min(last + 1);
+                }
                 if let Some((shard, number)) = applied {
-                    // Before anything is acknowledged that rests on it.
+                    // Record the commit before any delivery that depends on it is acknowledged.
                     self.target.committed(shard, number);
                 }
                 self.sequencer.handle(now, input);
@@ -415,7 +435,7 @@ impl Driver {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
         }
-        if self.store_may_go_back {
+        if self.store.may_go_back() {
             self.input(Input::StoreMayHaveGoneBack);
         }
         self.taken.save_soon();

@@ -9,8 +9,8 @@ use ordain_core::{Event, QueueRun, shard_of};
 
 use ordain_config::Passage;
 use ordain_store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Item, Lot, LotReply, Part, Place,
-    Store, StoreError,
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply,
+    Part, Partition, Place, Store, StoreError,
 };
 use ordain_util::log_throttle::LogThrottle;
 
@@ -28,14 +28,14 @@ pub enum NotAssigned {
     Store(StoreError),
 }
 
-/// What became of events.
+/// The result of putting events into the store.
 #[derive(Debug)]
 pub struct Assignment {
     /// Of each event.
     pub assigned: Vec<Assigned>,
     /// What was put into queues.
     pub put: Vec<Put>,
-    /// Why it is not done with all of them; `None` if it is.
+    /// The reason why not all events were processed; `None` if all were.
     pub failed: Option<NotAssigned>,
 }
 
@@ -50,7 +50,7 @@ pub struct Put {
     pub run: QueueRun,
 }
 
-/// What became of the events of a shard, by their places among all.
+/// The result for the events of one shard, by their index among all.
 struct InShard {
     done: Vec<(usize, Assigned)>,
     put: Vec<Put>,
@@ -71,14 +71,14 @@ impl Assigner {
     /// An event, for the partition that its key has where the store spreads keys.
     pub fn item(&self, event: &Arc<Event>) -> Item {
         let partition = shard_of(event.key(), self.passage.partitions);
-        Item { event: Arc::clone(event), partition }
+        Item { event: Arc::clone(event), partition, number: 0 }
     }
 
     /// Puts events where their stream finds them, and tells what became of each. They are durable after the
     /// next [`Store::flush`].
     ///
-    /// Where the store may have gone back in time meanwhile, it may have lost a part of them: then all are put
-    /// once more, which changes nothing about those that are there.
+    /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
+    /// puts them once more; those that are still there do not change.
     pub async fn assign(&self, items: &[Item]) -> Assignment {
         let shards = self.store.shards();
         let of_items: BTreeSet<u32> =
@@ -90,19 +90,51 @@ impl Assigner {
         if first.failed.is_some() || breaks() == before {
             return first;
         }
-        let mut again = self.assign_once(items).await;
-        // Where something was put once more, what was put before is lost, and made good.
-        let is_lost = |it: &Put| {
-            again.put.iter().any(|new| (new.partition, new.shard) == (it.partition, it.shard))
-        };
-        let there: Vec<Put> = first.put.into_iter().filter(|it| !is_lost(it)).collect();
-        again.put.splice(0..0, there);
-        for (assigned, before) in again.assigned.iter_mut().zip(first.assigned) {
-            if let (Assigned::Known(number), Assigned::New(_)) = (*assigned, before) {
-                *assigned = Assigned::New(number);
+        self.assign_again(items, first).await
+    }
+
+    /// Puts once more what the store may have lost of a first call.
+    async fn assign_again(&self, items: &[Item], mut first: Assignment) -> Assignment {
+        let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
+        for put in &first.put {
+            match self.has_lost(put).await {
+                Ok(true) => drop(lost.insert((put.partition, put.shard))),
+                Ok(false) => {}
+                Err(error) => {
+                    first.failed = Some(NotAssigned::Store(error));
+                    return first;
+                }
             }
         }
-        again
+        let shards = self.store.shards();
+        let place = |item: &Item| (item.partition, shard_of(item.event.key(), shards));
+        // What has a number is known by its id: all of it is put once more, also what was known before.
+        let is_numbered = self.passage.rules.numbers.is_some();
+        let places: Vec<usize> = (0..items.len())
+            .filter(|at| is_numbered || lost.contains(&place(&items[*at])))
+            .collect();
+        let some: Vec<Item> = places.iter().map(|at| items[*at].clone()).collect();
+        let again = self.assign_once(&some).await;
+        for (at, assigned) in places.into_iter().zip(again.assigned) {
+            first.assigned[at] = match (first.assigned[at], assigned) {
+                (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
+                (_, assigned) => assigned,
+            };
+        }
+        first.put.retain(|put| !lost.contains(&(put.partition, put.shard)));
+        first.put.extend(again.put);
+        first.failed = again.failed;
+        first
+    }
+
+    /// Whether the store has lost entries that were put into a queue.
+    async fn has_lost(&self, put: &Put) -> Result<bool, StoreError> {
+        let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
+        let partition = Partition { stream: Arc::clone(stream), number: put.partition };
+        match self.store.queued(&partition, put.shard, put.run.end(), 1, 1).await {
+            Err(StoreError::WentBack) => Ok(true),
+            page => page.map(|_| false),
+        }
     }
 
     async fn assign_once(&self, items: &[Item]) -> Assignment {

@@ -33,8 +33,8 @@ pub(super) struct Assigning<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
     queues: BTreeMap<u32, Filling>,
-    /// A random number: it tells what this call puts into queues from what another call puts there under
-    /// the same numbers, after the store went back in time.
+    /// A random number of this call. It distinguishes the entries of this call from those that another call writes
+    /// under the same numbers after the store went back in time.
     nonce: u64,
     /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
@@ -132,7 +132,8 @@ impl<'a> Assigning<'a> {
         }
         let known = (record.epoch, record.last);
         if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
-            return Ok(LotReply::WentBack);
+            let last = (record.epoch == origin.epoch).then_some(record.last);
+            return Ok(LotReply::WentBack(last));
         }
         if origin.epoch > record.epoch && record.highest.commit > origin.found {
             self.drop_lost(place, &mut record, origin.found)?;
@@ -156,7 +157,8 @@ impl<'a> Assigning<'a> {
                 if let Some(sequence) = known(part, item) {
                     answers.push(Assigned::Known(sequence));
                 } else {
-                    let sequence = self.put(item, None)?.unwrap_or_default();
+                    let own = self.number_before(item)?;
+                    let sequence = self.put(item, own)?.unwrap_or_default();
                     answers.push(Assigned::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
                 }
@@ -317,6 +319,20 @@ impl<'a> Assigning<'a> {
         };
         let is_there = u64::from_le_bytes(*until) > self.now;
         is_there.then(|| (sequence, u64::from_be_bytes(*content)))
+    }
+
+    /// The number that a message had before the store lost it, unless another message has it now.
+    fn number_before(&self, item: &Item) -> Result<Option<u64>, Failed> {
+        if item.number == 0 {
+            return Ok(None);
+        }
+        let place = keys::retained(&self.assign.to, item.event.key(), item.number);
+        let stored = match self.log.get(&place) {
+            Some(found) => found.as_deref().map(<[u8]>::to_vec),
+            None => self.tables.log.get(&place)?.map(|it| it.to_vec()),
+        };
+        let is_taken = stored.is_some_and(|it| self.published(Some(item.number), &it).is_some());
+        Ok((!is_taken).then_some(item.number))
     }
 
     /// Numbers a message, keeps it, and lets it wait for its stream.

@@ -48,9 +48,8 @@ impl Queue {
         history.map_or(0, |it| u64::from_le_bytes(*it))
     }
 
-    /// Returns whether the queue has, or had, this place: then all that stands before it is the same as well. The
-    /// history of an entry that is damaged is unknown (0), and counts as any other.
-    /// `read` reads what the entry of a number has.
+    /// Returns whether this place is in the history of the queue; then all entries before it are the same too. The
+    /// history of a damaged entry is unknown (0) and equals every other. `read` returns the stored entry of a number.
     pub(super) fn has<E>(
         &self,
         place: QueuePlace,
@@ -65,7 +64,7 @@ impl Queue {
         } else if number > 0 && number + 1 == first {
             self.before
         } else {
-            // What stands further in front was removed by another owner, who knows better.
+            // The histories of earlier removed entries are not kept, so their places are accepted.
             return Ok(true);
         };
         Ok(found == history || found == 0 || history == 0)

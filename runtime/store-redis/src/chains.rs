@@ -22,7 +22,7 @@ use super::value::{array, bytes, number, strange};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
-    Origin, Partition, QueueEnds, QueuePage, Removal, StoreError, readable,
+    Origin, Partition, Place, QueueEnds, QueuePage, Removal, StoreError, readable,
 };
 
 /// Sequences that are asked for together.
@@ -43,7 +43,13 @@ impl Chains for Redis {
         put(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
         let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
-        reply(&answer, &assign).ok_or_else(|| strange(script.name))
+        let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
+        if let AssignReply::Lots(replies, _) = &reply
+            && replies.iter().any(|it| matches!(it, LotReply::WentBack(_)))
+        {
+            self.note_rewind();
+        }
+        Ok(reply)
     }
 
     async fn retained(
@@ -171,7 +177,7 @@ impl Chains for Redis {
 /// The ends of a queue that nothing was ever put into.
 const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } };
 
-/// Reads the ends of a queue. Nothing waits in one that is damaged: whoever reads it says what is wrong.
+/// Reads the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the damage.
 fn ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -186,11 +192,14 @@ fn ends(found: &[u8]) -> QueueEnds {
 }
 
 impl Redis {
-    /// Notes that the store was found to have gone back in time: whoever wrote meanwhile may have written to
-    /// the time that is lost.
     fn went_back(&self) -> StoreError {
-        self.rewinds.fetch_add(1, Ordering::SeqCst);
+        self.note_rewind();
         StoreError::WentBack
+    }
+
+    /// Counts that the store was found to have gone back in time, because calls answered shortly before may be lost.
+    pub(super) fn note_rewind(&self) {
+        self.rewinds.fetch_add(1, Ordering::SeqCst);
     }
 
     /// What there is of a destination in a shard.
@@ -267,12 +276,13 @@ fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
 /// id, and what stands before and at the place of its number; then the event behind that.
 fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     let event = &item.event;
-    let sequence = event.sequence().or(is_numbered.then_some(0));
+    let brought = event.sequence().or((item.number > 0).then_some(item.number));
+    let sequence = brought.or(is_numbered.then_some(0));
     // Its content, and then the event.
     let value = encode_retained(event, sequence);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);
     let (own, rest) = rest.split_at(8);
-    let mut about = vec![u8::from(event.sequence().is_some()), u8::from(event.end())];
+    let mut about = vec![u8::from(brought.is_some()), u8::from(event.end())];
     about.extend_from_slice(&item.partition.to_le_bytes());
     about.extend_from_slice(&before[..8]);
     about.extend_from_slice(&event.id_digest().to_le_bytes());
@@ -293,7 +303,12 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
         rest = after;
         replies.push(match kind {
             b'C' => LotReply::Fenced,
-            b'B' => LotReply::WentBack,
+            b'B' => {
+                let (place, after) = rest.split_first_chunk::<12>()?;
+                rest = after;
+                let place = last_place(place)?;
+                LotReply::WentBack((place.commit > 0).then_some(place))
+            }
             b'D' => {
                 let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
                 rest = after;
@@ -306,6 +321,13 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
     let (runs, rest) = rest.as_chunks::<28>();
     let runs = runs.iter().map(run).collect::<Option<_>>()?;
     rest.is_empty().then_some(AssignReply::Lots(replies, runs))
+}
+
+/// The last place of an owner that the store has; commit 0 if it has none.
+fn last_place(bytes: &[u8; 12]) -> Option<Place> {
+    let (commit, part) = bytes.split_first_chunk::<8>()?;
+    let part = part.first_chunk::<4>()?;
+    Some(Place { commit: u64::from_le_bytes(*commit), part: u32::from_le_bytes(*part) })
 }
 
 /// What was put into the queue of a partition.

@@ -260,6 +260,10 @@ impl Store for Redis {
         self.durability.clone()
     }
 
+    fn may_go_back(&self) -> bool {
+        true
+    }
+
     fn breaks(&self) -> u64 {
         let links = self.waiting_links.iter().chain([&self.link]);
         links.map(Link::breaks).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)

@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Like `breaks`, of calls with keys of this hash tag alone where several servers share the keys.
+    /// Like `breaks`, but in a Cluster it counts only calls with keys of this hash tag.
     pub(super) fn breaks_of(&self, tag: &str) -> u64 {
         match &self.to {
             To::Single(single) => single.breaks(),

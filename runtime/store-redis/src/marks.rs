@@ -1,15 +1,18 @@
 //! Marks: small values by name. They lie in shard 0.
 
+use std::sync::atomic::Ordering;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Value, cmd};
 
 use super::error::{failed, has_code};
+use super::link::Link;
 use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
-use ordain_store::{Claim, Mark, Marks, Partition, Store as _, StoreError, check_marks};
+use ordain_store::{Claim, Mark, Marks, Partition, StoreError, check_marks};
 
 #[async_trait]
 impl Marks for Redis {
@@ -47,8 +50,9 @@ impl Marks for Redis {
         call.arg(&mark.name).arg(&mark.value[..]);
         // Never over another connection than the one that `breaks` was read on: a server that was
         // restarted may have other data. Other breaks since then count as well.
-        let of_others = self.breaks() - self.link.breaks();
-        let breaks = breaks.saturating_sub(of_others);
+        let of_links: u64 = self.waiting_links.iter().map(Link::breaks).sum();
+        let of_others = of_links + self.rewinds.load(Ordering::SeqCst);
+        let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };
         let answer = match self.link.call_unless_broken(&call, breaks).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
                 self.link.call_unless_broken(&script.with_text(&call), breaks).await

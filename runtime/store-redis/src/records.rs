@@ -68,6 +68,9 @@ impl Records for Redis {
             Ok(Some(answer)) => match reply(answer, claim, batch.number) {
                 Some(reply) => {
                     self.trouble.over(what);
+                    if matches!(reply, CommitReply::Rewound { .. }) {
+                        self.note_rewind();
+                    }
                     return reply;
                 }
                 None => format!("what field f{number} of {} says of it cannot be read", keys[0]),

@@ -118,6 +118,9 @@ pub struct Item {
     pub event: Arc<Event>,
     /// The partition of the stream that it goes to.
     pub partition: u32,
+    /// The number that an owner's message had before the store lost it; 0 if it has had none. It gets this number
+    /// again, unless another message has it now.
+    pub number: u64,
 }
 
 /// What one outbox or one producer has for a destination and shard.
@@ -125,7 +128,7 @@ pub struct Item {
 pub struct Lot {
     /// Whose it is; `None`: a producer's, whose messages are known by their ids.
     pub origin: Option<Origin>,
-    /// In their order.
+    /// The parts, in their order. With no parts, the call only checks whether the store still has all that the owner gave.
     pub parts: Vec<Part>,
 }
 
@@ -187,16 +190,15 @@ pub enum LotReply {
     /// A newer owner has begun to give its messages, or these are done already. Nothing was done
     /// with it.
     Fenced,
-    /// The store knows less of this owner than it had answered: it went back in time. Nothing was
-    /// done with it.
-    WentBack,
+    /// The store went back in time: it lacks messages of this owner that it had confirmed. It did nothing. The value
+    /// is the last place of this owner that it has, if any; the owner can give the messages behind it again.
+    WentBack(Option<Place>),
 }
 
 /// What became of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
-    /// One for each lot, and what was put into which queue of the stream: one run for each partition that got
-    /// something new.
+    /// One reply for each lot, and one run of new queue entries for each partition that got any.
     Lots(Vec<LotReply>, Vec<(u32, QueueRun)>),
     /// As many wait for a partition of the stream as may. Nothing was done.
     Full,
@@ -238,17 +240,17 @@ impl QueueEnds {
 /// What became of a removal from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// It is done, or is another owner's affair.
+    /// The entries are removed, or the partition has another claim and nothing was done.
     Done,
-    /// Nothing is removed: the store lacks the commit that the removal rests on, which its owner makes again.
+    /// Nothing is removed: the store lacks the named commit. The caller tries again after the owner has repeated it.
     LacksCommit,
 }
 
 /// What a store keeps between stages.
 ///
-/// Queues have places instead of bare numbers, since a store that went back in time gives the numbers
-/// that it lost to other entries ([`QueuePlace`]). A place that is not in the history of the store is
-/// answered with [`StoreError::WentBack`]. One of an entry that is damaged is never refused.
+/// Queues use places ([`QueuePlace`]) instead of bare numbers, because a store that went back in time gives the
+/// numbers of lost entries to other entries. The store answers [`StoreError::WentBack`] to a place that is not in its
+/// history. It never refuses the place of a damaged entry.
 #[async_trait]
 pub trait Chains: Send + Sync {
     /// Numbers messages, keeps them for replay, and lets them wait for their stream, in one atomic
@@ -267,8 +269,8 @@ pub trait Chains: Send + Sync {
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
     /// Reads what waits for a partition in a shard behind `after`: at most `limit` events and about `bytes`, one
-    /// at least if there is one. What cannot be read comes as the bytes that are there, with the reason. An
-    /// `after` that was removed by another reader counts as in the history.
+    /// at least if there is one. An unreadable entry comes as its bytes, with the reason. An
+    /// `after` in front of the last removed entry is always accepted.
     ///
     /// # Errors
     ///
@@ -284,7 +286,7 @@ pub trait Chains: Send + Sync {
 
     /// Removes what waits in a shard up to a place, as lazily as
     /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition. `commit` is the last commit of
-    /// the shard that this owner knows to be durable, or 0: what is removed rests on it.
+    /// the shard that this owner knows to be durable, or 0 if the removal depends on no commit.
     ///
     /// # Errors
     ///

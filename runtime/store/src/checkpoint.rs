@@ -2,8 +2,8 @@
 //! under the same name: what was read of it. In any doubt a file is read from its beginning:
 //! starting too early repeats, which is known mostly; starting too late would lose events.
 //!
-//! A checkpoint lies in one shard, and speaks of commits in all of them. So it names the last commit of each: where
-//! another shard has lost some since then, the checkpoint is in doubt.
+//! A checkpoint is stored in one shard, but depends on commits in all shards. It therefore names the last commit of
+//! each shard: if a shard lacks that commit, the checkpoint is in doubt.
 
 use std::fs::File;
 use std::io;
@@ -96,14 +96,14 @@ fn head_length(end: u64) -> usize {
 }
 
 impl Checkpoint {
-    /// A position in a file of which that was read. What stands before it is settled by commits up to these, one
-    /// for each shard; `commits` is empty where something else than commits settles it.
+    /// Creates the checkpoint of a position in the file with this print. `commits` has the last commit of each shard
+    /// on which the position depends; it is empty if the position depends on no commits.
     pub fn new(position: Position, print: Print, commits: Vec<u64>) -> Self {
         let Position { offset, line } = position;
         Self { format: FORMAT, offset, line, print, commits }
     }
 
-    /// The shards that have lost commits which the checkpoint speaks of, where these are their last ones.
+    /// Returns the shards whose last commit is older than the one that the checkpoint names.
     pub fn lost_in(&self, last_commits: &[u64]) -> Vec<usize> {
         let of_shards = self.commits.iter().zip(last_commits).enumerate();
         of_shards

@@ -19,9 +19,9 @@ pub enum StoreError {
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
-    /// The store went back in time: it does not have what the caller names, or has something else under its
-    /// number. Nothing was done. The caller reads again what the store has.
-    #[error("the store went back in time: it no longer has what it had answered")]
+    /// The store went back in time: it lacks the place that the caller names, or has another entry under that
+    /// number. It did nothing. The caller reads the queue again from its beginning.
+    #[error("the store went back in time and lost data that it had confirmed: try again")]
     WentBack,
     /// A stored value is damaged.
     #[error("the store holds something unreadable: {0}")]

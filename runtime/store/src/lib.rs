@@ -94,13 +94,19 @@ pub trait Store:
     /// Returns the durability that its settings provide.
     fn durability(&self) -> Durability;
 
-    /// Returns how often the store was unreachable, or was found to have gone back in time. After each break it
-    /// may have gone back.
+    /// Returns whether the store may go back in time while it is open, because its server may lose data that it
+    /// had confirmed.
+    fn may_go_back(&self) -> bool {
+        false
+    }
+
+    /// Returns how often the store was unreachable, plus how often it was found to have gone back in time. If the
+    /// count has changed, the store may have lost data.
     fn breaks(&self) -> u64 {
         0
     }
 
-    /// Like [`Store::breaks`], as far as a shard may be concerned.
+    /// Like [`Store::breaks`], but counts only the breaks that may concern this shard.
     fn breaks_of(&self, _shard: u32) -> u64 {
         self.breaks()
     }

@@ -10,6 +10,7 @@ mod action;
 mod lane;
 mod owner;
 mod property;
+mod queue;
 mod scopes;
 mod set;
 mod shard;
@@ -21,6 +22,7 @@ mod world;
 use stateright::{Model, Property};
 
 pub use action::Action;
+pub use queue::{Broken, LOST, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
 pub use walk::{breaks, walk};
 pub use world::World;

@@ -1,13 +1,17 @@
 //! A real Redis Cluster of masters that share all slots. It never fails over by itself: a node
-//! that is killed leaves its slots without an owner until it is restarted.
+//! that is killed leaves its slots without an owner until it is restarted. Masters may have replicas, which take
+//! over when a test says so.
 
 mod migration;
+mod replicas;
 
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 
 pub use migration::Migration;
+pub use replicas::Takeover;
 
 use crate::proxy::Proxy;
 use crate::redis::{Options, Redis};
@@ -22,6 +26,10 @@ pub struct Cluster {
     nodes: Vec<Redis>,
     /// None, or one before each node.
     proxies: Vec<Proxy>,
+    /// None, or one of each node.
+    replicas: Vec<Redis>,
+    /// Whether the replica of a node is its master now.
+    swapped: Vec<AtomicBool>,
 }
 
 impl Cluster {
@@ -64,7 +72,7 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
         }
-        let cluster = Self { nodes, proxies };
+        let cluster = Self { nodes, proxies, replicas: Vec::new(), swapped: Vec::new() };
         cluster.until_ready()?;
         Ok(cluster)
     }
@@ -120,7 +128,7 @@ impl Cluster {
     /// Waits until every node that runs serves all slots: after a restart, as a node that comes
     /// back waits 2 seconds before it does.
     pub fn until_ready(&self) -> Result<()> {
-        let known = format!("cluster_known_nodes:{}", self.nodes.len());
+        let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
         let wanted = ["cluster_state:ok", &slots, &known];
         wait_until("a Cluster in which every node serves", || {

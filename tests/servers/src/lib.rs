@@ -18,7 +18,8 @@ mod sentinel;
 mod tls;
 mod wait;
 
-pub use cluster::{Cluster, Migration};
+pub use cluster::{Cluster, Migration, Takeover};
+pub use port::Port;
 pub use proxy::{Counts, Mode, Proxy};
 pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, Snapshot};

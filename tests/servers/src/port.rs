@@ -19,14 +19,14 @@ const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A port of 127.0.0.1, reserved among all processes that use this crate until it is dropped. The
 /// system ends the reservation of a process that is killed.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _reservation: TcpListener,
 }
 
 impl Port {
     /// Reserves a port on which nobody listens.
-    pub(crate) fn take() -> Result<Self> {
+    pub fn take() -> Result<Self> {
         static TAKEN: AtomicU16 = AtomicU16::new(0);
         // Processes begin at different places, and each goes on where it was, so that a port is
         // not used again at once.
@@ -46,7 +46,8 @@ impl Port {
         Some(Self { number, _reservation: reservation })
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Which one it is.
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

@@ -133,12 +133,20 @@ impl Sentinel {
         self.watcher.command(&set).map(drop)
     }
 
+    /// Lets the replica fall behind: until the next [`failover`](Self::failover) it gets nothing of what the master
+    /// is told. That must come within 4 seconds, or the Sentinel does not take the replica.
+    pub fn let_replica_lag(&self) -> Result<()> {
+        self.replica().fall_behind(self.master())
+    }
+
     /// Kills the master, and waits until the Sentinel names the other and that is master. Returns
     /// how long it took: a fraction of a second to 3 seconds. Afterwards 20 seconds of silence are
     /// allowed again.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
+        // One that lags.
+        self.replica().resume()?;
         // Not before, or it may happen on a busy machine to a master that runs.
         self.down_after(DOWN_AFTER)?;
         let (number, next) = (1 - self.number(), self.replica());

@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use boundary::BoundaryFault;
 pub use checker::Violation;
 pub use profile::Profile;
-pub use queue::{QueueFault, QueueSeen, run_queue};
+pub use queue::run_queue;
 
 /// How to play a run.
 #[derive(Debug, Clone, Default)]

@@ -104,11 +104,36 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
 
     // The store has less than it had answered.
     let went = second.with(|origin| origin.before = Some(Place { commit: 1, part: 1 }));
-    assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, refused(LotReply::WentBack));
+    let last = Place { commit: 1, part: 0 };
+    let less = || refused(LotReply::WentBack(Some(last)));
+    assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, less());
+    assert_eq!(went.send(store, Vec::new()).await, less());
     let right = went.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
+    assert!(done(right.send(store, Vec::new()).await).is_empty());
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
     let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
-    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack));
+    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack(None)));
+}
+
+/// What is given again after the store lost it keeps its number, in whatever order it comes, unless another message
+/// has that number.
+pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
+    use Assigned::New;
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let giver = Giver::exchange(store, 1);
+    let again = async |commit, data: &str, number| {
+        let mut part = part(commit, 0, &[message(&a, data)]);
+        part.items[0].number = number;
+        done(giver.send(store, vec![part]).await)
+    };
+    assert_eq!(again(1, "third", 3).await, [New(3)]);
+    assert_eq!(again(2, "first", 1).await, [New(1)]);
+    assert_eq!(again(3, "other", 3).await, [New(4)]);
+    assert_eq!(again(4, "second", 2).await, [New(2)]);
+    assert_eq!(giver.done(store, 5, &[message(&a, "new")]).await, [New(5)]);
+    let kept = ["first", "second", "third", "other", "new"].map(str::to_owned);
+    assert_eq!(giver.kept(store, &a, 0, 9).await, (1..).zip(kept).collect::<Vec<_>>());
 }
 
 /// A message is known by its id in its commit, whatever else comes with it: sinks may be changed while the
@@ -216,7 +241,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
             LotReply::Done(vec![New(2), New(2)]),
             LotReply::Fenced,
             LotReply::Done(vec![Known(1), New(3)]),
-            LotReply::WentBack,
+            LotReply::WentBack(None),
             LotReply::Fenced,
             LotReply::Done(vec![New(4), Known(4)]),
         ],

@@ -122,7 +122,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }
 
-/// What was committed and is lost must not go from the queue: only there it still is.
+/// An event whose commit is lost must stay in the queue, because it exists nowhere else.
 pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let queue = Queue::new(store, "next").await;

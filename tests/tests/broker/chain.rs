@@ -5,3 +5,4 @@ mod one_process;
 mod support;
 mod two_processes;
 mod two_sinks;
+mod went_back;

@@ -129,6 +129,22 @@ fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
+/// The checkpoint lies in another shard, and still says that all is done.
+#[test]
+fn commits_that_were_lost_in_between_are_made_from_the_file() -> Result<()> {
+    let rig = Rig::new()?;
+    let status = rig.start("first", &["--once"])?.wait()?;
+    ensure!(status.success(), "{}", rig.home.read("err-first"));
+    let shard = ordain_core::shard_of("k", 16);
+    rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
+    rig.goes_on_to_the_end()?;
+    rig.says("last", "reading the file from its beginning")?;
+    ensure!(rig.home.read("err-last").contains(&format!("[{shard}]")), "it names the shard");
+    rig.goes_on_to_the_end()?;
+    ensure!(!rig.home.read("err-last").contains("from its beginning"), "it is read once more");
+    Ok(())
+}
+
 /// A successor that dies while it claims has claimed shard 0, and not the key's shard.
 #[test]
 fn an_owner_that_has_lost_one_shard_begins_anew() -> Result<()> {

@@ -17,7 +17,7 @@ fn assign(commit: u64, done: u64) -> Arc<Assign> {
     let origin = Origin { partition, shard: 0, epoch: 1, found: 0, before: None, done };
     let id = commit.to_string();
     let event = EventParts { key: "a", id: &id, kind: "test", ..EventParts::default() };
-    let items = vec![Item { event: Arc::new(Event::new(&event)), partition: 0 }];
+    let items = vec![Item { event: Arc::new(Event::new(&event)), partition: 0, number: 0 }];
     Arc::new(Assign {
         to: Destination::Stream("next".into()),
         shard: 0,

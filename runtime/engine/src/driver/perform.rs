@@ -25,6 +25,9 @@ const LOADS: usize = 2;
 /// Reads of spilled events under way at one time. What they bring is known only afterwards.
 const READS: usize = 4;
 
+/// Shards that a line of the log names.
+const SHARDS_NAMED: usize = 16;
+
 /// An answer of the store, to come.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -80,13 +83,22 @@ impl Driver {
             return;
         }
         let rewound = self.sequencer.stats().rewound;
-        let again = rewound - std::mem::replace(&mut self.rewound, rewound);
+        let again = rewound - std::mem::replace(&mut self.rewinds.logged, rewound);
+        for waiting in self.rewinds.waiting.drain(..) {
+            // Its strand may have been given up.
+            let _ = waiting.send(());
+        }
+        let lost = std::mem::take(&mut self.rewinds.lost);
         if again > 0 {
+            let ranges = lost.into_iter().take(SHARDS_NAMED);
+            let ranges = ranges.map(|(shard, (first, last))| format!("{shard}: {first} to {last}"));
             tracing::warn!(
                 stream = &*self.partition.stream,
                 partition = self.partition.number,
                 commits = again,
-                "the store had lost commits of this partition: all of them were made again from memory"
+                shards = ranges.collect::<Vec<_>>().join(", "),
+                "the store went back in time and had lost commits of this partition: all of them were made again \
+                 from memory"
             );
         }
     }

@@ -141,8 +141,8 @@ impl Taken {
         self.saved_at = now.checked_sub(CHECKPOINT_EVERY).unwrap_or(now);
     }
 
-    /// The checkpoint of what is acknowledged, as it is kept; `commits` are the last ones that are durable. Until
-    /// [`Self::saved`] it is being written.
+    /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
+    /// commit of each shard. The checkpoint counts as being written until [`Self::saved`].
     pub(super) fn begin_save(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);

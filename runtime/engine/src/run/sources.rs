@@ -12,18 +12,22 @@ use crate::sink::Target;
 use crate::source::{self, FileOptions, Inbox, QueueOptions, unplaced};
 use ordain_amqp::{ConsumerOptions, Producer, Topology};
 use ordain_cloudevents::Decoder;
-use ordain_cloudevents::{Position, Source};
+use ordain_cloudevents::{Position, Print, Source};
 use ordain_config::{
     AmqpSource, FileSource, HttpSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
     StreamSource,
 };
 use ordain_store::Tenure;
 use ordain_store::checkpoint::Checkpoint;
-use ordain_store::{Claim, Partition, StoreError};
+use ordain_store::{Claim, Mark, Partition, StoreError};
+use ordain_util::probe::Probe;
 
 /// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
 /// for events, states and outcomes.
 const AHEAD: usize = 4;
+
+/// Before a checkpoint that the store did not take is written again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// A source that runs.
 pub(super) struct Started {
@@ -63,7 +67,7 @@ impl Starting<'_> {
                 Ok(Started { source, inbox: None, checkpoint: None })
             }
             SourceConfig::File(config) => {
-                let (source, checkpoint) = self.file(name, stream, config, &target.found).await?;
+                let (source, checkpoint) = self.file(name, stream, config, target).await?;
                 Ok(Started { source, inbox: None, checkpoint })
             }
         }
@@ -164,13 +168,13 @@ impl Starting<'_> {
         })
     }
 
-    /// A file, from where its checkpoint says; `found` are the last commits of the partition.
+    /// Starts a file source at its checkpoint.
     async fn file(
         &self,
         name: &Name,
         stream: &Stream,
         config: &FileSource,
-        found: &[u64],
+        target: &Target,
     ) -> Result<(Source, Option<String>), RunError> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
         let decoder = Decoder { ordering: stream.ordering, event_size };
@@ -200,7 +204,7 @@ impl Starting<'_> {
                 }
             },
         };
-        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |it| it.lost_in(found));
+        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |it| it.lost_in(&target.found));
         let position = match &checkpoint {
             None => None,
             Some(_) if !lost_in.is_empty() => None,
@@ -212,8 +216,8 @@ impl Starting<'_> {
         match (checkpoint, position) {
             (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
                 stream = %name, path = %path.display(), shards = ?lost_in,
-                "the store went back in time while this process was not running, and lost commits in these \
-                 shards: reading the file from its beginning; {}",
+                "the store went back in time and lost commits in these shards that the checkpoint of the file names: \
+                 reading the file from its beginning; {}",
                 ordain_store::checkpoint::read_again(stream.ordering)
             ),
             (Some(_), None) => tracing::warn!(
@@ -225,6 +229,22 @@ impl Starting<'_> {
                 tracing::info!(stream = %name, line, "going on where the last run was");
             }
             (None, None) => {}
+        }
+        if !lost_in.is_empty() {
+            // Commits with the numbers of the lost ones must not make the old checkpoint look right later.
+            let nothing_read = Print::new(b"", &Probe::new(0, b""));
+            let beginning =
+                Checkpoint::new(Position::default(), nothing_read, target.found.to_vec());
+            let value = beginning.encode().into();
+            let beginning = Mark { name: mark.clone(), value };
+            let put = async || {
+                let breaks = self.store.breaks();
+                self.store.put_checkpoint(&target.partition, target.claim, breaks, &beginning).await
+            };
+            // Under another claim it is not needed.
+            while !put().await? && !target.tenure.is_over() {
+                tokio::time::sleep(AGAIN).await;
+            }
         }
         let options = FileOptions {
             file: Some((file, path.clone())),

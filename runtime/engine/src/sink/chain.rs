@@ -4,8 +4,11 @@
 //! Each destination is a task, so that one that stands holds up nothing else; a file has none, since what
 //! is written there is in the order of its marks. What has come together is given to the store together:
 //! of each outbox in its order, different ones side by side.
+//!
+//! A store that goes back in time may lose messages that their outbox records as published. The belt therefore keeps
+//! the messages that it gave last in memory, and gives them again as soon as it finds that the store lacks them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +16,7 @@ use futures_util::future::{join_all, select_all};
 use ordain_core::shard_of;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::content::Content;
 use super::{PublisherError, Target};
@@ -31,6 +35,14 @@ const GROUP: usize = 64;
 const FULL: Duration = Duration::from_millis(50);
 /// After an error of the store.
 const AGAIN: Duration = Duration::from_millis(500);
+/// Time between two checks whether the store went back in time.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks of an outbox where nothing shows that the store may have gone back.
+const CHECK: Duration = Duration::from_secs(5);
+/// About how many bytes of given messages stay in memory for each destination: some seconds of a fast stream.
+const KEEP_BYTES: usize = 16 << 20;
+/// How long they stay there: longer than a failover takes.
+const KEEP: Duration = Duration::from_mins(2);
 /// How long it may take to hear of another owner that the store knows.
 const FENCED: Duration = Duration::from_secs(30);
 /// Time between two warnings that a queue is full, and before the first one.
@@ -123,8 +135,32 @@ pub(super) struct Belt {
     exchanges: Vec<AmqpSink>,
     store: Arc<dyn Store>,
     feeds: Arc<Feeds>,
-    /// How far each outbox has given, for each shard of the destination, under which epoch.
-    given: HashMap<(Partition, u32, u32), (u64, Place)>,
+    /// What each outbox has given, for each shard of the destination.
+    given: HashMap<(Partition, u32, u32), Given>,
+}
+
+/// What an owner has given of an outbox for one shard.
+struct Given {
+    target: Arc<Target>,
+    /// The last place that was answered.
+    last: Place,
+    /// What was given last, oldest first.
+    recent: VecDeque<GivenPart>,
+    /// The bytes of that.
+    bytes: usize,
+    /// The last place whose messages have left memory.
+    forgotten: Option<Place>,
+    /// The value of [`Store::breaks`] before the last answered call, and when that call began.
+    breaks: u64,
+    asked_at: Instant,
+    /// When the last part was given.
+    last_at: Instant,
+}
+
+/// A part, and the numbers that its messages have got.
+struct GivenPart {
+    part: Part,
+    numbers: Vec<u64>,
 }
 
 /// Messages of one outbox for one shard.
@@ -139,7 +175,19 @@ struct Strand {
     done: usize,
     /// The number of each message of them; the others are another owner's.
     assigned: Vec<Assigned>,
+    /// The last place that was answered, or that the store has now.
     last: Option<Place>,
+    /// What was given before.
+    given: Option<Given>,
+    /// Messages that the store has lost. They are given again before any new ones.
+    again: VecDeque<GivenPart>,
+    /// Whether the next call checks that the store still has all given messages, even if there is no new one.
+    asks: bool,
+    /// Whether the partition is given up.
+    is_over: bool,
+    /// The value of [`Store::breaks`] before the first call, and when that was.
+    breaks: u64,
+    asked_at: Instant,
     /// Since when the store knows of another owner.
     fenced: Option<Instant>,
 }
@@ -156,40 +204,86 @@ impl Belt {
         published: UnboundedSender<Published>,
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
-        while input.recv_many(&mut group, GROUP).await > 0 {
-            let numbers = self.pass(&group).await?;
-            for (batch, numbers) in group.drain(..).zip(numbers) {
-                self.forward(batch, &numbers, &published);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                taken = input.recv_many(&mut group, GROUP) => {
+                    if taken == 0 {
+                        return Ok(());
+                    }
+                    let numbers = self.pass(&group).await?;
+                    for (batch, numbers) in group.drain(..).zip(numbers) {
+                        self.forward(batch, &numbers, &published);
+                    }
+                }
+                _ = look.tick(), if self.store.may_go_back() => self.look_back().await?,
             }
         }
-        Ok(())
+    }
+
+    /// Gives again what the store has lost, if it may have gone back in time since it was given.
+    async fn look_back(&mut self) -> Result<(), PublisherError> {
+        self.given.retain(|_, given| !given.target.tenure.is_over());
+        let breaks = self.store.breaks();
+        let mut strands: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
+        let in_doubt = self.given.extract_if(|_, given| given.is_in_doubt(breaks));
+        for ((_, of, to), given) in in_doubt.collect::<Vec<_>>() {
+            let target = Arc::clone(&given.target);
+            let strand = Strand { asks: true, ..self.strand(target, of, to, Some(given)) };
+            strands.entry(to).or_default().push(strand);
+        }
+        self.give_all(strands).await.map(drop)
     }
 
     /// Gives batches to the store.
     pub(super) async fn pass(&mut self, batches: &[Batch]) -> Result<Vec<Numbers>, PublisherError> {
-        let strands = self.strands(batches).into_values();
-        let given =
-            strands.map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
-        let given: Vec<_> = join_all(given).await.into_iter().collect::<Result<_, _>>()?;
+        let strands = self.strands(batches);
         let mut numbers: Vec<Numbers> =
             batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
-        for strand in given.into_iter().flatten() {
+        for strand in self.give_all(strands).await? {
             for ((batch, at), assigned) in strand.from.iter().zip(&strand.assigned) {
                 numbers[*batch][*at] = Some(assigned.sequence());
-            }
-            if let Some(last) = strand.last {
-                let from = strand.target.partition.clone();
-                let epoch = strand.target.claim.epoch;
-                self.given.insert((from, strand.of, strand.to), (epoch, last));
             }
         }
         Ok(numbers)
     }
 
+    /// Gives strands to the store, shards side by side, and notes how far that has come.
+    async fn give_all(
+        &mut self,
+        strands: BTreeMap<u32, Vec<Strand>>,
+    ) -> Result<Vec<Strand>, PublisherError> {
+        let giving = strands
+            .into_values()
+            .map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
+        let given: Vec<_> = join_all(giving).await.into_iter().collect::<Result<_, _>>()?;
+        let mut given: Vec<Strand> = given.into_iter().flatten().collect();
+        for strand in &mut given {
+            if let Some(mut given) = strand.given.take() {
+                (given.breaks, given.asked_at) = (strand.breaks, strand.asked_at);
+                let from = strand.target.partition.clone();
+                self.given.insert((from, strand.of, strand.to), given);
+            }
+        }
+        self.forget();
+        Ok(given)
+    }
+
+    /// Forgets the oldest parts of the largest strands, until the others have room.
+    fn forget(&mut self) {
+        let mut bytes: usize = self.given.values().map(|it| it.bytes).sum();
+        while bytes > KEEP_BYTES
+            && let Some(largest) = self.given.values_mut().max_by_key(|it| it.bytes)
+        {
+            bytes -= largest.forget_oldest();
+        }
+    }
+
     /// What is to be given, by shard and outbox.
-    fn strands(&self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
+    fn strands(&mut self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
         let shards = self.store.shards();
-        let mut places = HashMap::new();
+        let mut places: HashMap<_, usize> = HashMap::new();
         let mut all: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
         for (index, batch) in batches.iter().enumerate() {
             if batch.target.tenure.is_over() {
@@ -201,11 +295,12 @@ impl Belt {
                 let strands = all.entry(to).or_default();
                 let name = (Arc::as_ptr(&batch.target), of, to);
                 let strand = *places.entry(name).or_insert_with(|| {
-                    strands.push(self.strand(&batch.target, of, to));
+                    let given = self.given.remove(&(batch.target.partition.clone(), of, to));
+                    strands.push(self.strand(Arc::clone(&batch.target), of, to, given));
                     strands.len() - 1
                 });
                 let partition = shard_of(event.key(), self.passage.partitions);
-                let item = Item { event: Arc::new(event), partition };
+                let item = Item { event: Arc::new(event), partition, number: 0 };
                 strands[strand].put(*commit, item);
                 strands[strand].from.push((index, at));
             }
@@ -213,12 +308,27 @@ impl Belt {
         all
     }
 
-    fn strand(&self, target: &Arc<Target>, of: u32, to: u32) -> Strand {
-        let given = self.given.get(&(target.partition.clone(), of, to));
-        let last = given.filter(|(epoch, _)| *epoch == target.claim.epoch).map(|(_, last)| *last);
-        let target = Arc::clone(target);
-        let (parts, from, assigned) = (Vec::new(), Vec::new(), Vec::new());
-        Strand { target, of, to, parts, from, done: 0, assigned, last, fenced: None }
+    fn strand(&self, target: Arc<Target>, of: u32, to: u32, given: Option<Given>) -> Strand {
+        // Places given under an earlier claim do not count under this one.
+        let given = given.filter(|it| it.target.claim.epoch == target.claim.epoch);
+        Strand {
+            target,
+            of,
+            to,
+            parts: Vec::new(),
+            from: Vec::new(),
+            done: 0,
+            assigned: Vec::new(),
+            last: given.as_ref().map(|it| it.last),
+            given,
+            again: VecDeque::new(),
+            asks: false,
+            is_over: false,
+            // Read before the first call, so that a break during the call is not missed.
+            breaks: self.store.breaks(),
+            asked_at: Instant::now(),
+            fenced: None,
+        }
     }
 
     /// Gives strands of one shard to the store, as much of them at a time as may be, until all is done
@@ -237,7 +347,7 @@ impl Belt {
                     self.tell(&assign);
                     let mut is_on = false;
                     for ((at, lot), reply) in given.iter().zip(&assign.lots).zip(replies) {
-                        is_on |= self.take(&mut strands[*at], lot, reply)?;
+                        is_on |= self.take(&mut strands[*at], lot, reply).await?;
                     }
                     if !is_on {
                         tokio::time::sleep(FULL).await;
@@ -277,17 +387,20 @@ impl Belt {
             let Target { partition, claim, tenure, found, done, .. } = &*strand.target;
             // Before it is seen whose it is: another owner's is done here as well.
             let done = done[strand.of as usize].through();
-            if tenure.is_over() {
+            if tenure.is_over() || strand.is_over {
                 continue;
             }
-            let fits = strand.parts[strand.done..].iter().take_while(|part| {
+            let again = strand.again.iter().map(|it| &it.part);
+            // What was lost goes first, by itself: it has its numbers.
+            let new = if strand.again.is_empty() { &strand.parts[strand.done..] } else { &[] };
+            let fits = again.chain(new).take_while(|part| {
                 let is_first = items == 0;
                 items += part.items.len();
                 bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
                 is_first || (items <= ASSIGN_LIMIT && bytes <= ASSIGN_BYTES)
             });
             let parts: Vec<Part> = fits.cloned().collect();
-            if parts.is_empty() {
+            if parts.is_empty() && !strand.asks {
                 continue;
             }
             let origin = Some(Origin {
@@ -307,7 +420,7 @@ impl Belt {
     }
 
     /// Notes what became of a lot. Whether its strand goes on.
-    fn take(
+    async fn take(
         &self,
         strand: &mut Strand,
         lot: &Lot,
@@ -317,10 +430,7 @@ impl Belt {
         let (to, shard) = (self.passage.to.to_string(), strand.to);
         match reply {
             LotReply::Done(assigned) => {
-                strand.assigned.extend(assigned);
-                strand.done += lot.parts.len();
-                strand.last = lot.parts.last().map(|part| part.place);
-                strand.fenced = None;
+                strand.done(lot, &assigned, self.store.may_go_back());
                 Ok(true)
             }
             // Whoever has the partition now: it is about to be heard here.
@@ -331,7 +441,30 @@ impl Belt {
                 }
                 Ok(false)
             }
-            LotReply::WentBack => Err(PublisherError::WentBack { stream, to, shard }),
+            LotReply::WentBack(last) => {
+                // Messages of commits that the store will not have again must not be given again: the next owner makes
+                // them anew, in other commits.
+                match timeout(FENCED, strand.target.has_all_commits()).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        strand.is_over = true;
+                        return Ok(true);
+                    }
+                    Err(_) => return Ok(false),
+                }
+                let Some(messages) = strand.give_again_behind(last) else {
+                    return Err(PublisherError::WentBack { stream, to, shard });
+                };
+                tracing::warn!(
+                    stream,
+                    to,
+                    shard,
+                    messages,
+                    "the store went back in time and lost messages of this stream: they are given to it again \
+                     from memory"
+                );
+                Ok(true)
+            }
         }
     }
 
@@ -344,11 +477,11 @@ impl Belt {
             .map(|number| self.feeds.of(&Partition { stream: Arc::clone(stream), number }))
             .collect();
         let room = select_all(feeds.iter().map(|feed| Box::pin(feed.room())));
-        let _ = tokio::time::timeout(FULL, room).await;
+        let _ = timeout(FULL, room).await;
     }
 
-    /// Tells whoever reads here that more waits. What of it the store may lose is given again from the outbox, so
-    /// that nobody is to miss it.
+    /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,
+    /// this belt gives them again from memory, so the reader must not count them as lost.
     fn tell(&self, assign: &Assign) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -390,5 +523,106 @@ impl Strand {
             _ => 0,
         };
         self.parts.push(Part { place: Place { commit, part }, items: vec![item] });
+    }
+
+    /// Notes that a lot is done. Its parts stay in memory if the store may lose them.
+    fn done(&mut self, lot: &Lot, assigned: &[Assigned], keeps: bool) {
+        (self.fenced, self.asks) = (None, false);
+        let Some(last) = lot.parts.last().map(|part| part.place) else { return };
+        self.last = Some(last);
+        let given = self.given.get_or_insert_with(|| Given {
+            target: Arc::clone(&self.target),
+            last,
+            recent: VecDeque::new(),
+            bytes: 0,
+            forgotten: None,
+            breaks: self.breaks,
+            asked_at: self.asked_at,
+            last_at: self.asked_at,
+        });
+        (given.last, given.last_at) = (last, Instant::now());
+        if self.again.is_empty() {
+            self.assigned.extend(assigned);
+            self.done += lot.parts.len();
+        }
+        let (mut assigned, mut changed) = (assigned, 0);
+        for part in &lot.parts {
+            let (of_part, rest) = assigned.split_at(part.items.len());
+            assigned = rest;
+            let numbers: Vec<u64> = of_part.iter().map(|it| it.sequence()).collect();
+            if let Some(before) = self.again.pop_front() {
+                changed += numbers.iter().zip(&before.numbers).filter(|(a, b)| a != b).count();
+            }
+            if keeps {
+                given.keep(GivenPart { part: part.clone(), numbers });
+            } else {
+                given.forgotten = Some(part.place);
+            }
+        }
+        if changed > 0 {
+            tracing::error!(
+                stream = &*self.target.partition.stream,
+                shard = self.to,
+                messages = changed,
+                "messages that the store had lost got new numbers, because it gave their numbers to other messages \
+                 meanwhile: check the receivers of the last minutes for numbers that two messages share"
+            );
+        }
+    }
+
+    /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
+    /// `None` if memory does not have all of them.
+    fn give_again_behind(&mut self, last: Option<Place>) -> Option<usize> {
+        let given = self.given.as_mut()?;
+        if given.forgotten > last {
+            return None;
+        }
+        let at = given.recent.partition_point(|it| Some(it.part.place) <= last);
+        let behind = given.recent.split_off(at);
+        given.bytes = given.recent.iter().map(GivenPart::bytes).sum();
+        let messages = behind.iter().map(|it| it.part.items.len()).sum();
+        // They go in front of the parts that are already waiting to be given again.
+        for mut part in behind.into_iter().rev() {
+            for (item, number) in part.part.items.iter_mut().zip(&part.numbers) {
+                item.number = *number;
+            }
+            self.again.push_front(part);
+        }
+        (self.last, self.asks) = (last, false);
+        Some(messages)
+    }
+}
+
+impl Given {
+    fn keep(&mut self, part: GivenPart) {
+        self.bytes += part.bytes();
+        self.recent.push_back(part);
+    }
+
+    /// Forgets the oldest part, and returns its bytes.
+    fn forget_oldest(&mut self) -> usize {
+        let Some(oldest) = self.recent.pop_front() else {
+            return std::mem::take(&mut self.bytes);
+        };
+        let bytes = oldest.bytes();
+        self.bytes -= bytes;
+        self.forgotten = Some(oldest.part.place);
+        bytes
+    }
+
+    /// Whether the store may lack what was given since the last answer, where it was out of reach so often.
+    fn is_in_doubt(&mut self, breaks: u64) -> bool {
+        if self.last_at.elapsed() >= KEEP {
+            while !self.recent.is_empty() {
+                self.forget_oldest();
+            }
+        }
+        !self.recent.is_empty() && (self.breaks != breaks || self.asked_at.elapsed() >= CHECK)
+    }
+}
+
+impl GivenPart {
+    fn bytes(&self) -> usize {
+        self.part.items.iter().map(|item| item.event.memory()).sum()
     }
 }

@@ -40,9 +40,9 @@ pub enum PublisherError {
     },
     /// The store has lost numbers that were given.
     #[error(
-        "stream {stream}: the store went back in time: it has lost numbers of messages to {to} that \
-         shard {shard} had given. The next start goes on behind those that it has, so that numbers come \
-         twice there: see what its receivers have of the last minutes before it"
+        "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this \
+         process has in memory. The next start counts on from the messages that the shard has, so some numbers come \
+         twice: check the receivers for numbers that two messages of the last minutes share"
     )]
     WentBack {
         /// The stream.

@@ -51,6 +51,19 @@ pub struct Target {
 }
 
 impl Target {
+    /// Waits until the driver knows that the store has all commits of the partition. Returns false if it is given up.
+    pub(super) async fn has_all_commits(&self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        let asked = self.completions.send(Note::StoreCheck(answer)).await;
+        asked.is_ok() && answered.await.is_ok()
+    }
+
+    /// Lets the driver check that the store has all commits of the partition: it may have gone back in time.
+    pub fn store_may_have_gone_back(&self) {
+        // If it does not take this now, it is at work, and finds out by itself.
+        let _ = self.completions.try_send(Note::Input(Input::StoreMayHaveGoneBack));
+    }
+
     /// Notes that a commit is durable.
     pub fn committed(&self, shard: u32, number: u64) {
         if let Some(last) = self.commits.get(shard as usize) {

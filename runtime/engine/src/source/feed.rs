@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use ordain_core::QueueRun;
 use ordain_store::Partition;
 
-/// Runs of a shard that are kept for a reader. Where another process reads, nobody takes them.
+/// The limit of runs of a shard that wait for a reader. If another process reads the partition, they are never taken.
 const RUNS_LIMIT: usize = 1_024;
 
 /// The feeds of all partitions of streams that are fed from here.
@@ -31,6 +31,9 @@ impl Feeds {
     }
 }
 
+/// Entries that were put into a shard, and when, in ms since 1970.
+pub(super) type Fresh = VecDeque<(QueueRun, u64)>;
+
 /// What is told of one partition.
 #[derive(Debug, Default)]
 pub struct Feed {
@@ -38,21 +41,22 @@ pub struct Feed {
     /// The puts after which nothing was left.
     emptied: AtomicU64,
     /// Shards that have something new, and what was put into them in this process.
-    fresh: Mutex<BTreeMap<u32, VecDeque<QueueRun>>>,
+    fresh: Mutex<BTreeMap<u32, Fresh>>,
     more: Notify,
     room: Notify,
 }
 
 impl Feed {
-    /// Something was put into the queue of a shard: new entries, unless all were known there.
+    /// Notifies the reader of a write to the queue of a shard. `new` has the entries that the reader must expect.
     pub fn put(&self, shard: u32, new: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = fresh.entry(shard).or_default();
-        if runs.len() >= RUNS_LIMIT {
+        if new.is_some() && runs.len() >= RUNS_LIMIT {
             runs.pop_front();
         }
-        runs.extend(new);
+        let now = jiff::Timestamp::now().as_millisecond().cast_unsigned();
+        runs.extend(new.map(|run| (run, now)));
         drop(fresh);
         self.puts.fetch_add(1, Ordering::SeqCst);
         self.more.notify_one();
@@ -68,8 +72,8 @@ impl Feed {
         self.more.notified().await;
     }
 
-    /// The shards that have something new since it was asked last, with what was put here.
-    pub(super) fn take_fresh(&self) -> BTreeMap<u32, VecDeque<QueueRun>> {
+    /// Takes the shards that were written since the last call, with the entries that this process put there.
+    pub(super) fn take_fresh(&self) -> BTreeMap<u32, Fresh> {
         std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

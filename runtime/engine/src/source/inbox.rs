@@ -233,7 +233,7 @@ impl Relay {
         }
         if let Some(Source { deliveries, acknowledge, ended: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));
-            // It must not hear what the next reader is to hear; one that panicked has said so.
+            // Wait for the reader to end, so that it takes no notification meant for the next one. A panic is already logged.
             let _ = ended.await;
         }
     }

@@ -4,8 +4,8 @@
 //! what was taken and not removed comes again. It is removed when it is acknowledged, a little later.
 //! Whoever puts something in this process says so; what others put is found by looking.
 //!
-//! A store that went back in time refuses the place that the reader names. Then the shard is read again from its
-//! beginning, and only what was not delivered is delivered ([`QueueCursor`]).
+//! A store that went back in time refuses the place that the reader names. The reader then reads the shard again from
+//! its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueuePlace, digest};
+use ordain_core::{
+    Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePlace, digest,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -67,9 +69,9 @@ pub struct QueueOptions {
     pub waits: Option<Arc<Waiting>>,
     /// Whether what is delivered and not removed counts as well.
     pub counts_delivered: bool,
-    /// Whose commits settle what is read here; `None` where something else than a commit does.
+    /// The owner whose commits settle these events; `None` if they are settled without a commit, as in an inbox.
     pub target: Option<Arc<Target>>,
-    /// Counts events that were put in this process, and that the store has lost before they were read.
+    /// Counts events that this process put into the queue and that the store lost before they were read.
     pub lost: Arc<AtomicU64>,
 }
 
@@ -136,17 +138,13 @@ impl Reader {
     }
 
     async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
-        // What was put before is found now.
+        // What was put before is found now. Another reader may have read it already, and removed it.
         self.hot.extend(0..self.cursors.len() as u32);
+        drop(self.options.feed.take_fresh());
         loop {
             let puts = self.options.feed.puts();
-            // Before the next read, so that what was put before it is expected of it.
-            for (shard, runs) in self.options.feed.take_fresh() {
-                self.hot.insert(shard);
-                for run in runs {
-                    self.cursors[shard as usize].expect(run);
-                }
-            }
+            // Take these before the read, so that the read must find all entries put before it.
+            self.take_fresh();
             // A store that is away must not keep the end waiting.
             let (batch, is_known) = tokio::select! {
                 batch = self.next_batch() => batch?,
@@ -160,7 +158,7 @@ impl Reader {
                 continue;
             }
             if is_known {
-                // The store went back in time: what comes next may be new.
+                // The reader is repeating a queue after the store went back: new entries may follow.
                 self.acknowledge();
                 tokio::task::yield_now().await;
                 continue;
@@ -192,12 +190,22 @@ impl Reader {
         Ok(())
     }
 
+    /// Takes what was put in this process.
+    fn take_fresh(&mut self) {
+        for (shard, runs) in self.options.feed.take_fresh() {
+            self.hot.insert(shard);
+            for (run, at) in runs {
+                self.cursors[shard as usize].expect(run, at);
+            }
+        }
+    }
+
     fn pause(&self) -> Duration {
         if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
     }
 
-    /// Removes what is done, reads what comes next, and counts now and then. Returns also whether it has read
-    /// entries that are delivered already.
+    /// Removes what is done, reads what comes next, and counts now and then. Also returns whether the read
+    /// brought entries that were delivered before.
     async fn next_batch(&mut self) -> Result<(Deliveries, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.looks) {
@@ -221,7 +229,7 @@ impl Reader {
             }
             found => found?,
         };
-        // Also where the store has less than was read here, or something else.
+        // A shard is also read if the store has fewer entries than were read here, or other ones.
         for (shard, (ends, cursor)) in (0..).zip(found.iter().zip(&mut self.cursors)) {
             cursor.begins_at(ends.first);
             self.undone += usize::from(cursor.removable().is_some());
@@ -278,7 +286,7 @@ impl Reader {
             }
             for (place, queued) in page.entries {
                 if !cursor.take(place) {
-                    // It may be acknowledged already, and is then removed once more.
+                    // If the entry is already acknowledged, it must be removed once more.
                     self.undone += 1;
                     is_known = true;
                     continue;
@@ -289,9 +297,8 @@ impl Reader {
                 });
                 batch.items.push((delivered, Position::default()));
             }
-            let lost = cursor.take_lost();
-            if lost > 0 {
-                self.note_lost(shard, lost);
+            if let Some(loss) = cursor.take_loss() {
+                self.note_loss(shard, loss);
             }
         }
         if let Some(reason) = away {
@@ -308,29 +315,41 @@ impl Reader {
                 stream = &**stream,
                 partition = number,
                 shard,
-                "the store went back in time: the events that wait there are read again, and only those that \
-                 are new here are taken"
+                "the store went back in time: reading the queue of this shard again, and delivering only events \
+                 that were not delivered before"
             );
         }
         self.cursors[shard as usize].restart();
         self.hot.insert(shard);
+        self.tell_driver();
     }
 
-    fn note_lost(&self, shard: u32, lost: u64) {
+    /// An idle driver would not notice that the store went back.
+    fn tell_driver(&self) {
+        if let Some(target) = &self.options.target {
+            target.store_may_have_gone_back();
+        }
+    }
+
+    fn note_loss(&self, shard: u32, loss: QueueLoss) {
         let Partition { stream, number } = &self.options.partition;
-        self.options.lost.fetch_add(lost, Ordering::Relaxed);
+        let QueueLoss { entries, since } = loss;
+        self.options.lost.fetch_add(entries, Ordering::Relaxed);
+        let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
         tracing::error!(
             stream = &**stream,
             partition = number,
             shard,
-            events = lost,
-            "the store went back in time and has lost events that this process had put there and that were not \
-             taken yet: their producers have to send them again"
+            events = entries,
+            %since,
+            "the store went back in time and lost events before they were read; this process accepted the first of \
+             them at `since`: their producers must send them again"
         );
     }
 
     /// Delivers, and takes acknowledgements meanwhile. Answers false when nobody takes it.
     async fn deliver(&mut self, to: &mpsc::Sender<Deliveries>, batch: Deliveries) -> bool {
+        let feed = Arc::clone(&self.options.feed);
         loop {
             tokio::select! {
                 permit = to.reserve() => {
@@ -339,6 +358,7 @@ impl Reader {
                     self.acknowledge();
                     return true;
                 }
+                () = feed.more() => self.take_fresh(),
                 changed = self.acknowledged.changed() => {
                     if changed.is_err() {
                         return false;
@@ -393,8 +413,8 @@ impl Reader {
                     self.cursors[shard as usize].removed(through);
                     continue;
                 }
-                // Its driver makes the commit again.
-                Some(Removal::LacksCommit) => {}
+                // The driver repeats the commit; this removal is tried again.
+                Some(Removal::LacksCommit) => self.tell_driver(),
                 None => self.restart(shard),
             }
             self.not_before = Instant::now() + REMOVE_AFTER;
@@ -418,8 +438,8 @@ impl Reader {
     }
 }
 
-/// The letter of what is no event. Its tag comes from its place, so that it makes the same letter again; and the
-/// letter is committed in the shard of the queue, so that its removal rests on that commit.
+/// Makes the dead letter of an unreadable entry. The tag is derived from the place, so that a repeated read makes the
+/// same letter. It also selects the shard of the queue for the letter's commit, on which the removal depends.
 fn letter(
     partition: &Partition,
     shards: u32,

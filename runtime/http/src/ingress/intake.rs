@@ -48,7 +48,7 @@ struct Waiting {
     keys: BTreeMap<String, u64>,
     /// What is before this waits no more.
     start: u64,
-    /// Up to here it was looked.
+    /// The last place that was read.
     through: QueuePlace,
 }
 
@@ -150,7 +150,7 @@ impl Intake {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         self.queue.store.flush().await.map_err(NotAssigned::Store)?;
-        self.tell(&items, &put);
+        self.tell(&items, &put, failed.is_none());
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
@@ -207,7 +207,7 @@ impl Intake {
                 let after = known.through;
                 let page = match store.queued(partition, shard, after, PAGE, PAGE_BYTES).await {
                     Err(StoreError::WentBack) => {
-                        // What was seen there may be others' by now.
+                        // The numbers that were read may belong to other entries now.
                         *known = Waiting::default();
                         continue;
                     }
@@ -259,15 +259,16 @@ impl Intake {
         Ok(())
     }
 
-    /// Tells whoever reads the queues in this process.
-    fn tell(&self, items: &[Item], put: &[Put]) {
+    /// Notifies the readers of the queues in this process. If the request is accepted, they also get the places of its
+    /// events, to notice a loss. The producer of a rejected request sends it again anyway.
+    fn tell(&self, items: &[Item], put: &[Put], is_accepted: bool) {
         let of = |number| self.feeds.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
         let places = items.iter().map(|it| (it.partition, shard_of(it.event.key(), shards)));
         let mut known = places.collect::<BTreeSet<_>>();
         for Put { partition, shard, run } in put {
             known.remove(&(*partition, *shard));
-            of(*partition).put(*shard, Some(*run));
+            of(*partition).put(*shard, is_accepted.then_some(*run));
         }
         for (number, shard) in known {
             of(number).put(shard, None);

@@ -19,8 +19,8 @@
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
--- `nonce` is a random number of the call: it tells what this call writes into queues from what another call
--- writes under the same numbers, after the store went back in time.
+-- `nonce` is a random number of the call. It distinguishes the entries of this call from those that another call
+-- writes under the same numbers after the store went back in time.
 local nonce, count, argument = ARGV[8], tonumber(ARGV[9]), 9
 local now = time_now()
 
@@ -188,9 +188,10 @@ do
     if epoch < record.epoch then
       return 'C'
     end
-    if lot.before_commit and (record.epoch < epoch
-      or is_after_place(lot.before_commit, lot.before_part, record.commit, record.part)) then
-      return 'B'
+    if lot.before_commit and record.epoch < epoch then
+      return 'B' .. pack('<I8I4', 0, 0)
+    elseif lot.before_commit and is_after_place(lot.before_commit, lot.before_part, record.commit, record.part) then
+      return 'B' .. pack('<I8I4', record.commit, record.part)
     end
     if epoch > record.epoch and record.highest_commit > lot.found then
       drop_lost(lot)
@@ -314,14 +315,15 @@ do
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
 
-  -- Writes a new message. Returns its number, as eight bytes with the lowest first.
-  local function put_message(key, about, rest)
+  -- Writes a new message, under the number that it brings if `own`. Returns its number, as eight bytes with the
+  -- lowest first.
+  local function put_message(key, about, rest, own)
     local number8 = sub(about, OWN_IN, OWN_IN + 7)
     local head = sub(about, HEAD_IN, HEAD_IN + 1)
     if numbered then
       local counter = counters[key]
       counter.is_new = true
-      local number = is_own(about) and unpack8('<I8', about, OWN_IN) or counter.next
+      local number = own and unpack8('<I8', about, OWN_IN) or counter.next
       if number >= EXACT then
         corrupt_field('c' .. key, log, 'count of a key: it is too large')
       end
@@ -353,24 +355,30 @@ do
     return number8
   end
 
+  -- Returns what a field of a kept message or id has; nil if it has expired or is not there.
+  local function kept_at(field)
+    local found = fresh[field]
+    if found == nil then
+      found = redis.call('HGET', log, field)
+    end
+    return found and is_kept(field, found) and found or nil
+  end
+
   -- Writes a producer's message, unless one with its id, or with the number that it brings, is kept.
   local function put_by_id(key, about, rest)
     if not numbered then
-      return char(0) .. put_message(key, about, rest)
+      return char(0) .. put_message(key, about, rest, is_own(about))
     end
     local own8, id = sub(about, OWN_IN, OWN_IN + 7), sub(about, ID_IN, ID_IN + 7)
     local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
     local own = is_own(about)
     local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-    local found = fresh[field]
-    if found == nil then
-      found = redis.call('HGET', log, field)
-    end
-    if found and is_kept(field, found) then
+    local found = kept_at(field)
+    if found then
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
-    local number8 = put_message(key, about, rest)
+    local number8 = put_message(key, about, rest, own)
     if not own then
       put_kept(field, number8 .. content .. until8)
       keep(kept, 'i', key, id)
@@ -412,7 +420,13 @@ do
       for from = part.from + 1, part.from + 3 * part.size, 3 do
         local id = sub(ARGV[from + 1], ID_IN, ID_IN + 7)
         local known = lot.given[commit .. id]
-        local number8 = known or put_message(ARGV[from], ARGV[from + 1], ARGV[from + 2])
+        local number8 = known
+        if not known then
+          -- One that the store had lost brings its number. Another message may have got it meanwhile.
+          local key, about = ARGV[from], ARGV[from + 1]
+          local own = is_own(about) and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
+          number8 = put_message(key, about, ARGV[from + 2], own)
+        end
         answers[#answers + 1] = (known and KNOWN or NEW) .. number8
         if not known then
           messages[#messages + 1] = id .. number8

@@ -157,8 +157,8 @@ local function history_at(queue, number, value)
   return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
 end
 
--- Returns whether a queue has, or had, this place: then all that stands before it is the same as well. The
--- history of an entry that is damaged is unknown, and counts as any other.
+-- Returns whether this place is in the history of the queue; then all entries before it are the same too. The
+-- history of a damaged entry is unknown and equals every other.
 local function has_place(log, queue, number, history)
   local found
   if number > queue.last then
@@ -168,7 +168,7 @@ local function has_place(log, queue, number, history)
   elseif number > 0 and number == queue.first - 1 then
     found = queue.before
   else
-    -- What stands further in front was removed by another owner, who knows better.
+    -- The histories of earlier removed entries are not kept, so their places are accepted.
     return true
   end
   return found == history or found == NO_NUMBER or history == NO_NUMBER

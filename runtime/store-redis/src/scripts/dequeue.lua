@@ -1,6 +1,6 @@
--- Removes what waits for a partition up to a place, unless the fence has another claim. Answers 1 if there is
--- more to do. If the store went back in time it removes nothing, and answers 2 if the place is not in the
--- history of the queue, and 3 if the last commit that the owner knows, on which the removal rests, is not there.
+-- Removes what waits for a partition up to a place, unless the fence has another claim. Returns 0 if it is done,
+-- and 1 if entries are left to remove. If the store went back in time, it removes nothing: it returns 2 if the place
+-- is not in the history of the queue, and 3 if the shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)

@@ -64,6 +64,18 @@ impl Redis {
         self.process.set_paused(false)
     }
 
+    /// Lets it, a replica, fall behind: it stands still in step with its master, and gets nothing of what is
+    /// written from now on.
+    pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
+        let offset = |server: &Self, name: &str| -> Result<u64> {
+            Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)
+        };
+        let written = offset(master, "master_repl_offset")?;
+        wait_until("a replica in step", || Ok(offset(self, "slave_repl_offset")? >= written))?;
+        self.pause()?;
+        master.command(&["CLIENT", "KILL", "TYPE", "replica"]).map(drop)
+    }
+
     /// Does something while the server does nothing.
     pub(crate) fn still<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T> {
         let pause = self.is_running() && !self.process.is_paused();

@@ -135,7 +135,11 @@ impl Options {
             add(DURABLE);
         }
         if self.kind == Kind::Node {
-            add(&["cluster-enabled yes", "cluster-node-timeout 2000"]);
+            add(&[
+                "cluster-enabled yes",
+                "cluster-node-timeout 2000",
+                "cluster-replica-no-failover yes",
+            ]);
         }
         lines.extend(ports.bus.map(|port| format!("cluster-port {port}")));
         if let (Some(port), Some(certificates)) = (ports.tls, certificates) {

@@ -117,7 +117,7 @@ impl Giver {
 }
 
 pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
-    let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0 };
+    let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0, number: 0 };
     Part { place: Place { commit, part }, items: items.iter().map(item).collect() }
 }
 

@@ -23,7 +23,7 @@ struct Pair {
     homes: [Home; 2],
     services: [Service; 2],
     addresses: [SocketAddr; 2],
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Pair {
@@ -41,7 +41,7 @@ impl Pair {
         let [one, other] = &mut services;
         let addresses = [ingress(one)?, ingress(other)?];
         rig.until_declared()?;
-        Ok(Self { earlier: String::new(), rig, homes, services, addresses, _redis: redis })
+        Ok(Self { earlier: String::new(), rig, homes, services, addresses, redis })
     }
 
     /// All that was printed, in whole lines.
@@ -55,6 +55,19 @@ impl Pair {
     fn until(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} effects"), || {
             Ok(self.printed().lines().collect::<BTreeSet<_>>().len() >= count)
+        })
+    }
+
+    /// Waits until nothing waits in the store: what is published is removed a little later, and holds up until then what
+    /// comes of its keys.
+    fn until_removed(&self) -> Result<()> {
+        wait_until("empty queues in the store", || {
+            let waits = (0..16).map(|shard| {
+                let log = format!("ordain:{{{shard}}}:log:stream/cases");
+                let waits = self.redis.command(&["HGET", &log, "w"])?;
+                Ok(waits.text().is_none_or(|it| it == "0"))
+            });
+            Ok(waits.collect::<Result<Vec<bool>>>()?.into_iter().all(|it| it))
         })
     }
 
@@ -112,6 +125,7 @@ fn any_process_takes_events(stream: &str) -> Result<()> {
     pair.until(first.len())?;
     pair.rig.publish(&first[50..])?;
     pair.rig.until_empty()?;
+    pair.until_removed()?;
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
     post_all(pair.addresses[1], &new)?;

@@ -12,9 +12,12 @@ use serde_json::{Value, json};
 
 use super::support::{SECTIONS, ingress, post_all};
 
+/// Of each name: more than the host reads ahead.
+const EVENTS: usize = 3_000;
+
 /// Events of keys of their own, so that a line of the output tells which event took effect.
 fn events(name: &str) -> Vec<String> {
-    (0..300).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
+    (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
 /// Of each name, how many of its events took effect; none did twice. A message may come again.
@@ -40,27 +43,23 @@ fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
         &["tally"],
         &format!(
             "{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
-             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nspill_after = \"10m\"\n\
-             source = {{ kind = \"http\", prefetch = 20 }}\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+             source = {{ kind = \"http\", prefetch = 5 }}\n\
              [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
             redis.url()
         ),
     )?;
-    let (plugin, aside) = (home.path("plugins/tally.wasm"), home.path("tally.wasm"));
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    // Without a handler what comes waits in the store.
-    std::fs::rename(&plugin, &aside)?;
-    service.until_says("the last file of a handler was removed")?;
+    // The stream is slow, so that most of these wait.
     post_all(address, &events("a"))?;
     let early = redis.snapshot()?;
     post_all(address, &events("b"))?;
     redis.go_back(&early)?;
     post_all(address, &events("c"))?;
-    std::fs::rename(&aside, &plugin)?;
     wait_until("all that the server has takes effect", || {
         let counts = effects(&service)?;
-        Ok(counts.get(&'a') == Some(&300) && counts.get(&'c') == Some(&300))
+        Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
     })?;
     service.until_says("the store went back in time")?;
     let admin = http::admin(&mut service)?;
@@ -68,6 +67,9 @@ fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
     let metrics = http::get(admin, "/metrics")?.body;
     let lost = metrics.lines().filter(|it| it.starts_with("ordain_events_lost_total{"));
     let lost = lost.filter_map(|it| it.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
-    ensure!(lost + taken == 300, "{lost} were counted as lost, {taken} took effect");
+    ensure!(
+        lost > 0 && lost + taken == EVENTS as u64,
+        "{lost} were counted as lost, {taken} took effect"
+    );
     service.end()
 }

@@ -65,8 +65,8 @@ impl All<'_, '_> {
             ];
             (labels, shared.lost.load(Ordering::Relaxed))
         });
-        let help = "Events that this process had put into the store, and that the store has lost by going \
-                    back in time before they were read";
+        let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
+                    because it went back in time";
         self.counters("events_lost", help, lost.collect::<Vec<_>>())?;
         let help = "Commits that the store had lost and that were made again from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.rewound)])?;

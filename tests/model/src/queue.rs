@@ -1,0 +1,144 @@
+//! A queue in a store that goes back in time, with its reader, writers and the owner whose commits settle what
+//! was read: as a model all of whose runs are walked through, and to be played by seeds. The reader's decisions are
+//! the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
+
+mod world;
+
+use stateright::{Model, Property};
+
+pub use world::{Broken, QueueSeen, QueueWorld};
+
+/// What may happen, and how often what is rare.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QueueScope {
+    /// Calls of writers. Each puts one entry, or two.
+    pub calls: u8,
+    /// Whether writers of other processes put something, too.
+    pub has_others: bool,
+    /// Times that the store goes back.
+    pub rewinds: u8,
+    /// Times that the process ends and another begins.
+    pub restarts: u8,
+    /// A rule that is broken on purpose.
+    pub fault: Option<QueueFault>,
+}
+
+/// A rule that is broken on purpose, to prove that the checks bite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QueueFault {
+    /// A read names a number, and not a place.
+    ReadsByNumber,
+    /// A removal names a number, and not a place.
+    RemovesByNumber,
+    /// A removal does not name the commit that it rests on.
+    RemovesWithoutCommit,
+    /// A reader that begins again has forgotten what it delivered.
+    ForgetsWhatItDelivered,
+    /// All calls give the same history.
+    HistoriesAreAlike,
+    /// A reader does not look for what writers of its process have put.
+    ExpectsNothing,
+}
+
+impl QueueFault {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::ReadsByNumber,
+        Self::RemovesByNumber,
+        Self::RemovesWithoutCommit,
+        Self::ForgetsWhatItDelivered,
+        Self::HistoriesAreAlike,
+        Self::ExpectsNothing,
+    ];
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueStep {
+    /// A writer puts entries: how many, and whether it is of the reader's process.
+    Put(u8, bool),
+    /// Writers tell the reader what they have put.
+    Tell,
+    /// The reader reads this many entries at most.
+    Read(usize),
+    /// The owner commits the first entry that is open, and what the store has lost of its commits.
+    Settle,
+    /// What is settled is acknowledged.
+    Finish,
+    /// The reader removes what may go.
+    Remove,
+    /// The owner finds that the store lacks commits.
+    MakeAgain,
+    /// The store may go back to where it is now.
+    Remember,
+    /// The store goes back.
+    GoBack(usize),
+    /// The process ends; another begins.
+    Restart,
+}
+
+/// Places that the store may go back to at one time, with the beginning.
+const REMEMBERED: usize = 2;
+
+impl Model for QueueScope {
+    type State = QueueWorld;
+    type Action = QueueStep;
+
+    fn init_states(&self) -> Vec<QueueWorld> {
+        vec![QueueWorld::new(self.fault)]
+    }
+
+    fn actions(&self, world: &QueueWorld, steps: &mut Vec<QueueStep>) {
+        if world.broken().is_some() {
+            return;
+        }
+        if world.calls() < u64::from(self.calls) {
+            let own = if self.has_others { &[true, false][..] } else { &[true] };
+            steps
+                .extend(own.iter().flat_map(|own| [1, 2].map(|count| QueueStep::Put(count, *own))));
+        }
+        steps.extend([
+            QueueStep::Tell,
+            QueueStep::Read(1),
+            QueueStep::Read(usize::MAX),
+            QueueStep::Settle,
+            QueueStep::Finish,
+            QueueStep::Remove,
+            QueueStep::MakeAgain,
+        ]);
+        if world.rewinds() < u64::from(self.rewinds) {
+            steps.extend((world.past() < REMEMBERED).then_some(QueueStep::Remember));
+            steps.extend((0..world.past()).map(QueueStep::GoBack));
+        }
+        steps.extend((world.restarts() < u64::from(self.restarts)).then_some(QueueStep::Restart));
+    }
+
+    fn next_state(&self, world: &QueueWorld, step: QueueStep) -> Option<QueueWorld> {
+        let mut next = world.clone();
+        next.step(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! never {
+            ($broken:ident) => {
+                Property::always(Broken::$broken.rule(), |_: &Self, world: &QueueWorld| {
+                    world.broken() != Some(Broken::$broken)
+                        && world.broken_at_rest() != Some(Broken::$broken)
+                })
+            };
+        }
+        vec![
+            never!(DeliveredTwice),
+            never!(RemovedTooEarly),
+            never!(NoEffect),
+            never!(NotRemoved),
+            never!(WrongCount),
+            never!(Stuck),
+            Property::sometimes(LOST, |_, world: &QueueWorld| world.lost() > 0),
+        ]
+    }
+}
+
+/// What a model must show, so that it is not empty.
+pub const LOST: &str = "an entry is lost unread and counted";

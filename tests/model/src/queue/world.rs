@@ -1,0 +1,411 @@
+//! The store, the reader and the owner.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use ordain_core::{QueueCursor, QueuePlace, QueueRun};
+
+use super::{QueueFault, QueueStep};
+
+/// What must never be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// An entry was delivered while it was under way already.
+    DeliveredTwice,
+    /// An entry was removed before its effect was durable.
+    RemovedTooEarly,
+    /// An entry that the store has never took effect.
+    NoEffect,
+    /// An entry that is settled stays in the queue.
+    NotRemoved,
+    /// More or fewer entries were counted as lost than were.
+    WrongCount,
+    /// The reader reads for ever.
+    Stuck,
+}
+
+impl Broken {
+    /// The rule that is broken.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::DeliveredTwice => "an entry is under way once",
+            Self::RemovedTooEarly => "an entry is removed after its effect is durable",
+            Self::NoEffect => "what the store has takes effect",
+            Self::NotRemoved => "what is settled is removed",
+            Self::WrongCount => "what is lost unread is counted",
+            Self::Stuck => "the reader comes to the end",
+        }
+    }
+}
+
+/// What happened in a run, to see that runs reach all of it. It makes no difference between states.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QueueSeen {
+    /// Times that the store went back.
+    pub rewinds: u64,
+    /// Reads or removals that the store refused.
+    pub refused: u64,
+    /// Entries that the store lost before they were read, and that were counted.
+    pub lost: u64,
+    /// Entries that were read again and not delivered again.
+    pub known: u64,
+    /// Times that the process ended and another began.
+    pub restarts: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Entry {
+    id: u64,
+    history: u64,
+}
+
+/// What the store holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Store {
+    /// All entries that were ever put; the first has number 1.
+    entries: Vec<Entry>,
+    /// How many of them are removed.
+    removed: u64,
+    commits: u64,
+    effects: BTreeSet<u64>,
+}
+
+impl Store {
+    fn last(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Whether the place is, or was, there; of what is removed only the last one is remembered.
+    fn has(&self, place: QueuePlace) -> bool {
+        let QueuePlace { number, history } = place;
+        number == 0
+            || number < self.removed
+            || number <= self.last() && self.entries[number as usize - 1].history == history
+    }
+}
+
+/// A moment of a run.
+#[derive(Debug, Clone)]
+pub struct QueueWorld {
+    state: State,
+    seen: QueueSeen,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    fault: Option<QueueFault>,
+    store: Store,
+    /// What the store may go back to, the beginning first.
+    past: Vec<Store>,
+    cursor: QueueCursor,
+    /// Delivered and not settled.
+    open: VecDeque<(QueuePlace, u64)>,
+    /// Settled and not finished: a driver acknowledges a little later.
+    settled: VecDeque<(QueuePlace, u64)>,
+    /// The commits and effects that the owner knows.
+    commits: u64,
+    effects: BTreeSet<u64>,
+    /// Delivered by the process that runs now, and not finished.
+    under_way: BTreeSet<u64>,
+    /// All that was ever delivered.
+    ever: BTreeSet<u64>,
+    /// What this process put, and has not told its reader.
+    untold: VecDeque<QueueRun>,
+    /// Entries that this process put; the reader must count them if they are lost unread.
+    own: BTreeSet<u64>,
+    calls: u64,
+    lost: u64,
+    rewinds: u64,
+    restarts: u64,
+    broken: Option<Broken>,
+}
+
+impl PartialEq for QueueWorld {
+    fn eq(&self, other: &Self) -> bool {
+        self.state == other.state
+    }
+}
+
+impl Hash for QueueWorld {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.state.hash(hasher);
+    }
+}
+
+impl QueueWorld {
+    /// The beginning of a run.
+    pub fn new(fault: Option<QueueFault>) -> Self {
+        let state = State {
+            fault,
+            store: Store::default(),
+            past: vec![Store::default()],
+            cursor: QueueCursor::default(),
+            open: VecDeque::new(),
+            settled: VecDeque::new(),
+            commits: 0,
+            effects: BTreeSet::new(),
+            under_way: BTreeSet::new(),
+            ever: BTreeSet::new(),
+            untold: VecDeque::new(),
+            own: BTreeSet::new(),
+            calls: 0,
+            lost: 0,
+            rewinds: 0,
+            restarts: 0,
+            broken: None,
+        };
+        Self { state, seen: QueueSeen::default() }
+    }
+
+    /// Does a step.
+    pub fn step(&mut self, step: QueueStep) {
+        match step {
+            QueueStep::Put(count, is_own) => self.put(count, is_own),
+            QueueStep::Tell => self.tell(),
+            QueueStep::Read(limit) => self.read(limit),
+            QueueStep::Settle => self.settle(),
+            QueueStep::Finish => self.finish(),
+            QueueStep::Remove => self.remove(),
+            QueueStep::MakeAgain => self.make_again(),
+            QueueStep::Remember => self.remember(),
+            QueueStep::GoBack(to) => self.go_back(to),
+            QueueStep::Restart => self.restart(),
+        }
+    }
+
+    /// What was broken in a step, if anything was.
+    pub fn broken(&self) -> Option<Broken> {
+        self.state.broken
+    }
+
+    /// What is broken once everything has come to rest from here, if anything is.
+    pub fn broken_at_rest(&self) -> Option<Broken> {
+        let mut world = self.clone();
+        world.come_to_rest();
+        world.broken()
+    }
+
+    /// What was seen up to now.
+    pub fn seen(&self) -> QueueSeen {
+        let State { lost, rewinds, restarts, .. } = self.state;
+        QueueSeen { rewinds, lost, restarts, ..self.seen }
+    }
+
+    /// Calls of writers up to now.
+    pub fn calls(&self) -> u64 {
+        self.state.calls
+    }
+
+    /// Entries that were counted as lost.
+    pub fn lost(&self) -> u64 {
+        self.state.lost
+    }
+
+    /// Times that the store went back.
+    pub fn rewinds(&self) -> u64 {
+        self.state.rewinds
+    }
+
+    /// Times that the process ended.
+    pub fn restarts(&self) -> u64 {
+        self.state.restarts
+    }
+
+    /// How many moments the store may go back to.
+    pub fn past(&self) -> usize {
+        self.state.past.len()
+    }
+
+    /// Reads, settles and removes all that there is, and checks what came of it.
+    pub fn come_to_rest(&mut self) {
+        for _ in 0..2 {
+            self.make_again();
+            self.tell();
+            for reads in 0.. {
+                if !self.has_news() || self.state.broken.is_some() {
+                    break;
+                }
+                self.read(usize::MAX);
+                if reads > 100 {
+                    return self.breaks(Broken::Stuck);
+                }
+            }
+            self.read(usize::MAX);
+            while !self.state.open.is_empty() {
+                self.settle();
+            }
+            self.finish();
+            self.remove();
+        }
+        self.check();
+    }
+
+    fn is(&self, fault: QueueFault) -> bool {
+        self.state.fault == Some(fault)
+    }
+
+    fn breaks(&mut self, broken: Broken) {
+        self.state.broken.get_or_insert(broken);
+    }
+
+    fn put(&mut self, count: u8, is_own: bool) {
+        let is_alike = self.is(QueueFault::HistoriesAreAlike);
+        let State { store, untold, own, calls, .. } = &mut self.state;
+        *calls += 1;
+        // Each call is another one, and so is its history, whatever was before it.
+        let history = if is_alike { 1 } else { *calls };
+        let first = store.last() + 1;
+        for at in 0..u64::from(count) {
+            let id = *calls * 10 + at;
+            store.entries.push(Entry { id, history });
+            if is_own {
+                own.insert(id);
+            }
+        }
+        if is_own {
+            untold.push_back(QueueRun { first, last: store.last(), history });
+        }
+    }
+
+    fn tell(&mut self) {
+        while let Some(run) = self.state.untold.pop_front() {
+            if !self.is(QueueFault::ExpectsNothing) {
+                self.state.cursor.expect(run, 0);
+            }
+        }
+    }
+
+    /// Whether a look at the ends of the queue finds something to read.
+    fn has_news(&self) -> bool {
+        let State { store, cursor, .. } = &self.state;
+        let history = store.entries.last().map_or(0, |it| it.history);
+        let (last, after) = (QueuePlace { number: store.last(), history }, cursor.after());
+        last != after && (after.number > 0 || store.last() > store.removed)
+    }
+
+    fn read(&mut self, limit: usize) {
+        let after = self.state.cursor.after();
+        if !self.state.store.has(after) && !self.is(QueueFault::ReadsByNumber) {
+            return self.begin_again();
+        }
+        let State { store, cursor, open, under_way, ever, .. } = &mut self.state;
+        cursor.begins_at(store.removed + 1);
+        let from = after.number.max(store.removed) as usize;
+        let end = from.saturating_add(limit).min(store.entries.len());
+        if from >= end {
+            cursor.reached_end(store.removed + 1);
+        }
+        let mut is_twice = false;
+        for (at, Entry { id, history }) in (1..).zip(&store.entries).take(end).skip(from) {
+            let place = QueuePlace { number: at, history: *history };
+            if !cursor.take(place) {
+                self.seen.known += 1;
+                continue;
+            }
+            // What is finished may come again, as after a restart: it is known by its id then.
+            is_twice |= !under_way.insert(*id);
+            ever.insert(*id);
+            open.push_back((place, *id));
+        }
+        self.state.lost += self.state.cursor.take_loss().map_or(0, |it| it.entries);
+        if is_twice {
+            self.breaks(Broken::DeliveredTwice);
+        }
+    }
+
+    fn begin_again(&mut self) {
+        self.seen.refused += 1;
+        if self.is(QueueFault::ForgetsWhatItDelivered) {
+            self.state.cursor = QueueCursor::default();
+        }
+        self.state.cursor.restart();
+    }
+
+    fn settle(&mut self) {
+        let Some((place, id)) = self.state.open.pop_front() else { return };
+        self.state.commits += 1;
+        self.state.effects.insert(id);
+        self.state.settled.push_back((place, id));
+        self.make_again();
+    }
+
+    fn make_again(&mut self) {
+        let State { store, commits, effects, .. } = &mut self.state;
+        store.commits = *commits;
+        store.effects.clone_from(effects);
+    }
+
+    fn finish(&mut self) {
+        while let Some((place, id)) = self.state.settled.pop_front() {
+            self.state.under_way.remove(&id);
+            self.state.cursor.finish(place);
+        }
+    }
+
+    fn remove(&mut self) {
+        let Some(through) = self.state.cursor.removable() else { return };
+        if !self.is(QueueFault::RemovesByNumber) && !self.state.store.has(through) {
+            return self.begin_again();
+        }
+        let has_commit = self.state.store.commits >= self.state.commits;
+        if !self.is(QueueFault::RemovesWithoutCommit) && !has_commit {
+            self.seen.refused += 1;
+            return;
+        }
+        let State { store, cursor, .. } = &mut self.state;
+        let end = through.number.min(store.last());
+        let mut gone = store.entries.iter().take(end as usize).skip(store.removed as usize);
+        let is_early = gone.any(|entry| !store.effects.contains(&entry.id));
+        store.removed = store.removed.max(end);
+        cursor.removed(through);
+        if is_early {
+            self.breaks(Broken::RemovedTooEarly);
+        }
+    }
+
+    fn remember(&mut self) {
+        if self.state.past.last() != Some(&self.state.store) {
+            self.state.past.push(self.state.store.clone());
+        }
+    }
+
+    fn go_back(&mut self, to: usize) {
+        // A writer that got its answer has already notified the reader.
+        self.tell();
+        let State { store, past, rewinds, .. } = &mut self.state;
+        past.truncate(to + 1);
+        store.clone_from(&past[to]);
+        *rewinds += 1;
+    }
+
+    /// The process ends; another begins with what the store has.
+    fn restart(&mut self) {
+        let State { store, .. } = &self.state;
+        self.state = State {
+            cursor: QueueCursor::default(),
+            open: VecDeque::new(),
+            settled: VecDeque::new(),
+            untold: VecDeque::new(),
+            under_way: BTreeSet::new(),
+            commits: store.commits,
+            effects: store.effects.clone(),
+            restarts: self.state.restarts + 1,
+            ..self.state.clone()
+        };
+    }
+
+    fn check(&mut self) {
+        let State { store, own, ever, restarts, lost, .. } = &self.state;
+        let Store { entries, removed, effects, .. } = store;
+        let has = |id: &u64| entries.iter().any(|entry| entry.id == *id);
+        let lost_unread = own.iter().filter(|id| !ever.contains(id) && !has(id)).count() as u64;
+        if entries.iter().any(|entry| !effects.contains(&entry.id)) {
+            self.breaks(Broken::NoEffect);
+        } else if *removed != entries.len() as u64 {
+            self.breaks(Broken::NotRemoved);
+        } else if *restarts == 0 && lost_unread != *lost {
+            // What a process put that has ended, nobody misses.
+            self.breaks(Broken::WrongCount);
+        }
+    }
+}

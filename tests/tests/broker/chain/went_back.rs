@@ -1,0 +1,123 @@
+//! A Redis that goes back in time between two stages.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::ledger::Ledger;
+use ordain_tests::log::text;
+use ordain_tests::service::{Service, wait_until};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::support::check_stages;
+
+const SHARDS: u32 = 2;
+
+/// Three stages over a store that may go back in time. The second is slow, so that messages wait for it.
+fn home(redis: &Redis) -> Result<Home> {
+    let config = format!(
+        r#"
+[store]
+kind = "redis"
+url = "{}"
+shards = {SHARDS}
+[streams]
+ledgers = {{ handler = "ledger", source = {{ kind = "file", path = "ledger.ndjson" }} }}
+orders = {{ handler = "ledger", source = {{ kind = "stream", prefetch = 2 }} }}
+months = {{ handler = "ledger", source = {{ kind = "stream" }} }}
+[sinks]
+transactions = {{ kind = "stream", stream = "orders", sequenced = true }}
+postings = {{ kind = "stream", stream = "months", sequenced = true }}
+statements = {{ kind = "file", path = "-", sequenced = true }}
+"#,
+        redis.url()
+    );
+    let home = Home::new(&["ledger"], &config)?;
+    home.write("ledger.ndjson", "")?;
+    Ok(home)
+}
+
+/// How many messages wait for the second stage.
+fn waiting(redis: &Redis) -> Result<u64> {
+    let mut all = 0;
+    for shard in 0..SHARDS {
+        let log = format!("ordain:{{{shard}}}:log:stream/orders");
+        let waits = redis.command(&["HGET", &log, "w"])?;
+        all += waits.text().map_or(Ok(0), str::parse::<u64>)?;
+    }
+    Ok(all)
+}
+
+/// The statements that came out, each once: a line may come again after the store went back.
+fn statements(service: &Service) -> Result<Vec<Value>> {
+    let mut statements = BTreeMap::new();
+    for line in service.stdout().split_inclusive('\n').filter(|it| it.ends_with('\n')) {
+        let statement: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let id = statement["id"].as_str().context("an id")?.to_owned();
+        let other = statements.insert(id, statement.clone());
+        ensure!(
+            other.is_none_or(|it| it == statement),
+            "another statement under the id of {statement}"
+        );
+    }
+    Ok(statements.into_values().collect())
+}
+
+fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
+    wait_until("all statements", || Ok(statements(&service)?.len() >= ledger.statements()))?;
+    ledger.check(statements(&service)?.iter().map(|it| it["data"].clone()))?;
+    service.end()?;
+    check_stages(home, ledger)
+}
+
+/// What the first stage had given, and the store has lost, is there again, though nothing new comes.
+#[test]
+fn messages_that_were_lost_are_given_again() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis)?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("events are executed by this version")?;
+    let ledger = Ledger::new(11, 4_000, 100, 50);
+    let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
+    home.append("ledger.ndjson", text(some))?;
+    wait_until("some wait", || Ok(waiting(&redis)? > 500))?;
+    let early = redis.snapshot()?;
+    home.append("ledger.ndjson", text(rest))?;
+    wait_until("the first stage is done", || {
+        let rows = home.rows(&["keys", "list", "ledgers", "--json"])?;
+        Ok(rows.first().is_some_and(|row| row["status"] == "completed"))
+    })?;
+    let waits = waiting(&redis)?;
+    ensure!(waits > 500, "{waits} wait: nothing is lost");
+    redis.go_back(&early)?;
+    service.until_says("they are given to it again from memory")?;
+    finish(&home, &ledger, service)
+}
+
+/// Again and again, while all stages are at work.
+#[test]
+fn nothing_is_lost_or_done_twice_on_the_way() -> Result<()> {
+    for seed in 0..2 {
+        let redis = Redis::start(&[])?;
+        let home = home(&redis)?;
+        let mut service = Service::start(&home, &["run"])?;
+        service.until_says("events are executed by this version")?;
+        let ledger = Ledger::new(seed, 4_000, 200, 25);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut early = redis.snapshot()?;
+        for part in ledger.batches.chunks(ledger.batches.len().div_ceil(8)) {
+            home.append("ledger.ndjson", text(part))?;
+            std::thread::sleep(std::time::Duration::from_millis(rng.random_range(50..600)));
+            if rng.random_bool(0.6) {
+                redis.go_back(&early)?;
+            } else {
+                early = redis.snapshot()?;
+            }
+        }
+        finish(&home, &ledger, service)?;
+    }
+    Ok(())
+}

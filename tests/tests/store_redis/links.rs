@@ -1,0 +1,83 @@
+//! Connections that are left, and made anew elsewhere.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel, wait_until};
+use ordain_store::{Mark, Marks, RedisOptions, Store};
+use ordain_store_redis::Redis;
+use tokio::time::sleep;
+
+use super::support::options;
+
+async fn put(store: &Redis, value: &str) -> bool {
+    let mark = Mark { name: "m".to_owned(), value: value.to_owned().into() };
+    store.put_marks(&[mark]).await.is_ok()
+}
+
+/// A server that closes connections without a word brings no false alarm: those that only wait for replicas now
+/// and then are kept in use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_wait_outlive_the_timeout_of_the_server() {
+    let server = Server::start(&["timeout 4"]).expect("a server");
+    let replica = Options::new().replica_of(&server);
+    let _replica = Server::with(&replica).expect("a replica");
+    let options = RedisOptions { replicas: 1, ..options(&server.url()) };
+    let store = Redis::open(options).await.expect("the store");
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        assert!(put(&store, "1").await);
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(store.breaks(), 0);
+}
+
+/// Nodes that have moved all at once are found at the configured address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_moved_is_found_again() {
+    let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
+    let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
+    assert!(put(&store, "before").await);
+    for (node, proxy) in cluster.nodes().iter().zip(cluster.proxies()) {
+        node.configure("cluster-announce-port", "0").expect("its own port");
+        proxy.set(Mode::Refuse).expect("refused");
+    }
+    let started = Instant::now();
+    while !put(&store, "after").await {
+        assert!(started.elapsed() < Duration::from_mins(1), "it never comes back");
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
+}
+
+/// A master that the Sentinel does not reach and has replaced, while this process still reaches it, is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_replaced_is_left_though_it_answers() {
+    let group = Sentinel::start().expect("a group");
+    let options = options(&group.url());
+    let marks = format!("{}:{{0}}:marks", options.prefix);
+    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    assert!(put(&store, "before").await);
+    let [old, new] = group.servers();
+    let mut master = old.connect().expect("a connection");
+    // From now on only those who are connected are served.
+    master.command(&["CONFIG", "SET", "requirepass", "secret"]).expect("a password");
+    let clients = master.command(&["CLIENT", "LIST", "TYPE", "normal"]).expect("clients");
+    let of_sentinel =
+        clients.text().unwrap_or_default().lines().filter(|it| it.contains("name=sentinel"));
+    for client in of_sentinel {
+        let id = client.split(' ').find_map(|it| it.strip_prefix("id=")).expect("an id");
+        master.command(&["CLIENT", "KILL", "ID", id]).expect("killed");
+    }
+    group.down_after(Duration::from_secs(1)).expect("a setting");
+    wait_until("another master", || Ok(group.named()? == new.port())).expect("another master");
+    assert!(put(&store, "between").await, "the old one answers");
+    let started = Instant::now();
+    let has = |server: &Server| server.command(&["HGET", &marks, "m"]).expect("an answer");
+    while has(new).text() != Some("after") {
+        assert!(started.elapsed() < Duration::from_secs(30), "it never follows");
+        put(&store, "after").await;
+        sleep(Duration::from_millis(200)).await;
+    }
+    println!("it followed after {:?}", started.elapsed());
+}
