@@ -112,7 +112,7 @@ impl QueueCursor {
             at = self.delivered.len();
         }
         if self.delivered.is_empty() {
-            // Nothing is known of what was in front of it.
+            // The cursor knows no entry in front of this one.
             (self.finished, self.removed) = (number - 1, number - 1);
         } else if at < self.delivered.len() {
             self.late.insert(number, history);
@@ -242,7 +242,7 @@ impl QueueCursor {
         self.late.split_off(&number);
     }
 
-    /// Compares an entry that is new here with what is expected at its place.
+    /// Compares an entry that is read for the first time with the expected one at its place.
     fn compare(&mut self, place: QueuePlace) {
         let QueuePlace { number, history } = place;
         while let Some(Expected { run, .. }) = self.expected.front_mut()

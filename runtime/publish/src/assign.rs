@@ -33,7 +33,7 @@ pub enum NotAssigned {
 pub struct Assignment {
     /// Of each event.
     pub assigned: Vec<Assigned>,
-    /// What was put into queues.
+    /// The entries that were put into queues.
     pub put: Vec<Put>,
     /// The reason why not all events were processed; `None` if all were.
     pub failed: Option<NotAssigned>,
@@ -108,7 +108,7 @@ impl Assigner {
         }
         let shards = self.store.shards();
         let place = |item: &Item| (item.partition, shard_of(item.event.key(), shards));
-        // What has a number is known by its id: all of it is put once more, also what was known before.
+        // The store knows numbered events by their ids: all are put once more, also those that it knew before.
         let is_numbered = self.passage.rules.numbers.is_some();
         let places: Vec<usize> = (0..items.len())
             .filter(|at| is_numbered || lost.contains(&place(&items[*at])))

@@ -401,7 +401,7 @@ impl<'a> Assigning<'a> {
         block.extend_from_slice(place);
     }
 
-    /// Completes the batch, and returns what was put into which queue.
+    /// Completes the batch, and returns the new entries of each queue.
     fn finish(&mut self) -> Vec<(u32, QueueRun)> {
         for (place, value) in self.log.drain() {
             match value {

@@ -330,7 +330,7 @@ fn last_place(bytes: &[u8; 12]) -> Option<Place> {
     Some(Place { commit: u64::from_le_bytes(*commit), part: u32::from_le_bytes(*part) })
 }
 
-/// What was put into the queue of a partition.
+/// Parses the new entries of a partition's queue.
 fn run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };

@@ -207,12 +207,12 @@ pub enum AssignReply {
 /// What waits under a number: an event, or bytes that are none, and why.
 pub type Queued = Result<Event, (Bytes, String)>;
 
-/// What was read of a queue.
+/// The result of a read of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuePage {
     /// The number of the first entry that the queue has, or will have.
     pub first: u64,
-    /// What was read, in order.
+    /// The entries, in order.
     pub entries: Vec<(QueuePlace, Queued)>,
 }
 

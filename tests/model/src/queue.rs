@@ -8,7 +8,7 @@ use stateright::{Model, Property};
 
 pub use world::{Broken, QueueSeen, QueueWorld};
 
-/// What may happen, and how often what is rare.
+/// The steps of a run, and how often the rare ones may happen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueScope {
     /// Calls of writers. Each puts one entry, or two.
@@ -57,16 +57,18 @@ impl QueueFault {
 pub enum QueueStep {
     /// A writer puts entries: how many, and whether it is of the reader's process.
     Put(u8, bool),
-    /// Writers tell the reader what they have put.
+    /// Writers report their entries to the reader.
     Tell,
     /// The reader reads this many entries at most.
     Read(usize),
-    /// The owner commits the first entry that is open, and what the store has lost of its commits.
+    /// The owner commits the first open entry, and repeats the commits that the store has lost.
     Settle,
-    /// What is settled is acknowledged.
+    /// The driver acknowledges the settled entries.
     Finish,
-    /// The reader removes what may go.
+    /// The reader removes the finished entries.
     Remove,
+    /// The same, and the reply is lost.
+    RemoveUnanswered,
     /// The owner finds that the store lacks commits.
     MakeAgain,
     /// The store may go back to where it is now.
@@ -104,6 +106,7 @@ impl Model for QueueScope {
             QueueStep::Settle,
             QueueStep::Finish,
             QueueStep::Remove,
+            QueueStep::RemoveUnanswered,
             QueueStep::MakeAgain,
         ]);
         if world.rewinds() < u64::from(self.rewinds) {

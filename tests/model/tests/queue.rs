@@ -1,5 +1,5 @@
 //! Walks through all runs of a queue in a store that goes back in time, with few entries.
-//! `docs/internals/protocol.md` says what is covered.
+//! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{Broken, LOST, QueueFault, QueueScope, breaks, walk};
 

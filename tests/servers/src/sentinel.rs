@@ -133,8 +133,8 @@ impl Sentinel {
         self.watcher.command(&set).map(drop)
     }
 
-    /// Lets the replica fall behind: until the next [`failover`](Self::failover) it gets nothing of what the master
-    /// is told. That must come within 4 seconds, or the Sentinel does not take the replica.
+    /// Lets the replica fall behind: until the next [`failover`](Self::failover) it receives none of the master's
+    /// writes. That must come within 4 seconds, or the Sentinel does not take the replica.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }

@@ -23,7 +23,14 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
             5..9 => QueueStep::Read(rng.between(1, 4) as usize),
             9..12 => QueueStep::Settle,
             12..14 => QueueStep::Finish,
-            14..17 => QueueStep::Remove,
+            14..16 => QueueStep::Remove,
+            16 => {
+                if rng.permille(500) {
+                    QueueStep::Remove
+                } else {
+                    QueueStep::RemoveUnanswered
+                }
+            }
             17 => {
                 if rng.permille(500) {
                     QueueStep::Tell

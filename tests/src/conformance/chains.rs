@@ -115,8 +115,8 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack(None)));
 }
 
-/// What is given again after the store lost it keeps its number, in whatever order it comes, unless another message
-/// has that number.
+/// A message that is given again after the store lost it keeps its number, in whatever order such messages come, unless
+/// another message has that number.
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     use Assigned::New;
     let store = fixture.store();

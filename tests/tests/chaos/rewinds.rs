@@ -123,7 +123,7 @@ fn disturb(
     Ok(())
 }
 
-/// Sends events of some keys, in order within each, until the end. What was accepted, by key.
+/// Sends events of some keys, in order within each, until the end. Returns the accepted ones by key.
 fn produce(
     addresses: &[SocketAddr],
     settings: &Settings,
@@ -145,7 +145,7 @@ fn produce(
         for (key, number) in batch {
             accepted.entry(key).or_default().push(Accepted { number, is_safe });
         }
-        // What is to pile up and get lost comes fast.
+        // Events that are to pile up and get lost come fast.
         let is_fast = settings.has_backlog && !phase.load(Ordering::SeqCst).is_multiple_of(2);
         sleep(Duration::from_millis(random.random_range(0..if is_fast { 2 } else { 60 })));
     }
@@ -197,7 +197,7 @@ fn check(
             events.iter().map(|event| line(key, event.number, &json!({ "n": event.number })))
         });
         for chunk in all.collect::<Vec<_>>().chunks(500) {
-            wait_until("what is sent again", || {
+            wait_until("an answer to the events that are sent again", || {
                 Ok(post(address, &text(chunk)).is_ok_and(|it| it.status == 202))
             })?;
         }
@@ -282,7 +282,7 @@ fn chain(
             whole = whole.max(Some(count as usize));
         }
         let Some(hashes) = effects.get(&(count + 1)) else { continue };
-        // What is lost is passed over.
+        // Lost events are skipped.
         let until = rest.iter().position(must).map_or(rest.len(), |at| at + 1);
         for (at, event) in rest[..until].iter().enumerate().rev() {
             let line = Line {

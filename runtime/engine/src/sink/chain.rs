@@ -144,7 +144,7 @@ struct Given {
     target: Arc<Target>,
     /// The last place that was answered.
     last: Place,
-    /// What was given last, oldest first.
+    /// The parts that were given last, oldest first.
     recent: VecDeque<GivenPart>,
     /// The bytes of that.
     bytes: usize,
@@ -177,7 +177,7 @@ struct Strand {
     assigned: Vec<Assigned>,
     /// The last place that was answered, or that the store has now.
     last: Option<Place>,
-    /// What was given before.
+    /// The parts that were given before.
     given: Option<Given>,
     /// Messages that the store has lost. They are given again before any new ones.
     again: VecDeque<GivenPart>,
@@ -391,7 +391,7 @@ impl Belt {
                 continue;
             }
             let again = strand.again.iter().map(|it| &it.part);
-            // What was lost goes first, by itself: it has its numbers.
+            // Lost parts go first, in calls of their own: they have their numbers.
             let new = if strand.again.is_empty() { &strand.parts[strand.done..] } else { &[] };
             let fits = again.chain(new).take_while(|part| {
                 let is_first = items == 0;
@@ -547,17 +547,17 @@ impl Strand {
         }
         let (mut assigned, mut changed) = (assigned, 0);
         for part in &lot.parts {
+            if !keeps {
+                given.forgotten = Some(part.place);
+                continue;
+            }
             let (of_part, rest) = assigned.split_at(part.items.len());
             assigned = rest;
             let numbers: Vec<u64> = of_part.iter().map(|it| it.sequence()).collect();
             if let Some(before) = self.again.pop_front() {
                 changed += numbers.iter().zip(&before.numbers).filter(|(a, b)| a != b).count();
             }
-            if keeps {
-                given.keep(GivenPart { part: part.clone(), numbers });
-            } else {
-                given.forgotten = Some(part.place);
-            }
+            given.keep(GivenPart { part: part.clone(), numbers });
         }
         if changed > 0 {
             tracing::error!(
@@ -610,7 +610,7 @@ impl Given {
         bytes
     }
 
-    /// Whether the store may lack what was given since the last answer, where it was out of reach so often.
+    /// Returns whether the store may lack parts that were given before; `breaks` is its present count.
     fn is_in_doubt(&mut self, breaks: u64) -> bool {
         if self.last_at.elapsed() >= KEEP {
             while !self.recent.is_empty() {

@@ -40,7 +40,7 @@ pub struct Feed {
     puts: AtomicU64,
     /// The puts after which nothing was left.
     emptied: AtomicU64,
-    /// Shards that have something new, and what was put into them in this process.
+    /// Shards with new entries, and the places of those that this process put there.
     fresh: Mutex<BTreeMap<u32, Fresh>>,
     more: Notify,
     room: Notify,

@@ -102,7 +102,7 @@ struct Reader {
     since: Instant,
     /// Nothing is removed before this time.
     not_before: Instant,
-    /// What is delivered and not acknowledged: shard and place.
+    /// Shard and place of each entry that is delivered and not acknowledged.
     open: VecDeque<(u32, QueuePlace)>,
     /// How many were acknowledged.
     through: u64,
@@ -138,7 +138,7 @@ impl Reader {
     }
 
     async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
-        // What was put before is found now. Another reader may have read it already, and removed it.
+        // The first read finds all earlier entries. Another reader may already have read and removed some of them.
         self.hot.extend(0..self.cursors.len() as u32);
         drop(self.options.feed.take_fresh());
         loop {
@@ -190,7 +190,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes what was put in this process.
+    /// Takes the places of the entries that this process has put.
     fn take_fresh(&mut self) {
         for (shard, runs) in self.options.feed.take_fresh() {
             self.hot.insert(shard);
@@ -204,7 +204,7 @@ impl Reader {
         if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
     }
 
-    /// Removes what is done, reads what comes next, and counts now and then. Also returns whether the read
+    /// Removes finished entries, reads the next ones, and counts now and then. Also returns whether the read
     /// brought entries that were delivered before.
     async fn next_batch(&mut self) -> Result<(Deliveries, bool), StoreError> {
         self.remove(false).await;
@@ -397,7 +397,7 @@ impl Reader {
         let removable = removable.filter_map(|(shard, it)| Some((shard, it.removable()?)));
         let removing = removable.map(async |(shard, through)| {
             let commit = target.as_ref().map_or(0, |it| it.last_commit(shard));
-            let removal = insist_on("removal of what was taken", || async {
+            let removal = insist_on("removal of finished entries", || async {
                 match store.dequeue(partition, *claim, shard, commit, through).await {
                     Err(StoreError::WentBack) => Ok(None),
                     removal => removal.map(Some),

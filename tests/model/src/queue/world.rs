@@ -30,9 +30,9 @@ impl Broken {
         match self {
             Self::DeliveredTwice => "an entry is under way once",
             Self::RemovedTooEarly => "an entry is removed after its effect is durable",
-            Self::NoEffect => "what the store has takes effect",
-            Self::NotRemoved => "what is settled is removed",
-            Self::WrongCount => "what is lost unread is counted",
+            Self::NoEffect => "each entry of the store takes effect",
+            Self::NotRemoved => "settled entries are removed",
+            Self::WrongCount => "entries that are lost unread are counted",
             Self::Stuck => "the reader comes to the end",
         }
     }
@@ -75,7 +75,7 @@ impl Store {
         self.entries.len() as u64
     }
 
-    /// Whether the place is, or was, there; of what is removed only the last one is remembered.
+    /// Returns whether the place is in the history; of the removed entries, the store remembers only the last one.
     fn has(&self, place: QueuePlace) -> bool {
         let QueuePlace { number, history } = place;
         number == 0
@@ -165,7 +165,8 @@ impl QueueWorld {
             QueueStep::Read(limit) => self.read(limit),
             QueueStep::Settle => self.settle(),
             QueueStep::Finish => self.finish(),
-            QueueStep::Remove => self.remove(),
+            QueueStep::Remove => self.remove(true),
+            QueueStep::RemoveUnanswered => self.remove(false),
             QueueStep::MakeAgain => self.make_again(),
             QueueStep::Remember => self.remember(),
             QueueStep::GoBack(to) => self.go_back(to),
@@ -173,19 +174,19 @@ impl QueueWorld {
         }
     }
 
-    /// What was broken in a step, if anything was.
+    /// Returns the rule that a step broke, if any.
     pub fn broken(&self) -> Option<Broken> {
         self.state.broken
     }
 
-    /// What is broken once everything has come to rest from here, if anything is.
+    /// Returns the rule that is broken after the world has come to rest from here, if any.
     pub fn broken_at_rest(&self) -> Option<Broken> {
         let mut world = self.clone();
         world.come_to_rest();
         world.broken()
     }
 
-    /// What was seen up to now.
+    /// Returns the counts of rare events up to now.
     pub fn seen(&self) -> QueueSeen {
         let State { lost, rewinds, restarts, .. } = self.state;
         QueueSeen { rewinds, lost, restarts, ..self.seen }
@@ -235,7 +236,7 @@ impl QueueWorld {
                 self.settle();
             }
             self.finish();
-            self.remove();
+            self.remove(true);
         }
         self.check();
     }
@@ -302,7 +303,7 @@ impl QueueWorld {
                 self.seen.known += 1;
                 continue;
             }
-            // What is finished may come again, as after a restart: it is known by its id then.
+            // A finished entry may come again, as after a restart: the sequencer knows its id.
             is_twice |= !under_way.insert(*id);
             ever.insert(*id);
             open.push_back((place, *id));
@@ -342,7 +343,7 @@ impl QueueWorld {
         }
     }
 
-    fn remove(&mut self) {
+    fn remove(&mut self, is_answered: bool) {
         let Some(through) = self.state.cursor.removable() else { return };
         if !self.is(QueueFault::RemovesByNumber) && !self.state.store.has(through) {
             return self.begin_again();
@@ -357,7 +358,9 @@ impl QueueWorld {
         let mut gone = store.entries.iter().take(end as usize).skip(store.removed as usize);
         let is_early = gone.any(|entry| !store.effects.contains(&entry.id));
         store.removed = store.removed.max(end);
-        cursor.removed(through);
+        if is_answered {
+            cursor.removed(through);
+        }
         if is_early {
             self.breaks(Broken::RemovedTooEarly);
         }
@@ -404,7 +407,7 @@ impl QueueWorld {
         } else if *removed != entries.len() as u64 {
             self.breaks(Broken::NotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
-            // What a process put that has ended, nobody misses.
+            // A new process does not expect the entries of the one before.
             self.breaks(Broken::WrongCount);
         }
     }

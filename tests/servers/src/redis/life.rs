@@ -64,8 +64,7 @@ impl Redis {
         self.process.set_paused(false)
     }
 
-    /// Lets it, a replica, fall behind: it stands still in step with its master, and gets nothing of what is
-    /// written from now on.
+    /// Stops this replica when it is in step with its master, and cuts it off: it receives none of the later writes.
     pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
         let offset = |server: &Self, name: &str| -> Result<u64> {
             Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)

@@ -58,8 +58,8 @@ impl Pair {
         })
     }
 
-    /// Waits until nothing waits in the store: what is published is removed a little later, and holds up until then what
-    /// comes of its keys.
+    /// Waits until the queues in the store are empty. A host removes published events a little later, and until then
+    /// they hold up later events of their keys.
     fn until_removed(&self) -> Result<()> {
         wait_until("empty queues in the store", || {
             let waits = (0..16).map(|shard| {

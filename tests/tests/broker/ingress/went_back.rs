@@ -34,8 +34,8 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     Ok(counts)
 }
 
-/// Nothing that the server accepted after it went back is taken for what had its number before, and what was
-/// lost unread is counted.
+/// A host takes no event that the server accepted after it went back for an earlier one with its number, and it counts the
+/// events that were lost unread.
 #[test]
 fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
