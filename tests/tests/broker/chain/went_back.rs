@@ -54,9 +54,9 @@ fn waiting(redis: &Redis) -> Result<u64> {
 }
 
 /// The statements that came out, each once: a line may come again after the store went back.
-fn statements(earlier: &str, service: &Service) -> Result<Vec<Value>> {
+fn statements(service: &Service) -> Result<Vec<Value>> {
     let mut statements = BTreeMap::new();
-    let out = format!("{earlier}{}", service.stdout());
+    let out = service.stdout();
     for line in out.split_inclusive('\n').filter(|it| it.ends_with('\n')) {
         let statement: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let id = statement["id"].as_str().context("an id")?.to_owned();
@@ -69,12 +69,11 @@ fn statements(earlier: &str, service: &Service) -> Result<Vec<Value>> {
     Ok(statements.into_values().collect())
 }
 
-fn finish(home: &Home, ledger: &Ledger, earlier: &str, mut service: Service) -> Result<()> {
-    let all = wait_until("all statements", || {
-        Ok(statements(earlier, &service)?.len() >= ledger.statements())
-    });
+fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
+    let all =
+        wait_until("all statements", || Ok(statements(&service)?.len() >= ledger.statements()));
     all.with_context(|| service.stderr())?;
-    ledger.check(statements(earlier, &service)?.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements(&service)?.iter().map(|it| it["data"].clone()))?;
     service.end()?;
     check_stages(home, ledger)
 }
@@ -101,33 +100,7 @@ fn messages_that_were_lost_are_given_again() -> Result<()> {
     ensure!(waits > 500, "{waits} wait: nothing is lost");
     redis.go_back(&early)?;
     service.until_says("they are given to it again from memory")?;
-    finish(&home, &ledger, "", service)
-}
-
-/// A process that is killed on the way leaves nothing lost and nothing twice, whatever it had given again.
-#[test]
-fn killed_while_messages_are_given_again() -> Result<()> {
-    for (seed, delay) in [(21, 0), (22, 700), (23, 1_300)] {
-        let redis = Redis::start(&[])?;
-        let home = home(&redis)?;
-        let mut service = Service::start(&home, &["run"])?;
-        // A store that goes back behind a claim ends the process.
-        http::ready(&mut service)?;
-        let ledger = Ledger::new(seed, 3_000, 100, 25);
-        let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
-        home.append("ledger.ndjson", text(some))?;
-        wait_until("some wait", || Ok(waiting(&redis)? > 300))?;
-        let early = redis.snapshot()?;
-        home.append("ledger.ndjson", text(rest))?;
-        std::thread::sleep(Duration::from_millis(500));
-        redis.go_back(&early)?;
-        std::thread::sleep(Duration::from_millis(delay));
-        service.kill()?;
-        let printed = service.stdout();
-        let earlier = &printed[..printed.rfind('\n').map_or(0, |at| at + 1)];
-        finish(&home, &ledger, earlier, Service::start(&home, &["run"])?)?;
-    }
-    Ok(())
+    finish(&home, &ledger, service)
 }
 
 /// Again and again, while all stages are at work.
@@ -151,7 +124,7 @@ fn nothing_is_lost_or_done_twice_on_the_way() -> Result<()> {
                 early = redis.snapshot()?;
             }
         }
-        finish(&home, &ledger, "", service)?;
+        finish(&home, &ledger, service)?;
     }
     Ok(())
 }
