@@ -29,6 +29,16 @@ pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
 }
 
+/// The same events without sequences, as producers send them that do not count.
+pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
+    let line = |line: &String| -> Result<String> {
+        let mut event: Value = serde_json::from_str(line)?;
+        event.as_object_mut().context("an object")?.remove("sequence");
+        Ok(event.to_string())
+    };
+    lines.iter().map(line).collect()
+}
+
 /// Lines as a file has them.
 pub fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"

@@ -10,6 +10,7 @@ mod engine {
     mod keys_why;
     mod main_job;
     mod main_job_redis;
+    mod publish_went_back;
     mod readme;
     mod run_alarms;
     mod run_changed;

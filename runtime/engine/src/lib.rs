@@ -5,6 +5,7 @@
 pub mod completion;
 pub mod driver;
 pub mod https;
+mod incident;
 mod instance;
 pub mod publish_file;
 mod replay;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use ordain_core::{Event, Ordering};
 
@@ -88,17 +89,29 @@ async fn publish_lines(
         }
         let opened = File::open(&whole).map_err(read_error)?;
         let checkpoint = format!("publish/{}/{}", publisher.stream(), whole.display());
-        let kept = publisher.store().mark(&checkpoint).await.map_err(PublishError::from)?;
-        let kept = kept.and_then(|it| Checkpoint::decode(&it).ok());
-        let found = kept.map(|it| it.resume(&opened)).transpose().map_err(read_error)?;
-        position = found.flatten().unwrap_or_default();
-        if found == Some(None) {
-            tracing::warn!(
-                file = %path.display(),
-                "not what was published the last time, or changed since: it is read from its beginning, and \
-                 what was published is known by its ids for as long as `retain` says"
-            );
-        }
+        let kept =
+            publisher.store().mark_in_shards(&checkpoint).await.map_err(PublishError::from)?;
+        position = match published_before(&kept, &opened).map_err(read_error)? {
+            Before::Nothing => Position::default(),
+            Before::Through(position) => position,
+            Before::Unclear(position) => {
+                tracing::warn!(
+                    file = %path.display(),
+                    line = position.line + 1,
+                    "the last run ended early, or the store has lost what it published: continuing at this line; \
+                     events that the store has are known by their ids for as long as `retain` says"
+                );
+                position
+            }
+            Before::OtherFile => {
+                tracing::warn!(
+                    file = %path.display(),
+                    "not what was published the last time, or changed since: it is read from its beginning, and \
+                     what was published is known by its ids for as long as `retain` says"
+                );
+                Position::default()
+            }
+        };
         counts.before = position.line;
         read = Some(opened.try_clone().map_err(read_error)?);
         (file, mark) = (Some((opened, whole)), Some(checkpoint));
@@ -147,6 +160,44 @@ async fn publish_lines(
         }
     }
     Ok(())
+}
+
+/// The part of a file that was published before, as the checkpoints of all shards say.
+enum Before {
+    /// The file was never published.
+    Nothing,
+    /// All of it up to here, and no more.
+    Through(Position),
+    /// At least all of it up to here: shards have different checkpoints.
+    Unclear(Position),
+    /// A file of this name with other content.
+    OtherFile,
+}
+
+fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Before> {
+    if of_shards.iter().all(Option::is_none) {
+        return Ok(Before::Nothing);
+    }
+    let mut first: Option<Position> = None;
+    let mut is_unclear = false;
+    for kept in of_shards {
+        let checkpoint = kept.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
+        let position = match checkpoint {
+            Some(checkpoint) => match checkpoint.resume(file)? {
+                Some(position) => position,
+                None => return Ok(Before::OtherFile),
+            },
+            None => Position::default(),
+        };
+        is_unclear |= first.is_some_and(|first| first != position);
+        first =
+            Some(first.map_or(
+                position,
+                |first| if position.line < first.line { position } else { first },
+            ));
+    }
+    let position = first.unwrap_or_default();
+    Ok(if is_unclear { Before::Unclear(position) } else { Before::Through(position) })
 }
 
 /// Publishes events up to the first line that is none. Answers behind which line all is published.
@@ -205,7 +256,7 @@ async fn checkpoint(
     if let (Some(name), Some(print)) = (mark, print) {
         let value = Checkpoint::new(position, print, Vec::new()).encode().into();
         let mark = Mark { name: name.to_owned(), value };
-        publisher.store().put_marks(&[mark]).await?;
+        publisher.store().put_mark_in_shards(&mark).await?;
     }
     Ok(())
 }

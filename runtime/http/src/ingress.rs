@@ -39,7 +39,7 @@ use ordain_core::Event;
 use ordain_engine::run::Figures;
 use ordain_engine::source::Feeds;
 use ordain_publish::NotAssigned;
-use ordain_store::{Assigned, Store};
+use ordain_store::{Assigned, Store, StoreError};
 use ordain_util::shutdown::asked_to_stop;
 
 /// A producer keeps its connection. Of events in binary mode each attribute is a header.
@@ -236,6 +236,7 @@ async fn take(
             busy(&format!("as many events wait for the stream as may (`source.{bound}`)"))
         }
         NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
+        NotAssigned::WentBack => Problem::from(StoreError::WentBack).retry_after(RETRY_AFTER),
     })?;
     let mut conflicts = Vec::new();
     let mut taken = Vec::with_capacity(assigned.len());

@@ -10,7 +10,7 @@ use ordain_core::{Event, QueueRun, shard_of};
 use ordain_config::Passage;
 use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply,
-    Part, Partition, Place, Store, StoreError,
+    Part, Partition, Place, Store, StoreError, Witness,
 };
 use ordain_util::log_throttle::LogThrottle;
 
@@ -26,15 +26,19 @@ pub enum NotAssigned {
     Full,
     /// The store failed.
     Store(StoreError),
+    /// A shard lacks an event that it had before. Nothing behind that event was put there.
+    WentBack,
 }
 
 /// The result of putting events into the store.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Assignment {
     /// Of each event.
     pub assigned: Vec<Assigned>,
     /// The entries that were put into queues.
     pub put: Vec<Put>,
+    /// Events that the store had lost again, and that were put once more.
+    pub repeated: usize,
     /// The reason why not all events were processed; `None` if all were.
     pub failed: Option<NotAssigned>,
 }
@@ -86,7 +90,7 @@ impl Assigner {
         let breaks =
             || of_items.iter().map(|shard| self.store.breaks_of(*shard)).collect::<Vec<_>>();
         let before = breaks();
-        let first = self.assign_once(items).await;
+        let first = self.assign_once(items, None).await;
         if first.failed.is_some() || breaks() == before {
             return first;
         }
@@ -94,7 +98,7 @@ impl Assigner {
     }
 
     /// Puts once more what the store may have lost of a first call.
-    async fn assign_again(&self, items: &[Item], mut first: Assignment) -> Assignment {
+    pub(crate) async fn assign_again(&self, items: &[Item], mut first: Assignment) -> Assignment {
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
         for put in &first.put {
             match self.has_lost(put).await {
@@ -114,8 +118,9 @@ impl Assigner {
             .filter(|at| is_numbered || lost.contains(&place(&items[*at])))
             .collect();
         let some: Vec<Item> = places.iter().map(|at| items[*at].clone()).collect();
-        let again = self.assign_once(&some).await;
+        let again = self.assign_once(&some, None).await;
         for (at, assigned) in places.into_iter().zip(again.assigned) {
+            first.repeated += usize::from(matches!(assigned, Assigned::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
                 (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
                 (_, assigned) => assigned,
@@ -128,7 +133,7 @@ impl Assigner {
     }
 
     /// Whether the store has lost entries that were put into a queue.
-    async fn has_lost(&self, put: &Put) -> Result<bool, StoreError> {
+    pub(crate) async fn has_lost(&self, put: &Put) -> Result<bool, StoreError> {
         let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
         match self.store.queued(&partition, put.shard, put.run.end(), 1, 1).await {
@@ -137,18 +142,66 @@ impl Assigner {
         }
     }
 
-    async fn assign_once(&self, items: &[Item]) -> Assignment {
+    /// Puts events behind those that the shards must have: where a shard lacks its witness, it puts nothing.
+    pub(crate) async fn assign_behind(
+        &self,
+        items: &[Item],
+        witnesses: &BTreeMap<u32, Witness>,
+    ) -> Assignment {
+        self.assign_once(items, Some(witnesses)).await
+    }
+
+    /// Returns whether a shard has its witness.
+    pub(crate) async fn has(&self, shard: u32, witness: Witness) -> Result<bool, StoreError> {
+        let Passage { to, rules, .. } = &self.passage;
+        let witness = Some(witness);
+        let check = Assign { to: to.clone(), shard, rules: *rules, witness, lots: Vec::new() };
+        match self.store.assign(Arc::new(check)).await {
+            Err(StoreError::WentBack) => Ok(false),
+            reply => reply.map(|_| true),
+        }
+    }
+
+    /// Returns the newest of these new events in each shard.
+    pub(crate) fn witnesses<'a>(
+        &self,
+        events: impl Iterator<Item = (&'a Item, &'a Assigned)>,
+        put: &[Put],
+    ) -> BTreeMap<u32, Witness> {
+        if self.passage.rules.numbers.is_none() {
+            let entry =
+                |put: &Put| Witness::Entry { partition: put.partition, place: put.run.end() };
+            return put.iter().map(|put| (put.shard, entry(put))).collect();
+        }
+        let shards = self.store.shards();
+        let message = |(item, assigned): (&Item, &Assigned)| {
+            let Assigned::New(sequence) = *assigned else { return None };
+            let event = &item.event;
+            let key = event.key().into();
+            let witness = match event.sequence() {
+                None => Witness::Numbered { key, id: event.id_digest(), sequence },
+                Some(_) => Witness::Counted { key, sequence, content: event.content() },
+            };
+            Some((shard_of(event.key(), shards), witness))
+        };
+        events.filter_map(message).collect()
+    }
+
+    async fn assign_once(
+        &self,
+        items: &[Item],
+        witnesses: Option<&BTreeMap<u32, Witness>>,
+    ) -> Assignment {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, item) in items.iter().enumerate() {
             by_shard.entry(shard_of(item.event.key(), shards)).or_default().push(at);
         }
-        let mut all = Assignment {
-            assigned: vec![Assigned::Behind; items.len()],
-            put: Vec::new(),
-            failed: None,
-        };
-        let each = by_shard.into_iter().map(|(shard, places)| self.in_shard(shard, places, items));
+        let assigned = vec![Assigned::Behind; items.len()];
+        let mut all = Assignment { assigned, ..Assignment::default() };
+        let each = by_shard
+            .into_iter()
+            .map(|(shard, places)| self.in_shard(shard, places, items, witnesses));
         for InShard { done, put, failed } in join_all(each).await {
             for (at, assigned) in done {
                 all.assigned[at] = assigned;
@@ -160,8 +213,15 @@ impl Assigner {
     }
 
     /// Those of a shard, in order, as many at a time as may be.
-    async fn in_shard(&self, shard: u32, places: Vec<usize>, items: &[Item]) -> InShard {
+    async fn in_shard(
+        &self,
+        shard: u32,
+        places: Vec<usize>,
+        items: &[Item],
+        witnesses: Option<&BTreeMap<u32, Witness>>,
+    ) -> InShard {
         let (mut done, mut put) = (Vec::with_capacity(places.len()), Vec::new());
+        let mut witness = witnesses.and_then(|witnesses| witnesses.get(&shard).cloned());
         let mut in_conflict: HashSet<&str> = HashSet::new();
         let mut rest = &places[..];
         while !rest.is_empty() {
@@ -183,11 +243,13 @@ impl Assigner {
                     lots[lot].push(*at);
                 }
             }
-            let (replies, runs) = match self.insist(shard, &lots, items).await {
+            let (replies, runs) = match self.insist(shard, &lots, items, witness.clone()).await {
                 Ok(replies) => replies,
                 Err(error) => return InShard { done, put, failed: Some(error) },
             };
-            put.extend(runs.into_iter().map(|(partition, run)| Put { partition, shard, run }));
+            let done_before = done.len();
+            let runs = runs.into_iter().map(|(partition, run)| Put { partition, shard, run });
+            let runs: Vec<Put> = runs.collect();
             for (lot, reply) in lots.into_iter().zip(replies) {
                 let LotReply::Done(assigned) = reply else {
                     unreachable!("only those who have an outbox are told anything else")
@@ -197,6 +259,12 @@ impl Assigner {
                 }
                 done.extend(lot.into_iter().zip(assigned));
             }
+            if witnesses.is_some() {
+                let events =
+                    done[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
+                witness = self.witnesses(events, &runs).remove(&shard).or(witness);
+            }
+            put.extend(runs);
         }
         InShard { done, put, failed: None }
     }
@@ -207,6 +275,7 @@ impl Assigner {
         shard: u32,
         lots: &[Vec<usize>],
         items: &[Item],
+        witness: Option<Witness>,
     ) -> Result<(Vec<LotReply>, Vec<(u32, QueueRun)>), NotAssigned> {
         let lot = |lot: &Vec<usize>| {
             let items = lot.iter().map(|at| items[*at].clone()).collect();
@@ -214,13 +283,16 @@ impl Assigner {
         };
         let Passage { to, rules, .. } = &self.passage;
         let lots = lots.iter().map(lot).collect();
-        let assign = Arc::new(Assign { to: to.clone(), shard, rules: *rules, lots });
+        let assign = Arc::new(Assign { to: to.clone(), shard, rules: *rules, witness, lots });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let reply = self.store.assign(Arc::clone(&assign)).await;
-            if let AssignReply::Lots(replies, runs) = reply.map_err(NotAssigned::Store)? {
-                return Ok((replies, runs));
+            match reply {
+                Ok(AssignReply::Lots(replies, runs)) => return Ok((replies, runs)),
+                Ok(AssignReply::Full) => {}
+                Err(StoreError::WentBack) => return Err(NotAssigned::WentBack),
+                Err(error) => return Err(NotAssigned::Store(error)),
             }
             if started.elapsed() >= self.patience {
                 return Err(NotAssigned::Full);

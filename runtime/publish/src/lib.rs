@@ -5,6 +5,7 @@
 //! stream takes it once.
 
 mod assign;
+mod history;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,13 @@ use ordain_store::{Assigned, InstanceId, Item, Numbers, Store, StoreError};
 use ordain_util::wait::shortened;
 
 pub use assign::{Assigner, Assignment, NotAssigned, Put};
+use history::PublishHistory;
 
 /// How long a store or a broker that is out of reach is asked.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often events are put again if the store goes back in time again and again.
+const REWIND_ATTEMPTS: usize = 5;
 
 /// Why events were not published. Those before the one that is named are.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +83,7 @@ pub struct Publisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
     /// The way through the store, if they take it.
-    assigner: Option<Assigner>,
+    assigner: Option<(Assigner, PublishHistory)>,
     /// The way into its exchange, where it has one.
     producer: Option<Producer>,
     /// A stream that gets its events and forgets keys that have not ended.
@@ -143,8 +148,11 @@ impl Publisher {
         // Nobody else has an embedded store, who could make room.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
-        let assigner =
-            passage.map(|passage| Assigner { store: Arc::clone(&store), passage, patience });
+        let assigner = passage.map(|passage| {
+            let assigner = Assigner { store: Arc::clone(&store), passage, patience };
+            let history = PublishHistory::new(&assigner);
+            (assigner, history)
+        });
         Ok(Self { stream, store, assigner, producer, forgets })
     }
 
@@ -162,21 +170,11 @@ impl Publisher {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
-        let (mut assigned, failed) = match &self.assigner {
+        let (mut assigned, failed) = match &mut self.assigner {
             None => (vec![Assigned::New(0); right.len()], None),
-            Some(assigner) => {
-                let items: Vec<Item> = right.iter().map(|it| assigner.item(it)).collect();
-                let Assignment { assigned, failed, .. } = assigner.assign(&items).await;
-                (assigned, failed)
-            }
+            Some((assigner, history)) => put(assigner, history, right).await,
         };
-        let failed = failed.map(|error| match error {
-            NotAssigned::Store(error) => error.into(),
-            NotAssigned::Full => PublishError::Full(format!(
-                "as many events wait for stream {} as may (`source.queue`): let it run, then run this again",
-                self.stream
-            )),
-        });
+        let failed = failed.map(|error| not_assigned(&self.stream, error));
         // Whatever has a number is sent, or there would be a hole.
         let is_numbered = self.is_numbered();
         let has_number = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
@@ -230,7 +228,7 @@ impl Publisher {
     }
 
     fn numbers(&self) -> Option<Numbers> {
-        self.assigner.as_ref()?.passage.rules.numbers
+        self.assigner.as_ref()?.0.passage.rules.numbers
     }
 
     /// The stream.
@@ -243,14 +241,73 @@ impl Publisher {
         &self.store
     }
 
-    /// Ends in order.
-    pub async fn close(self) -> Result<(), PublishError> {
+    /// Ends in order. Puts again the events that the store has lost since they were published.
+    pub async fn close(mut self) -> Result<(), PublishError> {
+        if let Some((assigner, history)) = &mut self.assigner
+            && !history.check(assigner).await.map_err(|error| not_assigned(&self.stream, error))?
+        {
+            let again = history.put_again(assigner).await;
+            again.map_err(|error| not_assigned(&self.stream, error))?;
+        }
         self.store.flush().await?;
         if let Some(producer) = self.producer {
             producer.close().await;
         }
         Ok(())
     }
+}
+
+fn not_assigned(stream: &str, error: NotAssigned) -> PublishError {
+    match error {
+        NotAssigned::Store(error) => error.into(),
+        NotAssigned::WentBack => StoreError::WentBack.into(),
+        NotAssigned::Full => PublishError::Full(format!(
+            "as many events wait for stream {stream} as may (`source.queue`): let it run, then run this again"
+        )),
+    }
+}
+
+/// Puts events into the store, behind those that were put before: if the store has lost some of these, it gets them
+/// again first.
+async fn put(
+    assigner: &Assigner,
+    history: &mut PublishHistory,
+    events: &[Arc<Event>],
+) -> (Vec<Assigned>, Option<NotAssigned>) {
+    let mut assigned = vec![Assigned::Behind; events.len()];
+    if let Err(failed) = history.restore(assigner).await {
+        return (assigned, Some(failed));
+    }
+    let is_numbered = assigner.passage.rules.numbers.is_some();
+    for _ in 0..REWIND_ATTEMPTS {
+        // The store recognises numbered events that it has, and queues others again.
+        let is_open = |at: &usize| is_numbered || assigned[*at] == Assigned::Behind;
+        let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
+        let items: Vec<Item> = places.iter().map(|at| assigner.item(&events[*at])).collect();
+        let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
+        for (at, now) in places.iter().zip(&result.assigned) {
+            assigned[*at] = match (assigned[*at], *now) {
+                (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
+                (_, now) => now,
+            };
+        }
+        let failed = result.failed.take();
+        let is_put = |now: &Assigned| matches!(now, Assigned::New(_) | Assigned::Known(_));
+        let (kept, now) =
+            items.into_iter().zip(result.assigned).filter(|(_, now)| is_put(now)).unzip();
+        history.add(
+            assigner,
+            kept,
+            Assignment { assigned: now, put: result.put, ..Assignment::default() },
+        );
+        if !matches!(failed, Some(NotAssigned::WentBack)) {
+            return (assigned, failed);
+        }
+        if let Err(failed) = history.put_again(assigner).await {
+            return (assigned, Some(failed));
+        }
+    }
+    (assigned, Some(NotAssigned::WentBack))
 }
 
 /// An id that no other event has.

@@ -22,7 +22,7 @@ use super::value::{array, bytes, number, strange};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
-    Origin, Partition, Place, QueueEnds, QueuePage, Removal, StoreError, readable,
+    Origin, Partition, Place, QueueEnds, QueuePage, Removal, StoreError, Witness, readable,
 };
 
 /// Sequences that are asked for together.
@@ -43,6 +43,9 @@ impl Chains for Redis {
         put(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
         let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
+        if answer == "W" {
+            return Err(self.went_back());
+        }
         let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
         if let AssignReply::Lots(replies, _) = &reply
             && replies.iter().any(|it| matches!(it, LotReply::WentBack(_)))
@@ -243,6 +246,7 @@ fn put(call: &mut Cmd, assign: &Assign) {
         Some(limit) => call.arg(limit),
     };
     call.arg(&rand::random::<u64>().to_le_bytes()[..]);
+    put_witness(call, assign.witness.as_ref());
     call.arg(assign.lots.len());
     for lot in &assign.lots {
         put_origin(call, lot.origin.as_ref());
@@ -254,6 +258,25 @@ fn put(call: &mut Cmd, assign: &Assign) {
             }
         }
     }
+}
+
+/// Its kind; a key or the number of a partition; and then two values: an id and the number of its message, the number of
+/// a message and its content, or the number of an entry and its history.
+fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
+    match witness {
+        None => call.arg("").arg("").arg("").arg(""),
+        Some(Witness::Numbered { key, id, sequence }) => {
+            call.arg("i").arg(&**key).arg(&id.to_le_bytes()[..]).arg(&sequence.to_le_bytes()[..])
+        }
+        Some(Witness::Counted { key, sequence, content }) => call
+            .arg("m")
+            .arg(&**key)
+            .arg(&sequence.to_be_bytes()[..])
+            .arg(&content.to_be_bytes()[..]),
+        Some(Witness::Entry { partition, place }) => {
+            call.arg("n").arg(*partition).arg(place.number).arg(&place.history.to_le_bytes()[..])
+        }
+    };
 }
 
 /// Its name, epoch, what its claim found, the last place that was answered, and what is done.

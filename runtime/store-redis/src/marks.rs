@@ -1,9 +1,10 @@
-//! Marks: small values by name. They lie in shard 0.
+//! Marks: small values by name. They lie in shard 0, except for those that are put into every shard.
 
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use redis::{Value, cmd};
 
 use super::error::{failed, has_code};
@@ -12,7 +13,7 @@ use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
-use ordain_store::{Claim, Mark, Marks, Partition, StoreError, check_marks};
+use ordain_store::{Claim, Mark, Marks, Partition, Store, StoreError, check_marks};
 
 #[async_trait]
 impl Marks for Redis {
@@ -33,6 +34,25 @@ impl Marks for Redis {
         let mut get = cmd("HGET");
         get.arg(self.names.common(Kind::Marks)).arg(name);
         self.ask(&get).await.map(bytes)
+    }
+
+    async fn put_mark_in_shards(&self, mark: &Mark) -> Result<(), StoreError> {
+        check_marks([mark])?;
+        let puts = (0..self.shards()).map(async |shard| {
+            let mut put = cmd("HSET");
+            put.arg(self.names.in_shard(shard, Kind::Marks)).arg(&mark.name).arg(&mark.value[..]);
+            self.ask(&put).await
+        });
+        try_join_all(puts).await.map(drop)
+    }
+
+    async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let gets = (0..self.shards()).map(async |shard| {
+            let mut get = cmd("HGET");
+            get.arg(self.names.in_shard(shard, Kind::Marks)).arg(name);
+            self.ask(&get).await.map(bytes)
+        });
+        try_join_all(gets).await
     }
 
     async fn put_checkpoint(

@@ -103,7 +103,12 @@ impl Names {
 
     /// What there is one of in a store.
     pub(super) fn common(&self, kind: Kind) -> String {
-        self.named(COMMON, format_args!("{}", kind.name()))
+        self.in_shard(COMMON, kind)
+    }
+
+    /// What there is one of in a shard.
+    pub(super) fn in_shard(&self, shard: u32, kind: Kind) -> String {
+        self.named(shard, format_args!("{}", kind.name()))
     }
 }
 

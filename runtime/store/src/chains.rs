@@ -141,8 +141,42 @@ pub struct Assign {
     pub shard: u32,
     /// What is done with them.
     pub rules: Rules,
+    /// A message or entry that the shard must have; `None` if the caller knows of none. Owners do not need it: their
+    /// lots name their last place.
+    pub witness: Option<Witness>,
     /// One lot of an origin, with [`ASSIGN_LIMIT`] messages in all of them at most.
     pub lots: Vec<Lot>,
+}
+
+/// The newest message or entry that a producer knows to be in a shard. A shard that lacks it has gone back in time, and
+/// would give the numbers of lost messages to new ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Witness {
+    /// A message that the store has numbered.
+    Numbered {
+        /// Its key.
+        key: Key,
+        /// The digest of its id ([`Event::id_digest`]).
+        id: u64,
+        /// Its number.
+        sequence: u64,
+    },
+    /// A message whose number is its producer's.
+    Counted {
+        /// Its key.
+        key: Key,
+        /// Its number.
+        sequence: u64,
+        /// The digest of its content ([`Event::content`]).
+        content: u64,
+    },
+    /// An entry of a queue whose messages have no numbers.
+    Entry {
+        /// The partition of the stream.
+        partition: u32,
+        /// The place of the entry.
+        place: QueuePlace,
+    },
 }
 
 impl Lot {
@@ -256,6 +290,10 @@ pub trait Chains: Send + Sync {
     /// Numbers messages, keeps them for replay, and lets them wait for their stream, in one atomic
     /// write. What was given before is answered as it was then. Of an exchange or a file it is durable
     /// when it is answered; of a stream at the latest when a later commit is.
+    ///
+    /// # Errors
+    /// [`StoreError::WentBack`]: the shard lacks the [witness](Assign::witness); nothing was done. A store that cannot
+    /// go back in time while it is open does not check it.
     async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError>;
 
     /// What is kept for replay of a key, of these sequences, ascending, up to so many bytes: one at

@@ -31,7 +31,8 @@ use async_trait::async_trait;
 pub use about::{About, PARTITIONS, Process, Reach};
 pub use chains::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Lot,
-    LotReply, Numbers, Origin, Part, Place, QueueEnds, QueuePage, Queued, Removal, Rules, readable,
+    LotReply, Numbers, Origin, Part, Place, QueueEnds, QueuePage, Queued, Removal, Rules, Witness,
+    readable,
 };
 pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};

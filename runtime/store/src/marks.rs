@@ -27,6 +27,19 @@ pub trait Marks: Send + Sync {
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
+    /// Puts a mark into every shard, behind everything that was written there before. Shards may lie on several
+    /// servers, of which each may go back in time alone: a shard that has lost writes then lacks the mark, or has an
+    /// older one.
+    async fn put_mark_in_shards(&self, mark: &Mark) -> Result<(), StoreError> {
+        self.put_marks(std::slice::from_ref(mark)).await
+    }
+
+    /// Reads a mark that was put into every shard: its value in each shard, or one value where all shards go back
+    /// together.
+    async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {
+        Ok(vec![self.mark(name).await?])
+    }
+
     /// Stores the checkpoint of a partition's source, as lazily as [`Outbox::outbox_done`](super::Outbox::outbox_done),
     /// unless another claim is there: it speaks of the commits of this one. Answers false where it
     /// is not written: where another claim or none is there, where the store does not answer at

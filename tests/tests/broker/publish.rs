@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, line, text};
+use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -16,16 +16,6 @@ fn rig(stream: &str) -> Result<(Redis, Rig)> {
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
     let rig = Rig::with(&store, stream, "partitions = 4")?;
     Ok((redis, rig))
-}
-
-/// Events as a producer has them that does not count.
-fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
-    let line = |line: &String| -> Result<String> {
-        let mut event: Value = serde_json::from_str(line)?;
-        event.as_object_mut().context("an object")?.remove("sequence");
-        Ok(event.to_string())
-    };
-    lines.iter().map(line).collect()
 }
 
 /// What one run of `publish` says with `--json`.

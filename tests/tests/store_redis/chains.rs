@@ -22,6 +22,7 @@ fn assign(commit: u64, done: u64) -> Arc<Assign> {
         to: Destination::Stream("next".into()),
         shard: 0,
         rules: Rules { numbers: Some(Numbers::default()), queue: Some(1_000) },
+        witness: None,
         lots: vec![Lot {
             origin: Some(origin),
             parts: vec![Part { place: Place { commit, part: 0 }, items }],

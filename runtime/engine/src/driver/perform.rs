@@ -14,6 +14,7 @@ use ordain_core::{Applied, Batch, CommitReply, Effect, Input, Key, Stop, Token};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
+use crate::incident::{self, CommitsRepeated, LostCommits};
 use crate::replay::Found;
 use crate::sink::Committed;
 use ordain_store::{StoreError, insist_on};
@@ -90,13 +91,17 @@ impl Driver {
         }
         let lost = std::mem::take(&mut self.rewinds.lost);
         if again > 0 {
-            let ranges = lost.into_iter().take(SHARDS_NAMED);
-            let ranges = ranges.map(|(shard, (first, last))| format!("{shard}: {first} to {last}"));
+            let lost = lost.into_iter().take(SHARDS_NAMED);
+            let shards: Vec<LostCommits> =
+                lost.map(|(shard, (first, last))| LostCommits { shard, first, last }).collect();
+            let ranges = shards.iter().map(LostCommits::to_string).collect::<Vec<_>>().join(", ");
+            let incident = CommitsRepeated { commits: again, shards };
             tracing::warn!(
                 stream = &*self.partition.stream,
                 partition = self.partition.number,
                 commits = again,
-                shards = ranges.collect::<Vec<_>>().join(", "),
+                shards = ranges,
+                cloudevent = incident::record(&self.partition, &incident),
                 "the store went back in time and had lost commits of this partition: all of them were made again \
                  from memory"
             );

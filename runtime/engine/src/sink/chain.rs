@@ -416,7 +416,7 @@ impl Belt {
         }
         let (to, rules) = (self.passage.to.clone(), self.passage.rules);
         let shard = strands.first().map_or(0, |strand| strand.to);
-        (Arc::new(Assign { to, shard, rules, lots }), given)
+        (Arc::new(Assign { to, shard, rules, witness: None, lots }), given)
     }
 
     /// Notes what became of a lot. Whether its strand goes on.

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::feed::Feed;
+use crate::incident::{self, EventsLost};
 use crate::sink::Target;
 use ordain_cloudevents::{
     Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source,
@@ -336,12 +337,14 @@ impl Reader {
         let QueueLoss { entries, since } = loss;
         self.options.lost.fetch_add(entries, Ordering::Relaxed);
         let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
+        let incident = EventsLost { shard, events: entries, since: since.to_string() };
         tracing::error!(
             stream = &**stream,
             partition = number,
             shard,
             events = entries,
             %since,
+            cloudevent = incident::record(&self.options.partition, &incident),
             "the store went back in time and lost events before they were read; this process accepted the first of \
              them at `since`: their producers must send them again"
         );

@@ -145,7 +145,7 @@ impl Intake {
             let is_right = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
             items.retain(|_| kept.next().is_some_and(is_right));
         }
-        let Assignment { assigned: queued, put, failed } = self.queue.assign(&items).await;
+        let Assignment { assigned: queued, put, failed, .. } = self.queue.assign(&items).await;
         if let Some(NotAssigned::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }

@@ -21,7 +21,7 @@ local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- `nonce` is a random number of the call. It distinguishes the entries of this call from those that another call
 -- writes under the same numbers after the store went back in time.
-local nonce, count, argument = ARGV[8], tonumber(ARGV[9]), 9
+local nonce, count, argument = ARGV[8], tonumber(ARGV[13]), 13
 local now = time_now()
 
 local function next_argument()
@@ -36,6 +36,23 @@ local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- Nothing is kept for so long, in ms.
 local FOR_EVER = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
+
+-- A producer names the newest message or queue entry that it knows to be here. A shard that lacks it has gone back in
+-- time.
+do
+  local kind, of, place, expected = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+  local is_here = true
+  if kind == 'i' or kind == 'm' then
+    local found = redis.call('HGET', log, kind .. of .. place)
+    local from = kind == 'i' and 1 or 9
+    is_here = found and sub(found, from, from + 7) == expected
+  elseif kind == 'n' then
+    is_here = has_place(log, read_queue(log, of), tonumber(place), expected)
+  end
+  if not is_here then
+    return 'W'
+  end
+end
 
 local function is_own(about)
   return byte(about, 1) == 1

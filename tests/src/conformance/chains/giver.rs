@@ -66,7 +66,7 @@ impl Giver {
         lots: Vec<Lot>,
     ) -> AssignReply {
         let Self { to, rules, shard, .. } = self;
-        let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, lots };
+        let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, witness: None, lots };
         store.assign(Arc::new(assign)).await.expect("an answer")
     }
 

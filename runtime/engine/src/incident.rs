@@ -1,0 +1,81 @@
+//! Records of losses of a store, as CloudEvents in JSON. The log line of an incident carries its record in the field
+//! `cloudevent`, so that a program can take it from the log and pass it on unchanged.
+
+use std::fmt;
+
+use ordain_publish::new_id;
+use ordain_store::Partition;
+use serde::Serialize;
+
+/// Data of a record: events that the store lost before the stream read them.
+#[derive(Debug, Serialize)]
+pub(crate) struct EventsLost {
+    pub(crate) shard: u32,
+    pub(crate) events: u64,
+    /// When this process accepted the first of them (RFC 3339).
+    pub(crate) since: String,
+}
+
+/// Data of a record: commits that the store lost, and that their owner made again from memory.
+#[derive(Debug, Serialize)]
+pub(crate) struct CommitsRepeated {
+    pub(crate) commits: u64,
+    pub(crate) shards: Vec<LostCommits>,
+}
+
+/// The commits that a shard lost, first and last included.
+#[derive(Debug, Serialize)]
+pub(crate) struct LostCommits {
+    pub(crate) shard: u32,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl fmt::Display for LostCommits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} to {}", self.shard, self.first, self.last)
+    }
+}
+
+/// Data of a record, and the type of its event.
+pub(crate) trait Incident: Serialize {
+    /// The event's `type`.
+    const TYPE: &'static str;
+}
+
+impl Incident for EventsLost {
+    const TYPE: &'static str = "ordain.events.lost";
+}
+
+impl Incident for CommitsRepeated {
+    const TYPE: &'static str = "ordain.commits.repeated";
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    specversion: &'a str,
+    id: String,
+    source: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    subject: String,
+    time: String,
+    datacontenttype: &'a str,
+    data: &'a T,
+}
+
+/// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. Its `source` is
+/// that of the stream's messages, and its `subject` the partition.
+pub(crate) fn record<T: Incident>(partition: &Partition, data: &T) -> String {
+    let envelope = Envelope {
+        specversion: "1.0",
+        id: new_id(),
+        source: format!("/ordain/{}", partition.stream),
+        kind: T::TYPE,
+        subject: format!("partition/{}", partition.number),
+        time: jiff::Timestamp::now().to_string(),
+        datacontenttype: "application/json",
+        data,
+    };
+    serde_json::to_string(&envelope).expect("texts, numbers and times can always be written")
+}

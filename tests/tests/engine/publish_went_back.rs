@@ -1,0 +1,104 @@
+//! Publishers over a store that goes back in time: no number is given to two events, and each event is there once.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use ordain_publisher::{Event, Publisher};
+use ordain_servers::{Cluster, Redis, Takeover};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn, text, unnumbered};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+fn home(url: &str) -> Result<Home> {
+    let config = format!(
+        "[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 8\n\
+         [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+    );
+    Home::new(&["tally"], &config)
+}
+
+/// Runs the stream until each of these keys has all its events; returns the output.
+fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
+    let mut service = Service::start(home, &["run"])?;
+    let done = wait_until("all events", || {
+        let rows = home.rows(&["keys", "list", "cases", "--json"])?;
+        let next: BTreeMap<String, u64> = rows
+            .iter()
+            .filter_map(|row| Some((row["key"].as_str()?.to_owned(), row["next"].as_u64()?)))
+            .collect();
+        Ok(keys.iter().all(|(key, events)| next.get(key) == Some(&(events + 1))))
+    });
+    done.with_context(|| service.stderr())?;
+    service.end()?;
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "there are dead letters");
+    Ok(service.stdout())
+}
+
+/// One master of a Cluster loses what a run published, and shard 0, where other checkpoints lie, does not.
+#[test]
+fn the_next_run_publishes_what_a_shard_has_lost() -> Result<()> {
+    const KEYS: usize = 40;
+    let mut cluster = Cluster::start(3)?;
+    cluster.add_replicas()?;
+    let home = home(&cluster.urls().swap_remove(0))?;
+    let publish = |events: u64| -> Result<Value> {
+        home.write("events.ndjson", text(&unnumbered(&in_turn(KEYS, events))?))?;
+        let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+        rows.into_iter().next().context("a row")
+    };
+    let done = publish(50)?;
+    ensure!(done == json!({"published": 2_000, "known": 0, "lines_before": 0}), "{done}");
+
+    let of_shard_0 = cluster.owner(cluster.slot("ordain:{0}:marks")?)?;
+    let other = (of_shard_0 + 1) % 3;
+    cluster.let_replica_lag(other)?;
+    let done = publish(90)?;
+    ensure!(done == json!({"published": 1_600, "known": 0, "lines_before": 2_000}), "{done}");
+    cluster.take_over(other, Takeover::Takeover)?;
+    cluster.until_ready()?;
+
+    let done = publish(100)?;
+    let [published, known] = ["published", "known"].map(|name| done[name].as_u64().unwrap_or(0));
+    ensure!(done["lines_before"] == 2_000 && published + known == 2_000, "{done}");
+    ensure!(published > 400 && known > 0, "a shard has lost events, and others have not: {done}");
+    let lines = in_turn(KEYS, 100);
+    let all = by_key(&lines)?;
+    let keys = all.keys().map(|key| (key.clone(), 100)).collect();
+    tally::check(&all, &run(&home, &keys)?)
+}
+
+/// A publisher that lives on gives the lost events again before any new one.
+#[tokio::test]
+async fn a_publisher_puts_its_lost_events_again() -> Result<()> {
+    const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let event = |key: &str, number: u64| -> Result<Event> {
+        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(&format!("{key}-{number}")))
+    };
+    let mut publisher = Publisher::open(home.path("ordain.toml"), "cases").await?;
+    let mut snapshot = None;
+    for number in 1..=20 {
+        let events = KEYS.iter().map(|key| event(key, number)).collect::<Result<Vec<_>>>()?;
+        let receipts = publisher.publish(&events).await?;
+        for receipt in receipts {
+            ensure!(receipt.sequence == Some(number) && receipt.is_new, "{number}: {receipt:?}");
+        }
+        match number {
+            5 => snapshot = Some(redis.snapshot()?),
+            15 => redis.go_back(&snapshot.take().context("a snapshot")?)?,
+            _ => {}
+        }
+    }
+    // Lost after the last call: the end of the publisher makes that good.
+    let snapshot = redis.snapshot()?;
+    publisher.publish(&[event("a", 21)?]).await?;
+    redis.go_back(&snapshot)?;
+    publisher.close().await?;
+    let keys = KEYS.iter().map(|key| ((*key).to_owned(), if *key == "a" { 21 } else { 20 }));
+    tokio::task::spawn_blocking(move || run(&home, &keys.collect())).await??;
+    Ok(())
+}
