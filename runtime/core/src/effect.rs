@@ -1,4 +1,4 @@
-//! Everything that a sequencer can ask for.
+//! The effects of a sequencer: everything that it can request.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,89 +7,90 @@ use crate::event::{Delivery, Key};
 use crate::job::{Applied, Batch};
 use crate::turn::{Token, Turn};
 
-/// What is to be done. Each is performed once; those that say so are answered by an
-/// [`Input`](crate::Input).
+/// A request of the sequencer. The driver performs each effect once. Some effects name the
+/// [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a job and take it over for this partition, as soon as
-    /// [`may_read`](crate::Sequencer::may_read) allows it. Answered by `Loaded`.
+    /// Load a job and take ownership of it for this partition, as soon as
+    /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
     Load {
-        /// To be given back.
+        /// The token to return with the answer.
         token: Token,
         /// The key.
         key: Key,
     },
-    /// Execute a turn, as soon as [`may_run`](crate::Sequencer::may_run) allows it. Answered by
-    /// `TurnDone`.
+    /// Execute a turn, as soon as [`may_run`](crate::Sequencer::may_run) permits. `TurnDone`
+    /// answers this effect.
     Run(Turn),
-    /// Commit a batch under the owner's claim. Answered by `Committed`. Until it is, no other
-    /// batch of the same shard is asked for, except the same one again.
+    /// Commit a batch under the owner's claim. `Committed` answers this effect. Until then the
+    /// sequencer requests no other batch of the same shard, but may request the same batch again.
     Commit(Arc<Batch>),
-    /// Every delivery up to this one is durably settled or held: acknowledge them.
+    /// Acknowledge every delivery up to this one: they are all durably settled or held.
     Ack {
-        /// The last of them.
+        /// The last delivery to acknowledge.
         through: Delivery,
     },
-    /// Publish the messages of a committed batch and then [`Batch::forwarded`], after those of all
-    /// earlier batches of its shard. Asked for only where there are some. Answered by `Published`.
+    /// Publish the messages of a committed batch, then [`Batch::forwarded`], after those of all
+    /// earlier batches of its shard. The sequencer requests this only for a batch that contains
+    /// some. `Published` answers this effect.
     Publish {
         /// The batch.
         batch: Arc<Batch>,
-        /// Which of its writes applied, and when.
+        /// The writes of the batch that applied, and their time.
         applied: Applied,
     },
-    /// Read spilled events, as soon as [`may_read`](crate::Sequencer::may_read) allows it. Answered
-    /// by `SpillRead`.
+    /// Read spilled events, as soon as [`may_read`](crate::Sequencer::may_read) permits.
+    /// `SpillRead` answers this effect.
     ReadSpill {
-        /// To be given back.
+        /// The token to return with the answer.
         token: Token,
         /// The key.
         key: Key,
-        /// Sequence to start at.
+        /// The first sequence to read.
         from: u64,
-        /// Events to read at most.
+        /// The maximum number of events to read.
         limit: usize,
-        /// Bytes to read at most, except that one event is always read.
+        /// The maximum number of bytes to read; the first event is always read.
         bytes: usize,
     },
-    /// Look for missing events. Answered by `Replayed`.
+    /// Search a replay source for missing events. `Replayed` answers this effect.
     Replay {
-        /// To be given back.
+        /// The token to return with the answer.
         token: Token,
         /// The key.
         key: Key,
-        /// Number of the replay source; 0 is the store.
+        /// The number of the replay source; 0 is the store.
         source: usize,
         /// The missing sequences, ascending.
         missing: Vec<RangeInclusive<u64>>,
-        /// Dead letters put longer ago than this, in ms, are no source: they may be of the key's
-        /// life before it ended.
+        /// The maximum age of a dead letter that serves as a source, in ms. An older letter may be
+        /// from the key's life before it ended.
         within: u64,
     },
-    /// Read the due index of this partition. Answered by `DueRead`.
+    /// Read the due index of this partition. `DueRead` answers this effect.
     ReadDue {
-        /// Start behind this entry; `None`: at the beginning.
+        /// The entry after which to start; `None` to start at the beginning.
         after: Option<(u64, Key)>,
-        /// Entries to read at most.
+        /// The maximum number of entries to read.
         limit: usize,
-        /// Entries that have not passed as well: nothing more can come, so nothing is worth
-        /// waiting for.
+        /// `true` to read entries that are not due yet as well: no more events can arrive, so
+        /// waiting is pointless.
         all: bool,
     },
-    /// Ownership is over: close everything without another write.
+    /// Stop: this owner has lost the partition. Close everything without another write.
     Stop(Stop),
 }
 
-/// Why ownership is over.
+/// The reason why ownership ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
     /// A newer owner has the partition.
     Fenced,
-    /// The store is not where this owner left it.
+    /// The state of the store differs from this owner's last commit.
     Rewound {
         /// The shard.
         shard: u32,
-        /// What was expected and found, in words.
+        /// The expected and the found state, as text.
         detail: String,
     },
 }

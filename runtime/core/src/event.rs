@@ -1,4 +1,4 @@
-//! Events in and messages out, as every stage passes them on: shared, never copied.
+//! Events in and messages out. Every stage shares them by reference and must never copy them.
 
 use std::sync::Arc;
 
@@ -10,26 +10,28 @@ use crate::packed::{Headers, Malformed, Packed, pack_headers};
 /// The unit of order: an order id, an account, a session.
 pub type Key = Arc<str>;
 
-/// Position of a delivery in its source's order, counted by the driver from 1 and without holes.
-/// A repeated delivery of the same event has a position of its own.
+/// The position of a delivery in its source's order. The driver counts deliveries from 1 without
+/// holes. A repeated delivery of the same event has its own position.
 pub type Delivery = u64;
 
-/// The first sequence that no key can have: `next` must be able to stand one past the last.
+/// The first sequence that no key can have, because `next` must be able to be one past the last
+/// sequence.
 pub const SEQUENCE_END: u64 = u64::MAX;
 
-/// The number of the shard that holds `key`.
+/// Returns the number of the shard that holds `key`.
 ///
-/// It is part of what is stored: changing it would look for every job in the wrong place.
+/// The function is part of the storage format: after a change, every job would be looked up in the
+/// wrong shard.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
 }
 
-/// A 64-bit digest of any bytes, the same on every machine and in every version.
+/// Returns a 64-bit digest of any bytes, the same on every machine and in every version.
 pub fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// What a decoder knows of an event. [`Event::new`] packs it.
+/// The fields of an event from a decoder. [`Event::new`] packs them.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Event` have the meanings")]
 pub struct EventParts<'a> {
@@ -56,7 +58,7 @@ pub struct Event {
     end: bool,
 }
 
-/// Where the sequence stands in the stored form of an event that has one.
+/// The offset of the sequence in the stored form of an event that has a sequence.
 pub const EVENT_SEQUENCE_AT: usize = 2;
 
 const EVENT_FORMAT: u8 = 1;
@@ -100,67 +102,69 @@ impl Event {
         Self { parts, sequence, time_ms, content, end }
     }
 
-    /// The unit of order.
+    /// Returns the key of the event, the unit of order.
     pub fn key(&self) -> &str {
         self.parts.text(0)
     }
 
-    /// The producer's number of the event within its key; `None` where the stream numbers itself.
+    /// Returns the producer's number of the event within its key; `None` if the stream numbers its
+    /// events.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
 
-    /// The producer's identity of the event.
+    /// Returns the producer's id of the event.
     pub fn id(&self) -> &str {
         self.parts.text(1)
     }
 
-    /// A digest of the id, by which a `fifo` stream remembers what it took.
+    /// Returns a digest of the id. A `fifo` stream remembers accepted events by this digest.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }
 
-    /// The `type` attribute.
+    /// Returns the `type` attribute.
     pub fn kind(&self) -> &str {
         self.parts.text(2)
     }
 
-    /// The `source` attribute.
+    /// Returns the `source` attribute.
     pub fn source(&self) -> &str {
         self.parts.text(3)
     }
 
-    /// The producer's clock in ms since the Unix epoch.
+    /// Returns the producer's timestamp, in ms since the Unix epoch.
     pub fn time_ms(&self) -> Option<u64> {
         self.time_ms
     }
 
-    /// The media type of the data.
+    /// Returns the media type of the data.
     pub fn content_type(&self) -> &str {
         self.parts.text(4)
     }
 
-    /// The remaining headers, in their order.
+    /// Returns the remaining headers, in their order.
     pub fn headers(&self) -> Headers<'_> {
         Headers::new(self.parts.bytes(5))
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub fn data(&self) -> &[u8] {
         self.parts.bytes(6)
     }
 
-    /// Whether it is the last one of its key.
+    /// Returns whether this event is the last event of its key.
     pub fn end(&self) -> bool {
         self.end
     }
 
-    /// Digest of what makes two events of one sequence the same: type and data.
+    /// Returns a digest of type and data. Two events with the same sequence are equal if their
+    /// digests are.
     pub fn content(&self) -> u64 {
         self.content
     }
 
-    /// What holding it costs in memory, in bytes.
+    /// Returns the memory cost of the event, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.parts.len()
     }
@@ -170,8 +174,8 @@ impl Event {
         self.encode_with(self.sequence, out);
     }
 
-    /// Appends the stored form of the same event with another sequence, or with none. It begins at
-    /// [`EVENT_SEQUENCE_AT`], with the lowest byte first.
+    /// Appends the stored form of the event with another sequence, or with none. The sequence
+    /// begins at [`EVENT_SEQUENCE_AT`], with the lowest byte first.
     pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
@@ -185,12 +189,12 @@ impl Event {
         self.parts.encode(out);
     }
 
-    /// Length of what [`Self::encode`] appends.
+    /// Returns the length of the output of [`Self::encode`].
     pub fn encoded_len(&self) -> usize {
         18 + self.parts.encoded_len()
     }
 
-    /// Reads the stored form.
+    /// Decodes the stored form.
     pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
         if input.len() < 18 {
             return Err(Malformed("event"));
@@ -218,7 +222,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// What a handler wants published. [`Message::new`] packs it.
+/// The fields of a message from a handler. [`Message::new`] packs them.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Message` have the meanings")]
 pub struct MessageParts<'a> {
@@ -261,47 +265,47 @@ impl Message {
         }
     }
 
-    /// The configured sink it goes to.
+    /// Returns the name of the configured sink.
     pub fn sink(&self) -> &str {
         self.parts.text(0)
     }
 
-    /// Its key in the sink; `None` means the key of the event that caused it.
+    /// Returns the key in the sink; `None` means the key of the event that caused the message.
     pub fn key(&self) -> Option<&str> {
         self.has_key.then(|| self.parts.text(1))
     }
 
-    /// The `type` attribute.
+    /// Returns the `type` attribute.
     pub fn kind(&self) -> &str {
         self.parts.text(2)
     }
 
-    /// The media type of the data.
+    /// Returns the media type of the data.
     pub fn content_type(&self) -> &str {
         self.parts.text(3)
     }
 
-    /// Headers, in their order.
+    /// Returns the headers, in their order.
     pub fn headers(&self) -> Headers<'_> {
         Headers::new(self.parts.bytes(4))
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub fn data(&self) -> &[u8] {
         self.parts.bytes(5)
     }
 
-    /// Not to be published before this long after the commit, in ms.
+    /// Returns the minimum delay between the commit and the publication, in ms.
     pub fn delay_ms(&self) -> Option<u64> {
         self.delay_ms
     }
 
-    /// Whether it is the last one of its key in a sequenced sink.
+    /// Returns whether this message is the last message of its key in a sequenced sink.
     pub fn end(&self) -> bool {
         self.end
     }
 
-    /// What holding it costs in memory, in bytes.
+    /// Returns the memory cost of the message, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.parts.len()
     }
@@ -319,12 +323,12 @@ impl Message {
         self.parts.encode(out);
     }
 
-    /// Length of what [`Self::encode`] appends.
+    /// Returns the length of the output of [`Self::encode`].
     pub fn encoded_len(&self) -> usize {
         10 + self.parts.encoded_len()
     }
 
-    /// Reads the stored form.
+    /// Decodes the stored form.
     pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
         if input.len() < 10 {
             return Err(Malformed("message"));

@@ -1,36 +1,37 @@
-//! Deliberate faults of the sequencer's decisions, to prove that the simulator's checker finds
-//! them. Only with the feature `faults`.
+//! Deliberate faults in the sequencer's decisions. They prove that the simulator's checker finds
+//! such faults. This module exists only with the feature `faults`.
 //!
-//! Faults that change nothing but an input, an effect or a setting stand outside the sequencer: in
+//! Faults that change only an input, an effect or a setting are outside the sequencer, in
 //! `tests/sim/src/boundary.rs`.
 
 /// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A single missing sequence is passed over.
+    /// The sequencer skips a single missing sequence.
     SkipAGap,
-    /// A completion is taken for the lane's present attempt, whatever its token says.
+    /// The sequencer accepts a completion for the lane's current attempt without checking its
+    /// token.
     ForgetTheTokenCheck,
-    /// The repeat of a settled event that is the last one is run again.
+    /// The sequencer executes a repeat of the last settled event again.
     TakeADuplicateForNew,
-    /// A failure is never exhausted.
+    /// The sequencer never exhausts a failure's attempts.
     RetryForEver,
-    /// Nothing is ever spilled for being blocked or slow.
+    /// The sequencer never spills events because a key is blocked or slow.
     NeverSpill,
-    /// Nothing is dispatched while some key is parked.
+    /// The sequencer dispatches nothing while any key is parked.
     BlockOthers,
-    /// Neither mark nor outcome ends a key.
+    /// Neither an event's end mark nor a handler's outcome ends a key.
     ForgetTheEnd,
-    /// A job is executed under an older decision than before.
+    /// The sequencer executes a job under an older decision than before.
     IgnoreNewerVersion,
-    /// After a refusal the state in memory is kept.
+    /// The sequencer keeps its state in memory after a refusal.
     KeepRefusedState,
-    /// Lanes keep what was read while the store had gone back.
+    /// Lanes keep data that they read while the store had gone back in time.
     TrustOldReads,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 10] = [
         Self::SkipAGap,
         Self::ForgetTheTokenCheck,

@@ -1,73 +1,76 @@
-//! The ledger of a key's gaps: what was missing, who was asked for it, and how it ended.
+//! The history of a key's gaps: the missing events, the queried sources, and the result.
 
 use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The last gaps of a key whose clock ran out, the newest last. A clone shares them until one of the two
-/// changes: every commit carries a copy of its jobs.
+/// The latest gaps of a key whose clock expired, the newest last. Clones share the list until one
+/// of them changes, because each commit clones its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gaps(Option<Arc<Vec<GapEntry>>>);
 
-/// A gap whose clock ran out.
+/// A gap whose clock expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapEntry {
     /// The first missing sequence.
     pub first: u64,
-    /// The last one.
+    /// The last missing sequence.
     pub last: u64,
-    /// Time of the write that told of it first. 0 in a record that is being written: that is the one.
+    /// The time of the first write that recorded the gap. 0 in a record that is being written for
+    /// the first time: the store fills in the time of that write.
     pub since: u64,
-    /// For how long it had been known by then, in ms.
+    /// The time that the owner had known of the gap at that write, in ms.
     pub waited: u64,
-    /// Since when it is known, by the clock of whoever has it in memory: until that write. Not stored.
+    /// The time when the owner learned of the gap, by the owner's clock; only until that write. Not
+    /// stored.
     pub known: u64,
-    /// Rounds of asking that have begun.
+    /// The number of replay rounds that have begun.
     pub rounds: u32,
-    /// What each source answered, in the order in which they are asked.
+    /// The answers of each source, in the order in which the sources are queried.
     pub answers: Vec<Answers>,
-    /// How it ended.
+    /// The end of the gap.
     pub end: GapEnd,
-    /// Time of the write that told of its end, as `since`; of no meaning while it is open.
+    /// The time of the write that recorded the end, like `since`; meaningless while the gap is
+    /// open.
     pub until: u64,
 }
 
-/// What a replay source answered.
+/// The answers of one replay source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answers {
     /// The source.
     pub source: Arc<str>,
-    /// How often it was asked.
+    /// The number of requests.
     pub asked: u32,
-    /// Events that it had.
+    /// The number of events that the source returned.
     pub found: u32,
-    /// How often it failed.
+    /// The number of failed requests.
     pub failed: u32,
-    /// Why, the last time.
+    /// The reason of the last failure.
     pub error: Option<Box<str>>,
 }
 
-/// How a gap ended.
+/// The end of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapEnd {
-    /// It has not.
+    /// The gap has not ended.
     Open,
-    /// All rounds were in vain, and it is waited for all the same.
+    /// All rounds failed, and the key still waits for the event.
     Waiting,
-    /// The event came by itself.
+    /// The source delivered the event.
     Arrived,
-    /// A replay source had it.
+    /// A replay source returned the event.
     Replayed,
-    /// All rounds were in vain, and the key was parked.
+    /// All rounds failed, and the key was parked.
     Parked,
-    /// All rounds were in vain, and the key went on without it.
+    /// All rounds failed, and the key continued without the event.
     Skipped,
-    /// Something else went past it: another owner, or the end of the key.
+    /// Another owner or the end of the key passed the gap.
     Passed,
 }
 
 impl GapEnd {
-    /// All of them.
+    /// All ends.
     pub const ALL: [Self; 7] = [
         Self::Open,
         Self::Waiting,
@@ -78,7 +81,7 @@ impl GapEnd {
         Self::Passed,
     ];
 
-    /// Its name in listings.
+    /// Returns the name in listings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -91,43 +94,44 @@ impl GapEnd {
         }
     }
 
-    /// The inverse of [`name`](Self::name).
+    /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|end| end.name() == name)
     }
 
-    /// Whether the event may still end it.
+    /// Returns whether the event may still end the gap.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Waiting | Self::Parked)
     }
 }
 
 impl GapEntry {
-    /// Bytes of [`Answers::error`].
+    /// The maximum length of [`Answers::error`], in bytes.
     pub const ERROR_LIMIT: usize = 120;
 
-    /// A gap of which the clock has just run out, after so many ms.
+    /// Creates an entry for a gap whose clock has just expired, after `waited` ms.
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
         let (answers, end) = (Vec::new(), GapEnd::Open);
         Self { first, last, since: 0, waited, known: 0, rounds: 0, answers, end, until: 0 }
     }
 
-    /// Whether what was missing has come.
+    /// Returns whether the missing event has arrived.
     pub(crate) fn has_come(&self) -> bool {
         matches!(self.end, GapEnd::Arrived | GapEnd::Replayed)
     }
 
-    /// Notes what a source answered: how many events, or why it failed.
+    /// Records a source's answer: the number of events, or the reason of its failure.
     pub(crate) fn answered(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
-        let at = self.answers.iter().position(|it| it.source == *source).unwrap_or_else(|| {
-            if self.answers.len() >= SOURCES_LIMIT {
-                // One that was asked before the settings were changed.
-                self.answers.remove(0);
-            }
-            let source = Arc::clone(source);
-            self.answers.push(Answers { source, asked: 0, found: 0, failed: 0, error: None });
-            self.answers.len() - 1
-        });
+        let at =
+            self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
+                if self.answers.len() >= SOURCES_LIMIT {
+                    // The oldest source was queried before the settings changed.
+                    self.answers.remove(0);
+                }
+                let source = Arc::clone(source);
+                self.answers.push(Answers { source, asked: 0, found: 0, failed: 0, error: None });
+                self.answers.len() - 1
+            });
         let answers = &mut self.answers[at];
         answers.asked = answers.asked.saturating_add(1);
         answers.found = answers.found.saturating_add(u32::try_from(found).unwrap_or(u32::MAX));
@@ -138,60 +142,62 @@ impl GapEntry {
         }
     }
 
-    /// How long it lasted, in ms, if it has ended; a time of 0 is `now`.
+    /// Returns the duration of the gap in ms, until its end or `now`. A time of 0 means `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
         until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
     }
 
-    /// At most, without a look at each error: it is asked for with each event.
+    /// Returns an upper bound of the memory, without a scan of the errors, because every event
+    /// calls this.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.answers.len() * (size_of::<Answers>() + Self::ERROR_LIMIT)
     }
 }
 
 impl Gaps {
-    /// Gaps remembered for a key: enough to see what its producer does, in a record that is
-    /// written with each commit.
+    /// The number of gaps remembered for a key: enough to show its producer's behavior, in a record
+    /// that each commit writes.
     pub const LIMIT: usize = 16;
 
-    /// All of them, the newest last.
+    /// Returns all gaps, the newest last.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &GapEntry> + DoubleEndedIterator {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// The newest one, if its event may still end it.
+    /// Returns the newest gap, if its event may still end it.
     pub(crate) fn open(&self) -> Option<&GapEntry> {
-        self.0.as_deref()?.last().filter(|it| it.end.is_open())
+        self.0.as_deref()?.last().filter(|gap| gap.end.is_open())
     }
 
-    /// The same, to be changed.
+    /// Returns the newest gap for modification, if its event may still end it.
     pub(crate) fn open_mut(&mut self) -> Option<&mut GapEntry> {
         self.open()?;
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
-    /// Takes back what stands there of sequences from one on, which are missing after all: nothing of it was
-    /// settled. Answers the gap that these are of, if it is known, up to the last that stood there: it is open or
-    /// began there or behind it.
+    /// Removes the recorded gaps from a sequence on: these sequences are missing again, because
+    /// none of them was settled. Returns the gap that contains them, if it is recorded, extended to
+    /// the last recorded sequence. That gap is open, or begins at the sequence or behind it.
     pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
-        self.iter().next_back().filter(|it| it.last.saturating_add(1) >= from)?;
+        self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
-        let (mut known, end) = (None, entries.last().map_or(0, |it| it.last));
-        while let Some(entry) = entries.pop_if(|it| it.first >= from) {
+        let end = entries.last().map_or(0, |gap| gap.last);
+        let mut known = None;
+        while let Some(entry) = entries.pop_if(|gap| gap.first >= from) {
             known = Some(GapEntry { last: end, ..entry });
         }
         if known.is_none() {
-            known = entries.pop_if(|it| it.last + 1 >= from && it.end.is_open());
+            known = entries.pop_if(|gap| gap.last + 1 >= from && gap.end.is_open());
         }
-        if let Some(entry) = entries.last_mut().filter(|it| it.last >= from) {
+        if let Some(entry) = entries.last_mut().filter(|gap| gap.last >= from) {
             entry.last = from - 1;
         }
         known
     }
 
-    /// Makes one of the newest two, if they are parts of one gap that have both come.
+    /// Merges the two newest entries, if they are parts of one gap and both have arrived.
     pub(crate) fn join_parts(&mut self) {
         let Some(entries) = &mut self.0 else { return };
         let [.., before, last] = &entries[..] else { return };
@@ -204,20 +210,20 @@ impl Gaps {
         }
     }
 
-    /// As long as what is missing from here on is not settled, it is open: whoever has it after this owner may
-    /// find it otherwise.
+    /// Reopens the gaps from `next` on. While their sequences are not settled, the next owner may
+    /// get another result for them.
     pub(crate) fn reopen_from(&mut self, next: u64) {
-        let is_ahead = |it: &GapEntry| it.last >= next && !it.end.is_open();
+        let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
             return;
         }
         let Some(entries) = &mut self.0 else { return };
         let entries = Arc::make_mut(entries);
-        for entry in entries.iter_mut().filter(|it| it.first < next) {
+        for entry in entries.iter_mut().filter(|gap| gap.first < next) {
             entry.last = entry.last.min(next - 1);
         }
-        if let Some(at) = entries.iter().position(|it| it.first >= next)
-            && let Some(last) = entries.last().map(|it| it.last)
+        if let Some(at) = entries.iter().position(|gap| gap.first >= next)
+            && let Some(last) = entries.last().map(|gap| gap.last)
         {
             entries.truncate(at + 1);
             let entry = &mut entries[at];
@@ -225,18 +231,18 @@ impl Gaps {
         }
     }
 
-    /// How long what is written for the first time has been known by now.
+    /// Sets the waiting time of the gaps that are written for the first time.
     pub(crate) fn count_wait(&mut self, now: u64) {
-        if self.iter().any(|it| it.since == 0)
+        if self.iter().any(|gap| gap.since == 0)
             && let Some(entries) = &mut self.0
         {
-            for entry in Arc::make_mut(entries).iter_mut().filter(|it| it.since == 0) {
+            for entry in Arc::make_mut(entries).iter_mut().filter(|gap| gap.since == 0) {
                 entry.waited = now.saturating_sub(entry.known);
             }
         }
     }
 
-    /// The newest one.
+    /// Returns the newest gap for modification.
     pub(crate) fn last_mut(&mut self) -> Option<&mut GapEntry> {
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
@@ -249,12 +255,12 @@ impl Gaps {
         entries.push(entry);
     }
 
-    /// Whether there is a time to be filled in.
+    /// Returns whether a time is still to be filled in.
     pub fn is_new(&self) -> bool {
-        self.iter().any(|it| it.since == 0 || (it.end != GapEnd::Open && it.until == 0))
+        self.iter().any(|gap| gap.since == 0 || (gap.end != GapEnd::Open && gap.until == 0))
     }
 
-    /// Puts the time of the commit in place of the zeros.
+    /// Replaces zeros by the time of the commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
         if !self.is_new() {
             return;
@@ -278,12 +284,12 @@ impl Gaps {
         }
         let Some(entries) = &mut self.0 else { return };
         for entry in Arc::make_mut(entries) {
-            let is_of = |it: &&GapEntry| (it.first..=it.last).contains(&entry.first);
+            let is_of = |gap: &&GapEntry| (gap.first..=gap.last).contains(&entry.first);
             let Some(written) = written.iter().find(is_of) else { continue };
             if entry.since == 0 && written.since == 0 {
                 entry.since = now;
             }
-            // The driver warned of the whole gap; its rest needs no second warning.
+            // The driver logged a warning for the whole gap; the rest needs no second warning.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)
@@ -297,7 +303,7 @@ impl Gaps {
         }
     }
 
-    /// What they cost in memory, in bytes.
+    /// Returns the memory cost of the gaps, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.iter().map(GapEntry::memory).sum()
     }
@@ -315,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_gives_its_time_to_what_it_wrote_and_to_nothing_else() {
+    fn commit_sets_only_the_times_that_it_wrote() {
         let waiting =
             |first, last| GapEntry { end: GapEnd::Waiting, ..GapEntry::new(first, last, 0) };
         let times = |written: GapEntry, now: GapEntry| {
@@ -340,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_may_change_while_a_gap_is_open() {
+    fn sources_may_change_during_a_gap() {
         let mut gap = GapEntry::new(1, 1, 0);
         for number in 0..3 * SOURCES_LIMIT {
             gap.answered(&number.to_string().into(), 1, None);

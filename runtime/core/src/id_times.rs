@@ -31,8 +31,8 @@ impl IdTimes {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the first sequence whose id is younger than `ttl` (or up to a quarter of `ttl` older);
-    /// 0 if all ids are.
+    /// Returns the first sequence whose id is younger than `ttl` (or up to a quarter of `ttl`
+    /// older); 0 if all ids are younger.
     pub(crate) fn young_from(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
@@ -47,7 +47,8 @@ impl IdTimes {
     /// Records that a commit at `now` settles events from sequence `from` on.
     pub(crate) fn note(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
-        if newest.is_some_and(|it| it.since == 0 || now < it.since.saturating_add(span(ttl))) {
+        if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))
+        {
             return;
         }
         let stretches = Arc::make_mut(self.0.get_or_insert_default());
@@ -108,7 +109,7 @@ mod tests {
 
     const TTL: u64 = 1_000;
 
-    /// One event is settled at each of these times, from sequence 1 on.
+    /// Settles one event at each of these times, from sequence 1 on.
     fn settled(times: impl IntoIterator<Item = u64>) -> IdTimes {
         let mut ids = IdTimes::default();
         for (sequence, time) in (1..).zip(times) {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_young_for_its_time_to_live_and_at_most_a_quarter_longer() {
+    fn id_is_young_for_its_ttl_and_at_most_a_quarter_longer() {
         let times: Vec<u64> = (0..500).map(|number| 1 + 7 * number).collect();
         for (count, last) in (1..).zip(&times) {
             let ids = settled(times[..count].iter().copied());
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_few_stretches_and_none_without_ids() {
+    fn key_has_few_stretches_and_none_without_ids() {
         let mut ids = settled((1..100_000).step_by(100));
         assert_eq!(ids.iter().len(), IdTimes::LIMIT);
         let newest = *ids.iter().next_back().expect("a stretch");

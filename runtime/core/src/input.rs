@@ -1,4 +1,4 @@
-//! Everything that can happen to a sequencer.
+//! The inputs of a sequencer: everything that can happen to it.
 
 use std::sync::Arc;
 
@@ -8,118 +8,123 @@ use crate::letter::DeadLetter;
 use crate::turn::{Token, TurnDone};
 use crate::version::Decided;
 
-/// The first spilled events from the sequence asked for on, ascending, and whether there is nothing
-/// after the last of them.
+/// The first spilled events from the requested sequence on, ascending, and whether no event follows
+/// the last of them.
 pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
 
-/// What happened. Completions answer an [`Effect`](crate::Effect) and carry its token or number.
+/// An input of a sequencer. A completion answers an [`Effect`](crate::Effect) and carries its token
+/// or number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The source delivered an event. Deliveries are numbered from 1 without holes; those that
-    /// are [`Input::Unreadable`] count.
+    /// The source delivered an event. Deliveries are numbered from 1 without holes;
+    /// [`Input::Unreadable`] deliveries count too.
     Arrived {
-        /// Its position.
+        /// The position of the delivery.
         delivery: Delivery,
         /// The event.
         event: Arc<Event>,
     },
-    /// The source delivered something that is no event; the letter says what and why.
+    /// The source delivered data that is not an event. The letter contains the data and the reason.
     Unreadable {
-        /// Its position.
+        /// The position of the delivery.
         delivery: Delivery,
-        /// The finished letter.
+        /// The complete letter.
         letter: Box<DeadLetter>,
     },
-    /// An event that the source will deliver as well, later: it is durable elsewhere until then, and is not
-    /// acknowledged. Of a key, they come in the order of those deliveries, and without holes. As a delivery it
-    /// needs [credit](crate::Sequencer::credit).
+    /// An event that the source will also deliver later. Until then the event is durable elsewhere,
+    /// and the sequencer does not acknowledge it. Offered events of a key arrive in the order of
+    /// their deliveries and without holes. Like a delivery, an offered event needs
+    /// [credit](crate::Sequencer::credit).
     Offered(Arc<Event>),
-    /// Whether the source delivers nothing at the moment, and may have what is missing: until it is back, and has
-    /// had the time to bring that, no gap is given up.
+    /// `true` if the source is unavailable. An unavailable source may hold missing events, so the
+    /// sequencer gives up no gap until the source is back and has had time to deliver them.
     SourceAway(bool),
-    /// The source will deliver everything unacknowledged again, under new positions (its
-    /// connection was lost). It comes before the first of them.
+    /// The source lost its connection and will deliver all unacknowledged events again, under new
+    /// positions. This input precedes the first of these deliveries.
     SourceReset,
-    /// The source delivers at most so many before some are acknowledged, which are fewer than
-    /// [`Settings::prefetch`](crate::Settings::prefetch) where they are large.
+    /// The maximum number of unacknowledged deliveries of the source. It is below
+    /// [`Settings::prefetch`](crate::Settings::prefetch) if the deliveries are large.
     Window(usize),
-    /// The source is at its end: gap clocks expire at once, since nothing more can come.
+    /// The source ended. Gap clocks expire at once, since no more events can arrive.
     SourceEnded,
-    /// Answers [`Effect::Load`](crate::Effect::Load).
+    /// The answer to [`Effect::Load`](crate::Effect::Load).
     Loaded {
-        /// The load's.
+        /// The token of the load.
         token: Token,
-        /// `None`: there is no such job. An error names a job that cannot be read.
+        /// `None` if the job does not exist; an error if the job cannot be read.
         loaded: Result<Option<Box<Loaded>>, String>,
     },
-    /// Answers [`Effect::Run`](crate::Effect::Run).
+    /// The answer to [`Effect::Run`](crate::Effect::Run).
     TurnDone(TurnDone),
-    /// Answers [`Effect::Commit`](crate::Effect::Commit).
+    /// The answer to [`Effect::Commit`](crate::Effect::Commit).
     Committed {
-        /// The batch's.
+        /// The shard of the batch.
         shard: u32,
-        /// The batch's.
+        /// The number of the batch.
         number: u64,
-        /// The answer.
+        /// The store's reply.
         reply: CommitReply,
     },
-    /// Answers [`Effect::ReadSpill`](crate::Effect::ReadSpill).
+    /// The answer to [`Effect::ReadSpill`](crate::Effect::ReadSpill).
     SpillRead {
-        /// The read's.
+        /// The token of the read.
         token: Token,
-        /// An error says why they cannot be read.
+        /// The events, or the reason why they cannot be read.
         read: Result<SpillPage, String>,
     },
-    /// Answers [`Effect::Replay`](crate::Effect::Replay).
+    /// The answer to [`Effect::Replay`](crate::Effect::Replay).
     Replayed {
-        /// The request's.
+        /// The token of the request.
         token: Token,
-        /// What was found, of what was asked for, ascending by sequence.
+        /// The requested events that the source found, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// How far the answer goes: what is missing from here on was not looked for. [`u64::MAX`] for all of
-        /// it; the first that was asked for where the source could not be asked at all, and the round does not
-        /// count.
+        /// The first sequence that the source did not search for. [`u64::MAX`] if the source
+        /// searched for all requested sequences. The first requested sequence if the source could
+        /// not be queried at all; the round then does not count.
         until: u64,
-        /// Why the source may know more later: it failed, or answered "again".
+        /// The reason why the source may find more events later: a failure, or a request to try
+        /// again.
         failed: Option<Box<str>>,
     },
-    /// Answers [`Effect::ReadDue`](crate::Effect::ReadDue).
+    /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
-        /// Entries (store time, key) after the one asked from, the earliest first.
+        /// Entries (store time, key) after the requested start, the earliest first.
         entries: Vec<(u64, Key)>,
-        /// Time from now, in ms, to the earliest entry after those; 0 if it has passed.
+        /// The time from now to the earliest entry after those in `entries`, in ms; 0 if it has
+        /// passed.
         next_in: Option<u64>,
     },
-    /// The store was out of reach, or another server is its master now: commits may be lost. The
-    /// newest of each shard is sent once more, so that this is noticed although nothing comes. None
-    /// is where no commit is kept.
+    /// The store was unreachable, or another server is its master now, so commits may be lost. The
+    /// sequencer sends the newest commit of each shard again, so that a loss is detected even if no
+    /// events arrive. It sends none if it keeps no commit.
     StoreMayHaveGoneBack,
-    /// An earlier owner committed messages and forwarded letters that are not published. Of each shard
-    /// in order, and before anything else of the shard. Answered by `Published`, as those of one's own
-    /// commits.
+    /// The previous owner committed messages and forwarded letters that are not published yet. This
+    /// input arrives in the order of the shard's commits and before any other input of the shard.
+    /// [`Input::Published`] answers it, as it answers this owner's commits.
     LeftOver {
         /// The shard.
         shard: u32,
-        /// The number of the newest commit that they are of, or are since the last such input.
+        /// The number of the newest commit that contains these messages, counted since the last
+        /// such input.
         through: u64,
-        /// How many.
+        /// The number of messages and letters.
         messages: usize,
-        /// What they cost in memory, in bytes.
+        /// Their cost in memory, in bytes.
         bytes: usize,
     },
-    /// All messages and forwarded letters of the commits of a shard up to this number are published
-    /// and marked done.
+    /// All messages and forwarded letters of a shard's commits up to this number are published and
+    /// marked as done.
     Published {
         /// The shard.
         shard: u32,
-        /// The number of the newest such commit.
+        /// The number of the newest commit whose messages are published.
         through: u64,
     },
-    /// Something outside has changed for a key: look at it, even if it is quiet.
+    /// The stored state of a key may have changed from outside: reload the key, even if it is idle.
     Look(Key),
-    /// Another handler version executes events from now on, or none: what was decided on is not here.
-    /// Turns that run end under the one before.
+    /// Another handler version executes events from now on. `None` if the decided version is not
+    /// available here. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Decided>>),
-    /// No more turns are to be started: finish and commit what runs.
+    /// Start no more turns; finish and commit the running turns.
     Drain,
 }

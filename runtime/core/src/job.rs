@@ -1,4 +1,4 @@
-//! The durable record of one key, and what a commit writes of it.
+//! The durable record of one key, and the writes of a commit to it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,50 +13,53 @@ use crate::letter::{Cause, DeadLetter, LetterId};
 use crate::limit::{Limit, untagged};
 use crate::version::{Decided, Version};
 
-/// The durable record of one key, without its handler's state (which is read and written beside
-/// it, so that a change of one does not rewrite the other).
+/// The durable record of one key, without its handler's state. The store reads and writes the state
+/// separately, so that a change of one does not rewrite the other.
 ///
-/// Times in it are the store's, in ms since the Unix epoch. A time of 0 in a record that is being
-/// written means "the time of this commit": the store fills it in, since only it knows its clock.
+/// Times in the record are the store's, in ms since the Unix epoch. A time of 0 in a record that is
+/// being written means "the time of this commit". The store fills it in, since only the store knows
+/// its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// The next sequence to settle: everything below it is settled.
     pub next: u64,
-    /// Time of the key's first commit. It tells a key born again after its end from the first one.
+    /// The time of the key's first commit. It distinguishes a key that starts again after its end
+    /// from the earlier key.
     pub incarnation: u64,
     /// The partition whose owner may commit.
     pub partition: u32,
-    /// How often a load took it over from another partition. A write leaves it as it was loaded:
-    /// a key that has come back to a partition is not the one that its old lane there knows.
+    /// The number of loads that took the key over from another partition. A write does not change
+    /// it. A key that has returned to a partition has another number than its old lane there knows.
     pub takeovers: u32,
-    /// What is going on with the key.
+    /// The state of the key.
     pub status: Status,
     /// Failed tries of event `next`.
     pub attempts: u32,
     /// Replay rounds made for event `next`.
     pub rounds: u32,
-    /// How often the key was parked: an operator's action names the one it means.
+    /// The number of times that the key was parked. An operator's action names the park that it is
+    /// meant for.
     pub generation: u32,
-    /// What is held in the store's spill area for this key.
+    /// The extent of the key's events in the store's spill area.
     pub spilled: Spilled,
-    /// What the last commit with an executed event was executed under.
+    /// The handler version of the last commit with an executed event.
     pub version: Option<Arc<Decided>>,
-    /// Why the key waits, retries or is parked.
+    /// The reason why the key waits, retries or is parked.
     pub trouble: Option<Box<Trouble>>,
     /// Content digests of the last settled sequences.
     pub digests: Digests,
-    /// Sequences that were skipped without their event having been seen.
+    /// Sequences that were skipped without their event.
     pub holes: Holes,
-    /// `fifo`: ids of sequences from here on are remembered. 0 where none are: `sequenced`.
+    /// `fifo`: the first sequence whose id is remembered. 0 if no ids are: `sequenced`.
     pub ids_from: u64,
-    /// `fifo`: how old they are.
+    /// `fifo`: the ages of the ids.
     pub id_times: IdTimes,
-    /// Its last gaps whose clock ran out.
+    /// The latest gaps whose clock expired.
     pub gaps: Gaps,
 }
 
 impl Job {
-    /// A key that has never been committed.
+    /// Creates the record of a key without commits.
     pub fn new(first: u64, partition: u32) -> Self {
         Self {
             next: first,
@@ -78,12 +81,12 @@ impl Job {
         }
     }
 
-    /// The generation that its last event was executed under; 0 where none was.
+    /// Returns the generation under which the last event was executed; 0 if none was.
     pub fn version_generation(&self) -> u64 {
-        self.version.as_ref().map_or(0, |it| it.generation)
+        self.version.as_ref().map_or(0, |decided| decided.generation)
     }
 
-    /// Puts the time of the commit in place of the zeros, as a store does when it writes.
+    /// Replaces zeros by the time of the commit, as a store does when it writes.
     pub fn fill_times(&mut self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -97,13 +100,14 @@ impl Job {
         self.id_times.fill_times(now);
     }
 
-    /// Sets the times that the applied commit left open in `written`. A trouble or gap that arose after
-    /// the commit was formed stays open: a later commit records it.
+    /// Sets the times that the applied commit left open in `written`. Trouble and gaps that arose
+    /// after the commit was formed stay open: a later commit records them.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        let tries = [&*self, written].map(|it| (it.next, it.generation, it.attempts, &it.trouble));
+        let tries =
+            [&*self, written].map(|job| (job.next, job.generation, job.attempts, &job.trouble));
         if tries[0] == tries[1]
             && let Some(trouble) = &mut self.trouble
             && trouble.since == 0
@@ -121,19 +125,20 @@ impl Job {
     }
 }
 
-/// What is going on with a key. `Waiting` and `Retrying` are written only when something of the
-/// key is written anyway; a lane in memory knows better.
+/// The state of a key. `Waiting` and `Retrying` are written only together with another change of
+/// the key; a lane in memory has the current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Events run as they come.
+    /// Events run when they arrive.
     Active,
-    /// Event `next` is missing while later ones are held.
+    /// Event `next` is missing while later events are held.
     Waiting,
-    /// Event `next` failed and will be tried again.
+    /// Event `next` failed and will be retried.
     Retrying,
-    /// Stopped at event `next` until something ends it.
+    /// The key is stopped at event `next` until an operator, another version or the missing event
+    /// releases it.
     Parked,
-    /// Ended for good; kept for `complete_ttl` so that repeats are known.
+    /// The key ended for good. The record stays for `complete_ttl`, so that repeats are detected.
     Completed,
 }
 
@@ -142,7 +147,7 @@ impl Status {
     pub const ALL: [Self; 5] =
         [Self::Active, Self::Waiting, Self::Retrying, Self::Parked, Self::Completed];
 
-    /// Its name, as people write it.
+    /// Returns the name in listings and commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -153,37 +158,38 @@ impl Status {
         }
     }
 
-    /// The inverse of [`name`](Self::name).
+    /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
     }
 }
 
-/// Why a key waits, retries or is parked.
+/// The reason why a key waits, retries or is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// The class of the reason.
     pub cause: Cause,
-    /// The reason: [`words`](Self::words) behind the tag of [`limit`](Self::limit).
+    /// The reason: the tag of [`limit`](Self::limit), then [`words`](Self::words).
     pub error: String,
-    /// Since when.
+    /// The time when the trouble began.
     pub since: u64,
-    /// The handler version that failed, if one did.
+    /// The handler version that failed, if a handler failed.
     pub version: Option<Version>,
 }
 
 impl Trouble {
-    /// The limit that the handler broke, if it broke one that can be lifted.
+    /// Returns the limit that the handler exceeded, if a setting can raise it.
     pub fn limit(&self) -> Option<Limit> {
         self.parts().0
     }
 
-    /// The reason in words.
+    /// Returns the reason as text.
     pub fn words(&self) -> &str {
         self.parts().1
     }
 
-    /// Words of other causes may be the handler's own, and are never read as a tag.
+    /// Splits the reason into tag and text. Texts of other causes may be the handler's own, and are
+    /// never parsed for a tag.
     fn parts(&self) -> (Option<Limit>, &str) {
         match self.cause {
             Cause::Limit | Cause::Timeout => untagged(&self.error),
@@ -191,20 +197,20 @@ impl Trouble {
         }
     }
 
-    /// What it costs in memory, in bytes.
+    /// Returns the memory cost, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.error.len()
     }
 }
 
-/// Extent of a key's spill area.
+/// The extent of a key's spill area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spilled {
-    /// How many events.
+    /// The number of events.
     pub count: u64,
-    /// A lower bound of their sequences.
+    /// A lower bound of the sequences.
     pub first: u64,
-    /// An upper bound of their sequences.
+    /// An upper bound of the sequences.
     pub last: u64,
 }
 
@@ -220,21 +226,22 @@ impl Spilled {
         self.count += 1;
     }
 
-    /// Whether every number between the bounds is there.
+    /// Returns whether every sequence between the bounds is spilled.
     pub fn contiguous(&self) -> bool {
         self.count > 0 && self.count - 1 == self.last - self.first
     }
 
-    /// Whether the sequence lies between the bounds.
+    /// Returns whether the sequence lies between the bounds.
     pub fn spans(&self, sequence: u64) -> bool {
         self.count > 0 && (self.first..=self.last).contains(&sequence)
     }
 }
 
-/// Content digests of the sequences just below `next`, the newest last: 32 bits each, enough to
-/// tell an accident from a repeat, and 256 bytes a job at the default length.
+/// The content digests of the sequences just below `next`, the newest last. Each has 32 bits,
+/// enough to distinguish a conflict from a repeat, and costs 256 bytes per job at the default
+/// length.
 ///
-/// A clone shares them until one of the two changes: every commit carries a copy of its jobs.
+/// Clones share the list until one of them changes, because each commit clones its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Digests(Arc<VecDeque<u32>>);
 
@@ -245,20 +252,20 @@ impl FromIterator<u32> for Digests {
 }
 
 impl Digests {
-    /// Stands for a sequence whose event was never seen.
+    /// The digest of a sequence whose event was never seen.
     const UNSEEN: u32 = 0;
 
-    /// The stored form of a content digest.
+    /// Returns the stored form of a content digest.
     pub fn short(content: u64) -> u32 {
         ((content ^ (content >> 32)) as u32).max(1)
     }
 
-    /// Remembers the digest of sequence `next`, which is being settled.
+    /// Appends the digest of sequence `next`, which is being settled.
     pub fn push(&mut self, content: u64, limit: usize) {
         self.push_short(Self::short(content), limit);
     }
 
-    /// Sequence `next` is being settled without its event having been seen.
+    /// Appends an entry for sequence `next`, which is being settled without its event.
     pub fn push_unseen(&mut self, limit: usize) {
         self.push_short(Self::UNSEEN, limit);
     }
@@ -276,7 +283,7 @@ impl Digests {
         }
     }
 
-    /// All of them, the oldest first.
+    /// Returns all digests, the oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
         self.0.iter().copied()
     }
@@ -286,7 +293,7 @@ impl Digests {
         self.0.len().checked_sub(back)
     }
 
-    /// The event of a settled sequence has been seen after all.
+    /// Sets the digest of a settled sequence whose event arrived late.
     pub fn set(&mut self, next: u64, sequence: u64, content: u64) {
         let position = self.position(next, sequence);
         if let Some(short) = position.and_then(|at| Arc::make_mut(&mut self.0).get_mut(at)) {
@@ -294,16 +301,16 @@ impl Digests {
         }
     }
 
-    /// Whether `content` differs from what was settled as `sequence`; `None` if that is no longer
-    /// remembered.
+    /// Returns whether `content` differs from the settled content of `sequence`; `None` if the
+    /// digest is no longer remembered.
     pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
         (settled != Self::UNSEEN).then(|| settled != Self::short(content))
     }
 }
 
-/// Ranges (first, last) of sequences that were skipped unseen, ascending. Few keys have any. A clone
-/// shares them until one of the two changes.
+/// Ranges (first, last) of sequences that were skipped unseen, ascending. Few keys have any. Clones
+/// share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holes(Option<Arc<Vec<(u64, u64)>>>);
 
@@ -315,11 +322,11 @@ impl FromIterator<(u64, u64)> for Holes {
 }
 
 impl Holes {
-    /// Ranges remembered for a key: a key with more has lost its producer's trust long before,
-    /// and the late original of a forgotten hole counts as a duplicate.
+    /// The number of ranges remembered for a key. Only a faulty producer causes more. The late
+    /// original of a forgotten hole counts as a duplicate.
     pub const LIMIT: usize = 64;
 
-    /// All of them.
+    /// Returns all ranges.
     pub fn ranges(&self) -> &[(u64, u64)] {
         self.0.as_deref().map_or(&[], Vec::as_slice)
     }
@@ -340,12 +347,12 @@ impl Holes {
         self.ranges().iter().position(|&(first, last)| (first..=last).contains(&sequence))
     }
 
-    /// Whether the sequence was skipped unseen.
+    /// Returns whether the sequence was skipped unseen.
     pub fn contains(&self, sequence: u64) -> bool {
         self.position(sequence).is_some()
     }
 
-    /// Takes a sequence out: its original came after all.
+    /// Removes a sequence: its original event arrived after all.
     pub fn remove(&mut self, sequence: u64) {
         let Some(index) = self.position(sequence) else { return };
         let Some(ranges) = &mut self.0 else { return };
@@ -363,10 +370,10 @@ impl Holes {
     }
 }
 
-/// An id that a `fifo` stream has taken, with the number it got.
+/// An id that a `fifo` stream accepted, with its assigned sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakenId {
-    /// The number it got.
+    /// The assigned sequence.
     pub sequence: u64,
     /// [`Event::id_digest`].
     pub id: u64,
@@ -374,20 +381,20 @@ pub struct TakenId {
     pub content: u32,
 }
 
-/// What a handler does to the state of its key.
+/// A handler's change of the state of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Change {
-    /// Leave it as it is.
+    /// Leave the state as it is.
     #[default]
     Keep,
-    /// Replace it.
+    /// Replace the state.
     Put(Bytes),
-    /// Remove it: the next event sees none.
+    /// Remove the state: the next event sees none.
     Delete,
 }
 
 impl Change {
-    /// Bytes it holds.
+    /// Returns the number of bytes in the change.
     pub fn memory(&self) -> usize {
         match self {
             Self::Put(state) => state.len(),
@@ -396,81 +403,86 @@ impl Change {
     }
 }
 
-/// What a job must look like for a write to apply.
+/// The condition for a write to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// There is no job, not even a tombstone.
+    /// The job does not exist, not even as a tombstone.
     Absent,
-    /// There is one, of this partition, with this `next` and the [`Job::takeovers`] that the
-    /// write carries. A spill moves `next` as little as a take-over does: only their number tells
-    /// that somebody else had the key meanwhile, and what is spilled is not what the lane knows.
+    /// The job exists, belongs to this partition, and has this `next` and the [`Job::takeovers`] of
+    /// the write. Neither a spill nor a take-over changes `next`. Only the number of take-overs
+    /// shows that another owner had the key meanwhile, and that the spill area may differ from the
+    /// lane's view.
     Next(u64),
 }
 
-/// Everything a commit writes of one key, all or nothing.
+/// All writes of a commit to one key. They apply as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobWrite {
     /// The key.
     pub key: Key,
-    /// Condition; where it does not hold, this write alone is refused.
+    /// The condition. If it does not hold, the store refuses only this write.
     pub expect: Expect,
-    /// The job as it will be. Spilled events below its `next` are removed by this write; all of
-    /// them are where its `spilled.count` is 0.
+    /// The new job. This write removes the spilled events below its `next`, and all spilled events
+    /// if its `spilled.count` is 0.
     pub job: Job,
-    /// What becomes of the state.
+    /// The change of the state.
     pub state: Change,
-    /// Messages with the sequence of the event that emitted them, in order of emission.
+    /// Messages with the sequence of their event, in order of emission.
     pub messages: Vec<Emitted>,
-    /// Dead letters to put. One with the id of another replaces it.
+    /// Dead letters to put. A letter replaces an existing letter with the same id.
     pub letters: Vec<DeadLetter>,
-    /// Dead letters to remove, because their event has now been settled in another way.
+    /// Dead letters to remove, because their event is now settled in another way.
     pub consumed: Vec<LetterId>,
-    /// Events to hold in the spill area, each put only if its sequence is not there yet.
+    /// Events to hold in the spill area. The store keeps an event that it already has for a
+    /// sequence.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// `fifo`: ids taken by this write, ascending.
+    /// `fifo`: ids accepted by this write, ascending by sequence.
     pub ids: SmallVec<[TakenId; 2]>,
-    /// Earliest time, in ms from the commit, at which the owner must look at the key; the due
-    /// index is changed to this.
+    /// The time, in ms from the commit, at which the owner must process the key again; the write
+    /// sets the key's entry in the due index.
     pub due_in: Option<u64>,
-    /// Remove the job this many ms after the commit, if nothing is written until then.
+    /// The time to keep the job after the commit, in ms, if no write follows.
     pub expire_in: Option<u64>,
 }
 
-/// A message and where it came from.
+/// A message and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emitted {
-    /// Sequence of the event.
+    /// The sequence of the event.
     pub sequence: u64,
-    /// Position among the messages of that event.
+    /// The position among the messages of that event.
     pub index: u32,
-    /// `fifo`: the digest of the event's id. A store that went back in time gives the event's sequence to
-    /// another event, whose messages must have other ids. 0 in a `sequenced` stream, where the producer has
-    /// given the sequence to this event for good.
+    /// `fifo`: the digest of the event's id. A store that went back in time gives the event's
+    /// sequence to another event, whose messages must have other ids. 0 in a `sequenced` stream,
+    /// where the producer has assigned the sequence permanently.
     pub event: u64,
     /// The message.
     pub message: Message,
 }
 
-/// One commit of one shard: applied whole, except for writes that are refused one by one.
+/// One commit of one shard. It applies as a whole, except for writes that the store refuses one by
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard.
     pub shard: u32,
-    /// One more than the last commit of this (partition, shard). A batch sent again keeps it.
+    /// The previous commit number of this (partition, shard) plus one. A repeated batch keeps its
+    /// number.
     pub number: u64,
-    /// At most one per key.
+    /// The writes, at most one per key.
     pub writes: Vec<JobWrite>,
-    /// Dead letters that belong to no write: their events never touched a job. Idempotent by id.
+    /// Dead letters that belong to no write: their events never changed a job. Idempotent by id.
     pub letters: Vec<DeadLetter>,
-    /// Whether dead letters go into the outbox as well. A free letter whose like is there already
-    /// does not: it comes from a repeated delivery.
+    /// `true` if dead letters also go into the outbox. A free letter whose id already exists does
+    /// not: it comes from a repeated delivery.
     pub forward: bool,
 }
 
 impl Batch {
-    /// The dead letters that the commit has put into the outbox, in their order there.
+    /// Returns the dead letters that the commit has put into the outbox, in their order there.
     pub fn forwarded<'a>(&'a self, applied: &'a Applied) -> impl Iterator<Item = &'a DeadLetter> {
-        let refused = |at: usize| applied.refused.binary_search_by_key(&at, |it| it.0).is_ok();
+        let refused =
+            |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
         let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
         let known = |at: usize| applied.known.binary_search(&at).is_ok();
         let free = self.letters.iter().enumerate().filter(move |(at, _)| !known(*at));
@@ -481,83 +493,82 @@ impl Batch {
     }
 }
 
-/// What a commit answered.
+/// The reply to a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitReply {
-    /// It is durable, now or since an earlier try with the same number.
+    /// The commit is durable, now or since an earlier try with the same number.
     Applied(Applied),
     /// A newer owner has the partition.
     Fenced,
-    /// The store is not where this owner left it.
+    /// The state of the store differs from this owner's last commit.
     Rewound {
-        /// What was found, in words.
+        /// The found state, as text.
         found: String,
-        /// The number of the last commit that it has, where that is under this owner's claim: what
-        /// came after it is lost.
+        /// The number of the last stored commit, if it was made under this owner's claim: later
+        /// commits are lost.
         last: Option<u64>,
     },
-    /// No answer: it may have been applied or not. The batch is to be sent again.
+    /// No reply arrived, so the commit may have been applied or not. The batch must be sent again.
     Unknown,
 }
 
-/// Details of an applied commit: only what is not the ordinary case.
+/// The details of an applied commit that are not ordinary.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
-    /// The store's time of the commit: what zero times in its writes became.
+    /// The store's time of the commit, which replaced zero times in its writes.
     pub time: u64,
-    /// Writes (by their position, ascending) that were refused. Nothing of them is in the store.
+    /// Refused writes (by position, ascending). The store contains nothing of them.
     pub refused: Vec<(usize, Refusal)>,
-    /// Spilled events (position of the write, sequence) that were in the spill area already.
+    /// Spilled events that were in the spill area already.
     pub present: Vec<Present>,
-    /// In a batch that forwards: free letters (by their position, ascending) under whose id there
-    /// was one already.
+    /// In a batch that forwards: free letters (by position, ascending) whose id existed already.
     pub known: Vec<usize>,
 }
 
-/// A spilled event whose sequence was there already.
+/// A spilled event whose sequence was in the spill area already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Present {
-    /// Position of the write.
+    /// The position of the write.
     pub write: usize,
     /// The sequence.
     pub sequence: u64,
-    /// Whether what is there has the same content.
+    /// `true` if the stored event has the same content.
     pub same: bool,
 }
 
-/// Why one write was refused.
+/// The reason why one write was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The job's `next` is another (`None`: there is no job).
+    /// The stored `next` differs (`None`: the job does not exist).
     Next(Option<u64>),
-    /// Another partition has taken the job over, and it may have come back since; its `next` is
+    /// Another partition took the job over, and the job may have returned since. Its `next` is
     /// this.
     Partition(u64),
-    /// The job's last event was executed under a newer [`Decided`] than this.
+    /// The job's last event was executed under a newer [`Decided`] than the write's.
     Version,
     /// The job cannot be read.
     Corrupt(String),
 }
 
-/// A job as loaded.
+/// A job as loaded from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// The record.
     pub job: Job,
     /// The handler's state.
     pub state: Option<Bytes>,
-    /// `fifo`: the ids remembered, ascending by sequence.
+    /// `fifo`: the remembered ids, ascending by sequence.
     pub ids: Vec<TakenId>,
     /// The time of the load, by the store's clock, in ms since the Unix epoch.
     pub now: u64,
-    /// Time from now, in ms, to the key's entry in the due index; 0 if it has passed.
+    /// The time from now to the key's entry in the due index, in ms; 0 if it has passed.
     pub due_in: Option<u64>,
-    /// Time from now, in ms, until the store forgets the job; `None`: never.
+    /// The time from now until the store removes the job, in ms; `None`: never.
     pub expire_in: Option<u64>,
 }
 
 impl Loaded {
-    /// What it costs in memory, in bytes: the state and the ids, above all.
+    /// Returns the memory cost in bytes, mainly of the state and the ids.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
             + self.state.as_ref().map_or(0, Bytes::len)

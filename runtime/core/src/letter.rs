@@ -1,4 +1,4 @@
-//! Dead letters: whole events that ended without effect, and why.
+//! Dead letters: whole events that ended without effect, and the reasons.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use crate::event::{Event, Key};
 use crate::version::Version;
 
-/// Why an event ended without effect, or why a key stands still.
+/// The reason why an event ended without effect, or why a key is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// What was delivered cannot be read as an event.
+    /// The delivery cannot be read as an event.
     Unreadable,
     /// The event has no key.
     NoKey,
@@ -19,38 +19,38 @@ pub enum Cause {
     NoSequence,
     /// A `fifo` stream's event has no id.
     NoId,
-    /// Its content differs from what is held or settled under the same sequence or id.
+    /// The event's content differs from the held or settled content with the same sequence or id.
     Conflict,
-    /// Its sequence lies too far beyond the first missing one.
+    /// The event's sequence is too far beyond the first missing sequence.
     FarAhead,
-    /// The key had ended before it.
+    /// The key had ended before the event.
     AfterEnd,
-    /// It came after its sequence had been skipped.
+    /// The event arrived after its sequence had been skipped.
     Late,
-    /// It never came and was skipped; such a letter has no event.
+    /// The event never arrived and was skipped; such a letter has no event.
     Gap,
-    /// The handler refused it.
+    /// The handler rejected the event.
     Rejected,
-    /// It would have exceeded `spill_limit`.
+    /// The event would have exceeded `spill_limit`.
     Overflow,
-    /// An operator discarded it.
+    /// An operator discarded the event.
     Discarded,
-    /// The handler asked for another try more often than allowed.
+    /// The handler requested another try more often than allowed.
     Retry,
-    /// The handler ran longer than allowed, each time.
+    /// The handler ran longer than allowed at each try.
     Timeout,
     /// The handler trapped.
     Trap,
-    /// The handler broke a limit of memory or size.
+    /// The handler exceeded a limit of memory or size.
     Limit,
     /// The handler ended with an uncaught error of its language.
     Error,
-    /// What the store has of the key, its record or spilled events, cannot be read.
+    /// The key's stored record or spilled events cannot be read.
     Corrupt,
 }
 
 impl Cause {
-    /// Every cause, in the order of the enum.
+    /// All causes, in the order of the enum.
     pub const ALL: [Self; 18] = [
         Self::Unreadable,
         Self::NoKey,
@@ -72,7 +72,7 @@ impl Cause {
         Self::Corrupt,
     ];
 
-    /// The name as it stands in letters, metrics and listings.
+    /// Returns the name in letters, metrics and listings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -96,7 +96,7 @@ impl Cause {
         }
     }
 
-    /// The inverse of [`name`](Self::name).
+    /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.name() == name)
     }
@@ -108,26 +108,27 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Identity of a dead letter within its stream. Putting a letter under an id that exists replaces
-/// it, so that a delivery repeated after a crash leaves one letter.
+/// The identity of a dead letter within its stream. Putting a letter replaces an existing letter
+/// with the same id, so that a delivery repeated after a crash leaves one letter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LetterId {
-    /// The key; empty where the event has none.
+    /// The key; empty if the event has none.
     pub key: Key,
-    /// The sequence; 0 where the event has none.
+    /// The sequence; 0 if the event has none.
     pub sequence: u64,
-    /// 0 for a sequence that was skipped unseen; else a digest of the event and the cause, which
-    /// tells letters of one sequence apart.
+    /// 0 for a sequence that was skipped unseen. Otherwise a digest of the event and the cause,
+    /// which distinguishes letters of one sequence.
     pub tag: u64,
 }
 
 impl LetterId {
-    /// Its form beside the key, as people give it back: `SEQUENCE-TAG`, the tag in hexadecimal digits.
+    /// Returns the id without the key, as commands accept it: `SEQUENCE-TAG`, the tag in
+    /// hexadecimal digits.
     pub fn text(&self) -> String {
         format!("{}-{:x}", self.sequence, self.tag)
     }
 
-    /// The inverse of [`text`](Self::text).
+    /// Parses the output of [`text`](Self::text).
     pub fn parse(key: &str, text: &str) -> Option<Self> {
         let (sequence, tag) = text.split_once('-')?;
         Some(Self {
@@ -138,36 +139,36 @@ impl LetterId {
     }
 }
 
-/// One dead letter.
+/// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its identity.
+    /// The identity.
     pub id: LetterId,
     /// The class of the reason.
     pub cause: Cause,
-    /// The reason in words, with what would be right.
+    /// The reason as text, with the correct form.
     pub error: String,
-    /// Where the event came from, as far as that helps to find it: `line 17 of orders.ndjson`.
+    /// The origin of the event, as far as that helps to find it: `line 17 of orders.ndjson`.
     pub origin: Option<String>,
-    /// The handler version that had it, if one had.
+    /// The handler version that executed the event, if one did.
     pub version: Option<Version>,
-    /// What was delivered.
+    /// The content of the delivery.
     pub content: LetterContent,
 }
 
-/// What a dead letter keeps of its event.
+/// The content of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterContent {
-    /// The event never came.
+    /// The event never arrived.
     Nothing,
     /// The whole event.
     Event(Arc<Event>),
-    /// The bytes as delivered, since they are no event.
+    /// The bytes as delivered, since they are not an event.
     Raw(Bytes),
 }
 
 impl DeadLetter {
-    /// What holding it costs in memory, in bytes.
+    /// Returns the memory cost, in bytes.
     pub fn memory(&self) -> usize {
         let content = match &self.content {
             LetterContent::Nothing => 0,

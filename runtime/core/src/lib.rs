@@ -1,9 +1,11 @@
-//! The sequencer of Ordain: decides, for one partition of a stream, what happens to each event
-//! and when. It performs nothing itself: no I/O, no clock, no random source. Time and seeds are
+//! The sequencer of Ordain. For one partition of a stream, the sequencer decides what happens to
+//! each event and when.
+//!
+//! This crate must never perform I/O, read a clock or use a random source. Time and seeds are
 //! arguments, so that every run can be repeated.
 //!
-//! [`Sequencer`] takes [`Input`]s and gives [`Effect`]s. The other modules are the words that both
-//! are made of, and what a store keeps.
+//! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. The other modules define the types of
+//! both, and the records that a store keeps.
 
 mod effect;
 mod event;

@@ -1,10 +1,10 @@
-//! The limits that a handler can break. A failure carries its limit as a value; a key's record carries the
-//! limit as a tag before the words of the failure.
+//! The limits that a handler can exceed. A failure carries its limit as a value; a key's record
+//! carries the limit as a tag before the text of the failure.
 //!
-//! The tag is written and read in this module only. A record without a tag remains readable, and a reader
-//! that knows no tags shows it as part of the words.
+//! Only this module writes and reads the tag. A record without a tag remains readable, and a reader
+//! that knows no tags shows the tag as part of the text.
 
-/// A limit of the host that a handler broke, where a setting can lift the limit.
+/// A limit of the host that a handler exceeded, and that a setting can raise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// The time of one event.
@@ -23,7 +23,7 @@ pub enum Limit {
     EventSize,
     /// The size of the log lines of one event.
     Log,
-    /// The configured sinks: a message names another one.
+    /// The configured sinks: a message names an unknown sink.
     Sinks,
 }
 
@@ -41,7 +41,7 @@ impl Limit {
         Self::Sinks,
     ];
 
-    /// The name in listings and in tags.
+    /// Returns the name in listings and in tags.
     pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -56,12 +56,12 @@ impl Limit {
         }
     }
 
-    /// The inverse of [`name`](Self::name).
+    /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// The settings of which a higher value lifts the limit.
+    /// Returns the settings that raise the limit.
     pub fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Timeout => &["plugins.timeout"],
@@ -77,7 +77,7 @@ impl Limit {
     }
 }
 
-/// Puts the tag of a limit before the words of a failure.
+/// Puts the tag of a limit before the text of a failure.
 pub(crate) fn tagged(limit: Option<Limit>, words: String) -> String {
     match limit {
         Some(limit) => format!("[{}] {words}", limit.name()),
@@ -85,7 +85,7 @@ pub(crate) fn tagged(limit: Option<Limit>, words: String) -> String {
     }
 }
 
-/// Takes the tag of a limit, if there is one, from the words of a failure.
+/// Separates the tag of a limit, if present, from the text of a failure.
 pub(crate) fn untagged(text: &str) -> (Option<Limit>, &str) {
     let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     match parts.and_then(|(name, words)| Some((Limit::parse(name)?, words))) {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tag_can_be_read_back() {
+    fn every_tag_is_read_back() {
         let words = "message 0 goes to the sink `[memory] x`, which is not configured";
         for limit in Limit::ALL.map(Some).into_iter().chain([None]) {
             let text = tagged(limit, words.to_owned());
@@ -108,15 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn words_in_brackets_are_no_tag() {
+    fn other_text_in_brackets_is_not_a_tag() {
         for text in ["", "[", "[memory]", "[memory]x", "[other] x", "x [memory] y"] {
             assert_eq!(untagged(text), (None, text));
         }
     }
 
-    /// The names are in records of keys.
+    /// Records of keys contain these names.
     #[test]
-    fn stored_names_stay() {
+    fn stored_names_do_not_change() {
         let names = Limit::ALL.map(Limit::name).join(" ");
         assert_eq!(
             names,

@@ -1,11 +1,11 @@
-//! Which instance is to have which partition. All instances work it out from the same table and come
-//! to the same answer.
+//! The assignment of partitions to instances. All instances compute the assignment from the same
+//! table and get the same result.
 //!
-//! Shares are even: of each stream, no instance is to have two partitions more than another. Who has
-//! a partition keeps it unless that share is full, so that few move. Where there is a choice,
-//! rendezvous hashing makes it (Thaler and Ravishankar, "Using name-based mappings to increase hit
-//! rates", 1998). By itself that would spread ten partitions each so unevenly that some instance has
-//! twice as many.
+//! Shares are even: for each stream, the numbers of partitions of two instances differ by at most
+//! one. An owner keeps its partition unless its share is full, so that few partitions move.
+//! Rendezvous hashing decides where there is a choice (Thaler and Ravishankar, "Using name-based
+//! mappings to increase hit rates", 1998). Rendezvous hashing alone would spread ten partitions per
+//! instance so unevenly that some instance would have twice as many.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,17 +15,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A stream's name and the number of a partition.
 pub type Part<'a> = (&'a str, u32);
 
-/// An instance that may have partitions.
+/// An instance that may own partitions.
 #[derive(Debug, Clone, Default)]
 pub struct Candidate<'a> {
-    /// Which one.
+    /// The id of the instance.
     pub id: u64,
-    /// The streams that it runs, with the number of their partitions.
+    /// The streams that the instance runs, with their numbers of partitions.
     pub streams: BTreeMap<&'a str, u32>,
 }
 
-/// Who is to have each partition, of all streams that anyone runs. `held` says who has one now;
-/// those whose holder is no candidate count as free. Each candidate must be there once.
+/// Returns the owner of each partition of all streams that any candidate runs. `held` contains the
+/// current owners; a partition whose owner is not a candidate counts as free. Each candidate must
+/// occur once.
 pub fn owners<'a>(
     candidates: &[Candidate<'a>],
     held: &BTreeMap<Part<'a>, u64>,
@@ -46,19 +47,19 @@ pub fn owners<'a>(
         shares.has.entry(from).or_default().remove(&part);
         shares.give(part, to);
     }
-    let of = |(id, parts): (u64, BTreeSet<Part<'a>>)| parts.into_iter().map(move |it| (it, id));
+    let of = |(id, parts): (u64, BTreeSet<Part<'a>>)| parts.into_iter().map(move |part| (part, id));
     shares.has.into_iter().flat_map(of).collect()
 }
 
 #[derive(Default)]
 struct Shares<'a> {
-    /// Partitions of each stream, and who runs it.
+    /// The number of partitions of each stream, and the instances that run it.
     streams: BTreeMap<&'a str, (u32, Vec<u64>)>,
     has: BTreeMap<u64, BTreeSet<Part<'a>>>,
 }
 
 impl<'a> Shares<'a> {
-    /// Shares the partitions of a stream out to those who run it.
+    /// Distributes the partitions of a stream among the instances that run it.
     fn share(
         &mut self,
         stream: &'a str,
@@ -72,8 +73,10 @@ impl<'a> Shares<'a> {
             let holder = held.get(&(stream, number)).and_then(|id| has.get_mut(id));
             holder.unwrap_or(&mut free).push(number);
         }
-        // Some have one more than the others: those who have most of them now.
-        let (even, more) = (partitions as usize / of.len(), partitions as usize % of.len());
+        // Some instances get one partition more: those that own the most partitions of the stream
+        // now.
+        let even = partitions as usize / of.len();
+        let more = partitions as usize % of.len();
         let mut by_number: Vec<u64> = of.to_vec();
         by_number.sort_by_cached_key(|id| {
             (Reverse(has[id].len()), self.load(*id), Reverse(weight((stream, u32::MAX), *id)))
@@ -95,7 +98,7 @@ impl<'a> Shares<'a> {
             let with_room = room.iter_mut().filter(|(_, room)| **room > 0);
             let best =
                 with_room.min_by_key(|(id, _)| (self.load(**id), Reverse(weight(part, **id))));
-            // There is as much room as there are partitions.
+            // The total room equals the number of partitions.
             let Some((id, room)) = best else { break };
             *room -= 1;
             self.give(part, *id);
@@ -106,7 +109,7 @@ impl<'a> Shares<'a> {
         self.has.entry(id).or_default().insert(part);
     }
 
-    /// Partitions of all streams that an instance has.
+    /// Returns the number of partitions of all streams that an instance has.
     fn load(&self, id: u64) -> usize {
         self.has.get(&id).map_or(0, BTreeSet::len)
     }
@@ -116,8 +119,9 @@ impl<'a> Shares<'a> {
         self.has.get(&id).map_or(0, |has| has.range(of_stream).count())
     }
 
-    /// A partition of one who has at least two more of all streams than another, where the shares of
-    /// its stream stay even; and who is to have it instead.
+    /// Returns a partition to move, its present and its future owner. The present owner has at
+    /// least two partitions of all streams more than the future owner, and the shares of the stream
+    /// stay even.
     fn uneven(&self) -> Option<(Part<'a>, u64, u64)> {
         let mut by_load: Vec<u64> = self.has.keys().copied().collect();
         by_load.sort_by_key(|id| Reverse(self.load(*id)));
@@ -139,7 +143,7 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// How much a partition is drawn to an instance.
+/// Returns the rendezvous weight of a partition at an instance.
 fn weight((stream, number): Part<'_>, id: u64) -> u64 {
     xxh3_64_with_seed(stream.as_bytes(), id ^ (u64::from(number) << 32 | u64::from(number)))
 }
@@ -149,7 +153,7 @@ mod tests {
     use super::*;
 
     fn runs<'a>(id: u64, streams: &[(&'a str, u32)]) -> Candidate<'a> {
-        // Ids are random.
+        // Real ids are random.
         Candidate { id: weight(("instance", 0), id), streams: streams.iter().copied().collect() }
     }
 
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_partitions_of_a_hundred_instances_that_join_and_leave() {
+    fn thousand_partitions_stay_even_while_instances_join_and_leave() {
         let all: Vec<_> = (0..110).map(|id| runs(id, &[("orders", 1_000)])).collect();
         let mut there: Vec<usize> = (0..100).collect();
         let candidates =
@@ -178,7 +182,7 @@ mod tests {
             let at = (state >> 33) as usize;
             let joins = there.len() < 95 || (there.len() < 105 && at.is_multiple_of(2));
             let least = if joins {
-                let new: Vec<usize> = (0..110).filter(|it| !there.contains(it)).collect();
+                let new: Vec<usize> = (0..110).filter(|index| !there.contains(index)).collect();
                 there.push(new[at / 2 % new.len()]);
                 1_000 / there.len()
             } else {
@@ -187,35 +191,44 @@ mod tests {
             };
             let next = super::owners(&candidates(&there), &owners);
             assert_eq!(next.len(), 1_000);
-            let (moved, loads, even) = (moved(&owners, &next), loads(&next), 1_000 / there.len());
-            assert_eq!(loads.len(), there.len(), "step {step}: somebody has nothing");
+            let moved = moved(&owners, &next);
+            let loads = loads(&next);
+            let even = 1_000 / there.len();
+            assert_eq!(loads.len(), there.len(), "step {step}: an instance has no partition");
             let (min, max) = (loads.values().min().unwrap(), loads.values().max().unwrap());
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
-            // What one takes or leaves, and one more where the even share changes.
+            // The share of the joining or leaving instance, and one more if the even share changes.
             assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
             owners = next;
         }
     }
 
     #[test]
-    fn what_is_decided_stays() {
-        let streams: Vec<String> = (0..40).map(|it| format!("stream-{it}")).collect();
+    fn assignment_is_stable() {
+        let streams: Vec<String> = (0..40).map(|number| format!("stream-{number}")).collect();
         let all: Vec<(&str, u32)> =
-            streams.iter().zip(1..).map(|(it, number)| (&**it, number % 5 + 1)).collect();
+            streams.iter().zip(1..).map(|(name, number)| (&**name, number % 5 + 1)).collect();
         let mut candidates: Vec<Candidate<'_>> = (0..7).map(|id| runs(id, &all)).collect();
         candidates[3].streams.retain(|name, _| name.ends_with('1'));
         let owners = super::owners(&candidates, &BTreeMap::new());
         assert_eq!(super::owners(&candidates, &owners), owners);
         for (part, id) in &owners {
-            let owner = candidates.iter().find(|it| it.id == *id).expect("one of them");
-            assert!(owner.streams.contains_key(part.0), "{part:?} is of one who does not run it");
+            let owner =
+                candidates.iter().find(|candidate| candidate.id == *id).expect("a candidate");
+            assert!(
+                owner.streams.contains_key(part.0),
+                "the owner of {part:?} does not run its stream"
+            );
         }
         let loads = loads(&owners);
-        let of_all = candidates.iter().filter(|it| it.streams.len() == 40).map(|it| loads[&it.id]);
+        let of_all = candidates
+            .iter()
+            .filter(|candidate| candidate.streams.len() == 40)
+            .map(|candidate| loads[&candidate.id]);
         let (min, max) = (of_all.clone().min().unwrap(), of_all.max().unwrap());
         assert!(max - min <= 1, "{min} to {max}");
 
-        // Whoever is slow to hand over: the others' answer stays the same.
+        // While some owners are slow to release partitions, the result stays the same.
         candidates.remove(5);
         let next = super::owners(&candidates, &owners);
         let mut halfway = owners.clone();

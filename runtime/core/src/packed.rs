@@ -1,15 +1,16 @@
 //! Several byte strings in one reference-counted buffer.
 //!
-//! An event or a message is many small strings. Kept apart they would cost an allocation each, on
-//! every event; kept here they cost one, are cloned by counting, and are already in the form in
-//! which the store and the outbox keep them. This module must never interpret the strings.
+//! An event or a message consists of many small strings. Separate strings would cost one allocation
+//! each for every event. A packed buffer costs one allocation, is cloned by reference counting, and
+//! already has the form that the store and the outbox keep. This module must never interpret the
+//! strings.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The bytes are no stored event or message.
+/// An error: the bytes are not a stored event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(
-    /// What was being read when the bytes ended or did not fit.
+    /// The part that the reader was decoding when the bytes ended or did not fit.
     pub &'static str,
 );
 
@@ -24,14 +25,14 @@ impl std::error::Error for Malformed {}
 /// `N` byte strings in one buffer; the last one may be large (the payload).
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Packed<const N: usize> {
-    /// Where each string ends, relative to the first one's start.
+    /// The end of each string, relative to the start of the first string.
     ends: [u32; N],
     buffer: Bytes,
 }
 
 impl<const N: usize> Packed<N> {
-    /// Copies the parts into one buffer. Together they must stay below 4 GiB; sizes are limited
-    /// to a few MiB long before.
+    /// Copies the parts into one buffer. The total size must stay below 4 GiB; other limits keep it
+    /// at a few MiB.
     pub(crate) fn new(parts: [&[u8]; N]) -> Self {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         assert!(u32::try_from(total).is_ok(), "packed parts exceed 4 GiB");
@@ -53,9 +54,9 @@ impl<const N: usize> Packed<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// The string as text: every text part is checked when it comes in.
+    /// Returns a string as text. The constructors check that every text part is UTF-8.
     pub(crate) fn text(&self, index: usize) -> &str {
-        std::str::from_utf8(self.bytes(index)).expect("text parts are checked on the way in")
+        std::str::from_utf8(self.bytes(index)).expect("the constructors check text parts")
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -73,8 +74,8 @@ impl<const N: usize> Packed<N> {
         4 * N + self.buffer.len()
     }
 
-    /// The inverse of [`Self::encode`]; takes the rest of `input`. The first `texts` parts must
-    /// be UTF-8.
+    /// Decodes the output of [`Self::encode`] and consumes the rest of `input`. The first `texts`
+    /// parts must be UTF-8.
     pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, Malformed> {
         use bytes::Buf;
         if input.len() < 4 * N {
@@ -102,7 +103,7 @@ impl<const N: usize> Packed<N> {
     }
 }
 
-/// Name and value pairs as one string of a [`Packed`].
+/// Packs name and value pairs into one string of a [`Packed`].
 pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in headers {
@@ -114,7 +115,7 @@ pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a s
     out
 }
 
-/// Name and value pairs, in their order.
+/// An iterator over name and value pairs, in their stored order.
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
     rest: &'a [u8],
@@ -125,7 +126,7 @@ impl<'a> Headers<'a> {
         Self { rest }
     }
 
-    /// Whether every pair can be read to the end.
+    /// Checks that every pair can be read to the end.
     pub(crate) fn check(mut self) -> Result<(), Malformed> {
         while !self.rest.is_empty() {
             self.next().ok_or(Malformed("headers"))?;

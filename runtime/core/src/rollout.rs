@@ -1,41 +1,43 @@
-//! Which version of its handler is to execute the events of a stream: worked out by each instance from
-//! what all of them offer, and decided by the store, which takes one answer.
+//! The choice of the handler version that executes the events of a stream. Each instance computes
+//! the version from the offers of all instances. The store decides by accepting one result.
 //!
-//! The highest version that anybody offers is the one, as soon as it is offered. It stays while anybody
-//! offers it. Back goes whoever has seen its file go, or starts anew without it: one that has died may
-//! come back with it, and states that it has written may be unreadable for an older one.
+//! The highest offered version wins as soon as an instance offers it, and stays while any instance
+//! offers it. Only an instance that has lost the file, or that starts without it, may go back to an
+//! older version. Two reasons: a crashed instance may return with the file, and an older version
+//! may be unable to read states that the newer version has written.
 
 use crate::{Build, Decided, split_version};
 
-/// What one instance knows of a stream.
+/// The view that one instance has of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// What was decided last.
+    /// The last decision.
     pub decided: Option<&'a Decided>,
-    /// What is here.
+    /// The build that this instance offers.
     pub mine: &'a Build,
-    /// What the others have.
+    /// The builds that the other instances offer.
     pub others: &'a [Build],
-    /// Whether this instance may go back from what was decided, if nobody else offers it.
+    /// `true` if this instance may go back from the last decision if no other instance offers that
+    /// build.
     pub may_go_back: bool,
-    /// The highest generation that was ever seen: a store that went back in time has a lower one.
+    /// The highest generation ever seen. A store that went back in time has a lower generation.
     pub newest: u64,
 }
 
-/// What is to be decided, if anything is.
+/// Returns the next decision, or `None` if the last decision stays.
 pub fn decide(known: &Known<'_>) -> Option<Decided> {
     let Known { decided, mine, others, may_go_back, newest } = *known;
-    let last = decided.map_or(0, |it| it.generation);
+    let last = decided.map_or(0, |decided| decided.generation);
     let generation = newest.max(last) + 1;
     if generation >= Decided::END {
-        // Nobody gets there by deciding.
+        // Decisions alone cannot reach this generation.
         return None;
     }
     let next = |build: &Build| Decided { generation, build: build.clone() };
     let (my_name, my_semver) = split_version(&mine.version);
     let highest = || {
-        let of_mine = others.iter().filter(|it| split_version(&it.version).0 == my_name);
-        let rank = |it: &&Build| (split_version(&it.version).1, it.digest);
+        let of_mine = others.iter().filter(|build| split_version(&build.version).0 == my_name);
+        let rank = |build: &&Build| (split_version(&build.version).1, build.digest);
         of_mine.chain([mine]).max_by_key(rank).map(next)
     };
     let Some(decided) = decided else { return highest() };
@@ -46,7 +48,7 @@ pub fn decide(known: &Known<'_>) -> Option<Decided> {
     let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
     let is_other = my_name != name;
-    // The store went back in time, and what it has was left.
+    // The store went back in time, and its decision was superseded.
     let is_lost = last < newest;
     if !is_offered && (may_go_back || is_other || is_lost) {
         return highest();
@@ -68,32 +70,33 @@ mod tests {
         Decided { generation, build: build(version) }
     }
 
-    /// What is decided: of the last decision, by one that has a version, beside others, which may go
-    /// back or not.
+    /// Returns the decision of an instance that offers `mine`, beside instances that offer
+    /// `others`, after the decision `last`.
     fn answer(last: &str, mine: &str, others: &[&str], may_go_back: bool) -> Option<String> {
-        let others: Vec<Build> = others.iter().map(|it| build(it)).collect();
-        let (last, mine) = (decided(4, last), build(mine));
+        let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
+        let last = decided(4, last);
+        let mine = build(mine);
         let known =
             Known { decided: Some(&last), mine: &mine, others: &others, may_go_back, newest: 4 };
-        decide(&known).map(|it| {
-            assert_eq!(it.generation, 5);
-            it.build.version.to_string()
+        decide(&known).map(|next| {
+            assert_eq!(next.generation, 5);
+            next.build.version.to_string()
         })
     }
 
     #[test]
-    fn the_highest_is_the_one_and_stays_while_it_is_offered() {
+    fn highest_version_wins_and_stays_while_offered() {
         let up = Some("a@2.0.0".to_owned());
         assert_eq!(answer("a@1.0.0", "a@2.0.0", &["a@1.0.0"], false), up);
         assert_eq!(answer("a@1.10.0", "a@1.9.0", &["a@1.10.0"], true), None);
         assert_eq!(answer("a+abc", "a@2.0.0", &[], false), up);
         assert_eq!(answer("a@2.0.0", "a@2.0.0", &["a@1.0.0"], false), None);
-        // Another one says so itself.
+        // An instance with a higher version decides for itself.
         assert_eq!(answer("a@1.0.0", "a@1.0.0", &["a@2.0.0"], false), None);
     }
 
     #[test]
-    fn back_goes_only_whoever_may() {
+    fn only_a_permitted_instance_goes_back() {
         let back = Some("a@1.0.0".to_owned());
         assert_eq!(answer("a@2.0.0", "a@1.0.0", &["a@1.0.0"], false), None);
         assert_eq!(answer("a@2.0.0", "a@1.0.0", &["a@1.0.0"], true), back);
@@ -102,31 +105,33 @@ mod tests {
     }
 
     #[test]
-    fn without_versions_the_first_stays_until_nobody_has_it() {
+    fn unversioned_build_stays_until_no_instance_offers_it() {
         assert_eq!(answer("a+one", "a+other", &["a+one"], true), None);
         assert_eq!(answer("a+one", "a+other", &["a+other"], true), Some("a+other".to_owned()));
         assert_eq!(answer("a@1.0.0", "a+other", &[], true), Some("a+other".to_owned()));
     }
 
     #[test]
-    fn another_handler_waits_for_the_end_of_the_first() {
+    fn another_handler_waits_until_the_first_is_not_offered() {
         assert_eq!(answer("a@1.0.0", "b@9.0.0", &["a@1.0.0"], true), None);
         assert_eq!(answer("a@1.0.0", "b@9.0.0", &["b@1.0.0"], false), Some("b@9.0.0".to_owned()));
     }
 
     #[test]
-    fn a_store_that_went_back_is_told_again() {
-        let (last, mine) = (decided(4, "a@1.0.0"), build("a@1.0.0"));
+    fn decision_is_repeated_after_the_store_went_back() {
+        let last = decided(4, "a@1.0.0");
+        let mine = build("a@1.0.0");
         let known =
             Known { decided: Some(&last), mine: &mine, others: &[], may_go_back: false, newest: 9 };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
         let known = Known { decided: None, ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
-        // What it has is nobody's any more.
+        // No instance offers the stored decision any more.
         let left = decided(4, "a+left");
         let known = Known { decided: Some(&left), others: &[build("a@2.0.0")], ..known };
-        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")), "which is higher");
-        let (left, mine) = (decided(4, "a@3.0.0"), build("a+mine"));
+        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")), "a semver ranks above none");
+        let left = decided(4, "a@3.0.0");
+        let mine = build("a+mine");
         let known = Known { decided: Some(&left), mine: &mine, ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@2.0.0")));
     }

@@ -1,18 +1,18 @@
 //! The sequencer of one partition.
 //!
-//! Call it in this order: [`Sequencer::handle`] for each input there is, then
-//! [`Sequencer::poll_effect`] until it has no more (commits and turns are formed there, so that
-//! they are as large as the inputs allow), then sleep until the next input or
-//! [`Sequencer::poll_timeout`], and call [`Sequencer::handle_timeout`].
+//! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then
+//! [`Sequencer::poll_effect`] until it returns `None` (it forms commits and turns, so that they are
+//! as large as the inputs allow). Then sleep until the next input or [`Sequencer::poll_timeout`],
+//! and call [`Sequencer::handle_timeout`].
 //!
-//! Its parts, each in a file: `arrive` decides about an event, `repeat` about one that has been
-//! there before, `dispatch` forms turns and takes their results, `retry` treats failures, `gap`
-//! missing events, `spill` moves events between memory and store, `commit` forms batches and
-//! takes the answers, `load` brings lanes in and lets them go, `restart` starts them again, `due`
-//! brings quiet keys back, `settle` is what all of them call after they have changed a lane. A
-//! lane (`lane`, with `held` and `chunk`) knows of no other.
+//! Each part is in its own file. `arrive` decides about an event, and `repeat` about a repeated
+//! event. `dispatch` forms turns and accepts their results. `retry` handles failures, and `gap`
+//! handles missing events. `spill` moves events between memory and store. `commit` forms batches
+//! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due`
+//! brings idle keys back. All parts call `settle` after they have changed a lane. A lane (`lane`,
+//! with `held` and `chunk`) must never access another lane.
 
-/// Whether a deliberate fault is switched on; `false` at compile time without the feature.
+/// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
     ($sequencer:expr, $fault:ident) => {{
         #[cfg(feature = "faults")]
@@ -64,48 +64,48 @@ use crate::settings::{Ordering, Settings};
 use crate::stats::{LaneState, Stats};
 use crate::turn::Token;
 
-/// Decides what happens to each event of one partition, and when.
+/// The state machine that decides what happens to each event of one partition, and when.
 #[derive(Debug)]
 pub struct Sequencer {
     settings: Settings,
-    /// When it was made: the partition was claimed then.
+    /// The time of construction: the partition was claimed then.
     born: u64,
     now: u64,
     serial: u64,
     lanes: Lanes,
     window: Window,
     shards: Vec<Shard>,
-    /// Lanes that may have an event to run.
+    /// Lanes that may have an event to execute.
     ready: VecDeque<u32>,
-    /// Lanes that wait for their load to be asked for.
+    /// Lanes whose load has not been requested yet.
     loads: VecDeque<u32>,
     loads_under_way: Asked,
-    /// Keys to be looked at when there is room.
+    /// Keys to reload when lanes become free.
     looks: VecDeque<Key>,
     pages: Asked,
     replays: Asked,
     turns: usize,
     ahead: usize,
-    /// Bytes of events, states, outcomes and what is unpublished.
+    /// Bytes of events, states, outcomes and unpublished messages.
     memory: usize,
-    /// Those of them in kept commits.
+    /// The part of `memory` in kept commits.
     kept: usize,
-    /// What a turn's outcome took lately, in bytes.
+    /// The recent size of a turn's outcome, in bytes.
     outcome: usize,
-    /// The turn that was started last although it did not fit, and when.
+    /// The last turn that started although it exceeded the memory budget, and its start time.
     extra: Option<(Token, u64)>,
     outbox: usize,
-    /// Lanes to which something will happen by itself.
+    /// The number of lanes that will change without a new input.
     restless: usize,
     timers: Timers,
     due: Due,
     jitter: Jitter,
     effects: VecDeque<Effect>,
-    /// The source is at its end.
+    /// `true` if the source ended.
     ended: bool,
-    /// Until when no gap is given up: the source is away, or has only just come back.
+    /// The time until which no gap is given up: the source is unavailable, or has just come back.
     away_until: u64,
-    /// As many deliveries as may be unacknowledged now.
+    /// The current limit of unacknowledged deliveries.
     prefetch: usize,
     draining: bool,
     stopped: bool,
@@ -119,12 +119,12 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// A sequencer for a partition that has just been claimed. `commits` has the number of the
-    /// last commit of each shard.
+    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the
+    /// number of the last commit of each shard.
     pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
         assert!(
             settings.first == 1 || settings.ordering == Ordering::Sequenced,
-            "fifo begins at 1"
+            "a fifo stream must begin at 1"
         );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
@@ -168,7 +168,7 @@ impl Sequencer {
 
     // Getters.
 
-    /// How many more deliveries it takes now.
+    /// Returns the number of further deliveries that the sequencer accepts now.
     pub fn credit(&self) -> usize {
         if self.draining || self.stopped || self.filling() {
             return 0;
@@ -177,7 +177,7 @@ impl Sequencer {
         window.min(self.room())
     }
 
-    /// Whether nothing is being committed or published at this moment.
+    /// Returns whether no commit and no publication is in progress.
     fn written(&self) -> bool {
         self.outbox == 0 && self.committed_all()
     }
@@ -186,8 +186,8 @@ impl Sequencer {
         self.shards.iter().all(Shard::is_quiet)
     }
 
-    /// Whether everything it was given is durably settled or held, and nothing is going to happen
-    /// before another event or a person comes.
+    /// Returns whether every accepted event is durably settled or held, and nothing will happen
+    /// before another event or a manual action arrives.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -207,19 +207,20 @@ impl Sequencer {
             && self.waiting_for_ever()
     }
 
-    /// Whether nothing is executed or committed at this moment. After [`Input::Drain`] only
-    /// publishing goes on, until [`Stats::outbox`] is 0.
+    /// Returns whether no turn and no commit is in progress. After [`Input::Drain`] only publishing
+    /// continues, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
     }
 
-    /// The times that their producers gave the events which the last applied commit settled.
+    /// Returns the producers' timestamps of the events that the last applied commit settled.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
     }
 
-    /// The key that stops the intake for good, and the event that it stopped at: it may spill no
-    /// more (`overflow = pause`), and only somebody outside can let it go on.
+    /// Returns the key that stops the intake permanently, and the sequence of the event at which the
+    /// key is stopped. The key has reached its spill limit (`overflow = pause`), and only a manual
+    /// action can release it.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(Shard::is_quiet) {
             return None;
@@ -229,23 +230,25 @@ impl Sequencer {
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
-    /// Whether the store may have gone back in time since the last answer of one of its shards. As
-    /// long as it may, nothing is to be noted in it that rests on what was committed.
+    /// Returns whether the store may have gone back in time since the last answer of one of its
+    /// shards. Meanwhile the owner must not write anything to the store that depends on committed
+    /// data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(Shard::is_in_doubt)
     }
 
-    /// Keys of [`Input::Look`] that wait for room: whoever has more waits too.
+    /// Returns the number of keys of [`Input::Look`] that wait for a lane. Callers with more keys
+    /// must wait too.
     pub fn looks(&self) -> usize {
         self.looks.len()
     }
 
-    /// The highest generation that a job it has loaded was executed under.
+    /// Returns the highest generation of all jobs that the sequencer has loaded.
     pub fn newest_generation(&self) -> u64 {
         self.newest_generation
     }
 
-    /// Counters and gauges.
+    /// Returns the counters and gauges.
     pub fn stats(&self) -> Stats {
         Stats {
             lanes: self.lanes.len(),
@@ -259,7 +262,7 @@ impl Sequencer {
         }
     }
 
-    /// Breaks itself on purpose.
+    /// Activates a deliberate fault.
     #[cfg(feature = "faults")]
     pub fn inject(&mut self, fault: crate::fault::Fault) {
         self.fault = Some(fault);
@@ -267,7 +270,7 @@ impl Sequencer {
 
     // Inputs.
 
-    /// Takes in what happened at `now` (ms, never earlier than before).
+    /// Handles an input that happened at `now` (ms, never earlier than before).
     pub fn handle(&mut self, now: u64, input: Input) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -303,7 +306,7 @@ impl Sequencer {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles all timeouts that are due at `now`.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -319,7 +322,7 @@ impl Sequencer {
 
     // Outputs.
 
-    /// The next thing to do; `None` once there is nothing until the next input or timeout.
+    /// Returns the next effect; `None` if there is none until the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.relieve();
@@ -335,7 +338,7 @@ impl Sequencer {
         self.effects.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is to be called, if nothing happens before.
+    /// Returns the time to call [`Self::handle_timeout`] if no input arrives before.
     pub fn poll_timeout(&self) -> Option<u64> {
         if self.stopped {
             return None;
@@ -355,7 +358,7 @@ impl Sequencer {
         self.serial
     }
 
-    /// Lanes that can still be made, or made free.
+    /// Returns the number of lanes that can still be created or freed.
     fn room(&self) -> usize {
         let leaving = self.lanes.count(List::Leaving);
         (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())

@@ -1,84 +1,85 @@
-//! The settings of a sequencer. Defaults and their reasons are in the host's configuration; here
-//! are only the meanings.
+//! The settings of a sequencer. This module defines only their meanings; the defaults and their
+//! reasons are in the host's configuration.
 
 use std::sync::Arc;
 
 use crate::version::Decided;
 
-/// Settings of one sequencer. Durations are in ms, sizes in bytes.
+/// The settings of one sequencer. Durations are in ms, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Who numbers the events of a key.
+    /// The party that numbers the events of a key: the producer or Ordain.
     pub ordering: Ordering,
-    /// Sequence of a key's first event: 0 or 1, and 1 where Ordain numbers.
+    /// The sequence of a key's first event: 0 or 1; always 1 if Ordain numbers the events.
     pub first: u64,
-    /// The partition it owns.
+    /// The partition that the sequencer owns.
     pub partition: u32,
-    /// Shards of the store.
+    /// The number of shards of the store.
     pub shards: u32,
-    /// Lanes in memory.
+    /// The maximum number of lanes in memory.
     pub max_lanes: usize,
-    /// Bytes for events, states, outcomes and what is unpublished. At three quarters waiting events
-    /// are spilled and intake stops; at all of it nothing is loaded or executed until something is
-    /// written.
+    /// The limit for events, states, outcomes and unpublished messages. At three quarters of the
+    /// limit, the sequencer spills waiting events and stops the intake. At the limit, it neither
+    /// loads nor executes anything until a commit frees memory.
     pub memory_budget: usize,
-    /// Events dispatched or executed and not yet committed.
+    /// The maximum number of events dispatched or executed but not committed.
     pub run_ahead: usize,
-    /// Turns with the workers at one time.
+    /// The maximum number of concurrent turns.
     pub max_turns: usize,
-    /// Events in a commit.
+    /// The maximum number of events in a commit.
     pub batch_events: usize,
-    /// Bytes in a commit, except that one turn's outcome always fits.
+    /// The maximum size of a commit; the outcome of one turn always fits.
     pub batch_bytes: usize,
-    /// Bytes of commits of all shards that stay in memory, to be made again should the store go back
-    /// in time; a part of `memory_budget`. 0 for one that cannot.
+    /// The limit for commits of all shards that stay in memory, so that the sequencer can make them
+    /// again if the store goes back in time. It is a part of `memory_budget`. 0 for a store that
+    /// cannot go back.
     pub keep_bytes: usize,
-    /// Deliveries taken and not yet acknowledged.
+    /// The maximum number of unacknowledged deliveries.
     pub prefetch: usize,
-    /// Events of a key in one turn.
+    /// The maximum number of events of a key in one turn.
     pub quantum: usize,
-    /// Loads under way at one time.
+    /// The maximum number of concurrent loads.
     pub max_loads: usize,
-    /// Messages and forwarded dead letters committed and not yet published.
+    /// The maximum number of messages and forwarded dead letters committed but not published.
     pub max_outbox: usize,
-    /// Whether dead letters are published as well.
+    /// `true` if dead letters are also published.
     pub forward_letters: bool,
-    /// Events of a blocked key in memory; beyond, it spills.
+    /// The maximum number of events of a blocked key in memory; the key spills further events.
     pub lane_buffer: usize,
-    /// How long an event may wait in memory before its key spills.
+    /// The time that an event may wait in memory before its key spills.
     pub spill_after: u64,
-    /// Events of one key in the store's spill area.
+    /// The maximum number of events of one key in the store's spill area.
     pub spill_limit: u64,
-    /// What happens beyond `spill_limit`.
+    /// The handling of events beyond `spill_limit`.
     pub overflow: Overflow,
-    /// Gaps.
+    /// The handling of gaps.
     pub gap: GapSettings,
-    /// Failures.
+    /// The handling of failures.
     pub retry: RetrySettings,
-    /// Ids remembered for a key of a `fifo` stream.
+    /// The number of ids remembered for a key of a `fifo` stream.
     pub id_window: usize,
-    /// How long an id is remembered at least, in ms from the commit that settled its event.
+    /// The minimum time to remember an id, from the commit that settled its event.
     pub id_ttl: u64,
-    /// Ids of a key that are remembered however old: as many as a crash or a lost answer can bring
-    /// again.
+    /// The number of ids of a key to remember regardless of age: those that a crash or a lost
+    /// answer can bring again.
     pub id_floor: usize,
-    /// Content digests remembered for a key.
+    /// The number of content digests remembered for a key.
     pub digests: usize,
-    /// Longest time between two looks at the due index: others write into it as well, and nobody
-    /// tells.
+    /// The maximum time between two reads of the due index. Other processes write to the index as
+    /// well and send no notification.
     pub due_poll: u64,
-    /// How long a completed key is remembered.
+    /// The time to remember a completed key.
     pub complete_ttl: u64,
-    /// How long a key that is not written to is remembered; `None`: for ever.
+    /// The time to remember a key without writes; `None` for ever.
     pub key_ttl: Option<u64>,
-    /// What executes events at the start; `None`: what was decided on is not here, and nothing is
-    /// executed until it is.
+    /// The handler version that executes events at the start. `None` if the decided version is not
+    /// available here; nothing is executed until it is.
     pub version: Option<Arc<Decided>>,
-    /// Seed of the jitter.
+    /// The seed of the jitter.
     pub seed: u64,
 }
 
-/// Who numbers the events of a key.
+/// The party that numbers the events of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordering {
     /// The producer.
@@ -87,67 +88,68 @@ pub enum Ordering {
     Fifo,
 }
 
-/// What happens to an event that would exceed `spill_limit`.
+/// The handling of an event that would exceed `spill_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// It stays unacknowledged, which in the end stops intake.
+    /// The event stays unacknowledged, which eventually stops the intake.
     Pause,
-    /// It is dead-lettered.
+    /// The event is dead-lettered.
     DeadLetter,
 }
 
-/// What happens when all attempts are used up.
+/// The handling of a failure or gap after the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
     /// The key stops.
     Park,
-    /// The event is dead-lettered and the key goes on.
+    /// The event is dead-lettered and the key continues.
     Skip,
-    /// The key goes on waiting for the event (gaps only).
+    /// The key continues to wait for the event (gaps only).
     Wait,
 }
 
-/// Bounds of an exponential backoff, in ms.
+/// The bounds of an exponential backoff, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Upper bound of the first delay, and the lower bound of all.
+    /// The upper bound of the first delay, and the lower bound of all delays.
     pub min: u64,
-    /// Upper bound of all.
+    /// The upper bound of all delays.
     pub max: u64,
 }
 
-/// Replay sources of a stream, at most: the store and eight others.
+/// The maximum number of replay sources of a stream: the store and eight others.
 pub const SOURCES_LIMIT: usize = 9;
 
-/// How a gap is treated.
+/// The handling of gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
-    /// From the arrival of the first later event to the first round.
+    /// The time from the arrival of the first later event to the first round.
     pub timeout: u64,
-    /// Rounds.
+    /// The maximum number of rounds.
     pub attempts: u32,
-    /// Between rounds.
+    /// The delay between rounds.
     pub backoff: Backoff,
-    /// The names of the replay sources, which are asked in this order; the store itself is the first. No
-    /// more than [`SOURCES_LIMIT`].
+    /// The names of the replay sources, in the order in which they are queried. The first is the
+    /// store itself. At most [`SOURCES_LIMIT`].
     pub sources: Vec<Arc<str>>,
-    /// How far beyond the first missing number an event may be.
+    /// The maximum distance of an event from the first missing number.
     pub max_width: u64,
-    /// After the last round.
+    /// The action after the last round.
     pub on_exhausted: Exhausted,
-    /// Ask once for the next event of a key not heard of for this long.
+    /// The idle time of a key after which the sequencer requests its next event once.
     pub tail: Option<u64>,
 }
 
-/// How failures are treated.
+/// The handling of failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetrySettings {
-    /// Tries of one event that may pass with time, the first included.
+    /// The maximum number of tries of one event whose failure may pass with time, including the
+    /// first.
     pub attempts: u32,
-    /// Between tries.
+    /// The delay between tries.
     pub backoff: Backoff,
-    /// After the last try.
+    /// The action after the last try.
     pub on_exhausted: Exhausted,
-    /// Whether a key parked by a failure tries again under another handler version.
+    /// `true` if a key that a failure parked is retried under another handler version.
     pub on_new_version: bool,
 }

@@ -1,19 +1,19 @@
-//! What a sequencer counts, for status lines, metrics and tests.
+//! The counters and gauges of a sequencer, for status lines, metrics and tests.
 
 use crate::letter::Cause;
 use crate::settings::SOURCES_LIMIT;
 use crate::turn::FailureKind;
 
-/// Counters since the start, and gauges of this moment.
+/// Counters since the start, and current gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Deliveries taken.
+    /// Accepted deliveries.
     pub delivered: u64,
-    /// Events settled with effect, durably.
+    /// Events settled durably with effect.
     pub settled: u64,
-    /// Repeats of events that were settled or held, durably.
+    /// Repeated events that had been settled or held durably.
     pub duplicates: u64,
-    /// Dead letters, durably, by [`Cause`] in the order of [`Cause::ALL`].
+    /// Durable dead letters by [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
     /// Events that arrived after a later one of their key.
     pub reordered: u64,
@@ -23,9 +23,9 @@ pub struct Stats {
     pub failures_by_kind: [u64; FailureKind::ALL.len()],
     /// Replay rounds.
     pub gap_rounds: u64,
-    /// Questions to each replay source, by what came of them.
+    /// Requests to each replay source, by result.
     pub replays: [Replays; SOURCES_LIMIT],
-    /// How long events were missing that came after all.
+    /// Times until missing events arrived.
     pub recovery: Recovery,
     /// Events found by replay.
     pub replayed: u64,
@@ -35,16 +35,17 @@ pub struct Stats {
     pub commits: u64,
     /// Writes refused.
     pub refused: u64,
-    /// Commits that the store had lost and that were made again.
+    /// Commits that the store had lost and the sequencer made again.
     pub rewound: u64,
-    /// Completions for attempts long given up.
+    /// Completions of abandoned attempts.
     pub stale: u64,
     /// Messages committed.
     pub messages: u64,
 
     /// Lanes in memory.
     pub lanes: usize,
-    /// The most that there ever were, compared with `max_lanes`; of several sequencers the sum.
+    /// The maximum number of lanes so far, compared with `max_lanes`; for several sequencers, the
+    /// sum.
     pub lanes_peak: usize,
     /// Lanes by state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
@@ -54,21 +55,22 @@ pub struct Stats {
     pub unacknowledged: usize,
     /// Events dispatched or executed and not committed, compared with `run_ahead`.
     pub ahead: usize,
-    /// Turns with the workers.
+    /// Turns that workers execute.
     pub turns: usize,
-    /// Loads under way.
+    /// Loads in progress.
     pub loads: usize,
-    /// Messages and forwarded letters committed and not published, compared with `max_outbox`.
+    /// Messages and forwarded letters that are committed but not published, compared with
+    /// `max_outbox`.
     pub outbox: usize,
 }
 
 impl Stats {
-    /// Letters of one cause.
+    /// Returns the number of dead letters with this cause.
     pub fn dead_of(&self, cause: Cause) -> u64 {
         self.dead[cause as usize]
     }
 
-    /// Adds the figures of another sequencer.
+    /// Returns the sum of these figures and those of another sequencer.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         let add = |sum: &mut [usize], more: &[usize]| {
@@ -109,7 +111,7 @@ impl Stats {
         self
     }
 
-    /// The counters alone, of a sequencer that has ended.
+    /// Returns only the counters, for a sequencer that has ended.
     #[must_use]
     pub fn counters(&self) -> Self {
         Self {
@@ -125,12 +127,12 @@ impl Stats {
         }
     }
 
-    /// Lanes in a state.
+    /// Returns the number of lanes in a state.
     pub fn lanes_in(&self, state: LaneState) -> usize {
         self.lanes_by_state[state as usize]
     }
 
-    /// A replay source has answered a question, with so many events.
+    /// Counts a replay source's answer with `found` events.
     pub(crate) fn answered(&mut self, source: usize, found: usize, failed: bool) {
         let Some(replays) = self.replays.get_mut(source) else { return };
         let count = match (found, failed) {
@@ -141,25 +143,25 @@ impl Stats {
         *count += 1;
     }
 
-    /// All letters.
+    /// Returns the number of all dead letters.
     pub fn dead_total(&self) -> u64 {
         self.dead.iter().sum()
     }
 }
 
-/// Questions to a replay source.
+/// Requests to one replay source, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replays {
-    /// Those that found an event.
+    /// Requests that found an event.
     pub found: u64,
-    /// Those that found none.
+    /// Requests that found no event.
     pub missing: u64,
-    /// Those that found none because the source failed.
+    /// Requests that found no event because the source failed.
     pub failed: u64,
 }
 
 impl Replays {
-    /// Adds the figures of another.
+    /// Adds the figures of another source.
     pub fn add(&mut self, other: &Self) {
         self.found += other.found;
         self.missing += other.missing;
@@ -167,17 +169,18 @@ impl Replays {
     }
 }
 
-/// Times from the arrival of a later event until the missing one came, counted by length.
+/// A histogram of the times from the arrival of a later event to the arrival of the missing event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// By the bounds of [`Recovery::BOUNDS_MS`]; the last are those beyond all of them.
+    /// Counts by the bounds of [`Recovery::BOUNDS_MS`]; the last count is of times beyond all
+    /// bounds.
     pub counts: [u64; Self::BOUNDS_MS.len() + 1],
-    /// All of them together, in ms.
+    /// The sum of all times, in ms.
     pub sum_ms: u64,
 }
 
 impl Recovery {
-    /// The longest time that each count has, in ms: from a swap on the way to an hour's outage.
+    /// The upper bound of each count, in ms: from a swap in transit to an outage of an hour.
     pub const BOUNDS_MS: [u64; 15] = [
         1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
         3_600_000,
@@ -189,33 +192,33 @@ impl Recovery {
     }
 }
 
-/// What a lane is doing.
+/// The state of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneState {
-    /// Nothing to do.
+    /// The lane has no work.
     Idle,
-    /// Its job is being loaded.
+    /// The lane's job is being loaded.
     Loading,
-    /// It has an event to run.
+    /// The lane has an event to execute.
     Ready,
-    /// A worker has a turn of it.
+    /// A worker executes a turn of the lane.
     Running,
-    /// Its results are being committed.
+    /// The lane's results are being committed.
     Committing,
-    /// Its next event is missing.
+    /// The lane's next event is missing.
     Waiting,
-    /// Its next event is here, and the handler version is not that is to execute it.
+    /// The lane's next event is here, but the handler version that must execute it is not.
     Version,
-    /// Its next event failed and is tried again later.
+    /// The lane's next event failed and will be retried later.
     Retrying,
-    /// It is stopped.
+    /// The lane is stopped.
     Parked,
-    /// What the store has of it cannot be read.
+    /// The lane's stored record cannot be read.
     Broken,
 }
 
 impl LaneState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 10] = [
         Self::Idle,
         Self::Loading,
@@ -229,7 +232,7 @@ impl LaneState {
         Self::Broken,
     ];
 
-    /// The name in metrics.
+    /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",

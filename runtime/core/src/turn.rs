@@ -1,4 +1,4 @@
-//! A turn: consecutive events of one key, executed back to back by one worker.
+//! Turns: consecutive events of one key, executed back to back by one worker.
 
 use std::sync::Arc;
 
@@ -10,107 +10,107 @@ use crate::letter::Cause;
 use crate::limit::Limit;
 use crate::version::Decided;
 
-/// Names one attempt of one lane at something asynchronous. The completion carries it back, and
-/// is dropped unless the lane still waits for exactly that attempt.
+/// The identity of one asynchronous attempt of one lane. The completion carries the token back. The
+/// sequencer drops the completion unless the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// Where the lane is.
+    /// The index of the lane.
     pub lane: u32,
-    /// Never used twice in the life of a sequencer.
+    /// A number that the sequencer never uses twice.
     pub serial: u64,
 }
 
-/// What a worker is to execute.
+/// A request to a worker to execute events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
-    /// To be given back with the result.
+    /// The token to return with the result.
     pub token: Token,
-    /// The key of all its events.
+    /// The key of all events of the turn.
     pub key: Key,
     /// The state before the first event.
     pub state: Option<Bytes>,
-    /// At least one; sequences are consecutive.
+    /// The events with their sequences: at least one, with consecutive sequences.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// Whether the first event must run on an instance that nothing has run on.
+    /// `true` if the first event must run on an unused instance.
     pub fresh: bool,
-    /// The turn ends with the event whose messages bring them to so many bytes: nothing of it can
-    /// be committed before its end.
+    /// The byte limit for messages. The turn ends with the event whose messages reach this limit,
+    /// because nothing of the turn can be committed before its end.
     pub bytes: usize,
 }
 
-/// What a worker did.
+/// The result of a turn.
 ///
-/// The events are executed in order, each on the state that the one before left. A worker stops
-/// after a failure, and after an event that ends the key ([`Event::end`] or
+/// The worker executes the events in order, each on the state that the previous event left. The
+/// worker stops after a failure, and after an event that ends the key ([`Event::end`] or
 /// [`Verdict::Effect::complete`]). It may stop earlier, after any event but not before the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnDone {
-    /// The turn's.
+    /// The token of the turn.
     pub token: Token,
-    /// What executed it.
+    /// The version that executed the turn.
     pub version: Arc<Decided>,
-    /// One for each settled event, from the first on.
+    /// One verdict for each settled event, from the first on.
     pub verdicts: Vec<Verdict>,
-    /// What all of them together did to the state.
+    /// The combined change of the state.
     pub state: Change,
-    /// How the event after the settled ones failed, if it did.
+    /// The failure of the event after the settled events, if it failed.
     pub failure: Option<Failure>,
 }
 
-/// How an executed event ended.
+/// The outcome of an executed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// With effect.
+    /// The event had an effect.
     Effect {
-        /// What it emitted, in order.
+        /// The messages that the event emitted, in order.
         messages: Vec<Message>,
-        /// Whether it ends its key.
+        /// `true` if the event ends its key.
         complete: bool,
     },
-    /// The handler refused it for good; the reason in its words.
+    /// The handler rejected the event permanently, with this reason.
     Rejected(String),
 }
 
-/// A failed try of one event. Nothing that the try did is kept.
+/// A failed try of one event. The sequencer keeps nothing that the try did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The class.
+    /// The class of the failure.
     pub kind: FailureKind,
-    /// The limit that was broken, if it is one that can be lifted.
+    /// The exceeded limit, if a setting can raise it.
     pub limit: Option<Limit>,
-    /// What happened, and which setting to look at.
+    /// The description of the failure, and the setting to check.
     pub message: String,
-    /// The handler's wish for when to try again, in ms.
+    /// The delay before the next try that the handler requested, in ms.
     pub after_ms: Option<u64>,
 }
 
-/// Classes of failure. The first two may pass with time; the others would repeat themselves on
-/// the same input, and are tried once more only to rule out what earlier events left behind in
-/// the instance.
+/// The classes of failures. `Retry` and `Timeout` may pass with time. The other failures would
+/// recur on the same input; the sequencer tries them once more only to rule out an effect of
+/// earlier events on the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureKind {
-    /// The handler asked for another try.
+    /// The handler requested another try.
     Retry,
-    /// It ran too long.
+    /// The handler ran too long.
     Timeout,
-    /// It trapped.
+    /// The handler trapped.
     Trap,
-    /// It broke a limit.
+    /// The handler exceeded a limit.
     Limit,
-    /// An uncaught error of its language.
+    /// The handler raised an uncaught error of its language.
     Error,
 }
 
 impl FailureKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Retry, Self::Timeout, Self::Trap, Self::Limit, Self::Error];
 
-    /// Whether waiting may help.
+    /// Returns whether the failure may pass with time.
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Retry | Self::Timeout)
     }
 
-    /// The cause that an exhausted failure of this kind has.
+    /// Returns the dead-letter cause of an exhausted failure of this kind.
     pub fn cause(self) -> Cause {
         match self {
             Self::Retry => Cause::Retry,

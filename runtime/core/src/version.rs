@@ -1,4 +1,4 @@
-//! Versions of a stream's handler, and which of them executes its events.
+//! Versions of a stream's handler, and the decision which version executes its events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 /// The name of a handler's version: `name@semver`, or without a semver `name+digest`.
 pub type Version = Arc<str>;
 
-/// A handler's version as it was built: names may be given twice, contents are told apart.
+/// One build of a handler. Two builds may have the same version name; their digests differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Build {
-    /// Its name.
+    /// The name of the version.
     pub version: Version,
-    /// Of its file.
+    /// The digest of the file.
     pub digest: Digest,
 }
 
-/// Splits the name of a version into the handler's name and the semver of its file. A file without one
-/// counts as the lowest version.
+/// Splits the name of a version into the handler's name and the semver of its file. A file without
+/// a semver ranks as the lowest version.
 pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     match version.split_once('@') {
         Some((name, semver)) => (name, semver::Version::parse(semver).ok()),
@@ -25,24 +25,26 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     }
 }
 
-/// What is to execute the events of a stream, as the store has decided.
+/// The build that executes the events of a stream, as the store has decided.
 ///
-/// Decisions of a stream are numbered: each has a higher generation than the one before. A job
-/// records the one that its last event was executed under, and no commit under an older one is
-/// taken: so no key goes back to a version that was left, unless that was decided anew.
+/// The decisions of a stream are numbered: each has a higher generation than the previous one. A
+/// job records the generation under which its last event was executed, and the store rejects a
+/// commit under an older generation. A key therefore never returns to an abandoned version unless a
+/// new decision names that version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
-    /// From 1, below [`Decided::END`].
+    /// The number of the decision, from 1, below [`Decided::END`].
     pub generation: u64,
-    /// What executes them.
+    /// The build that executes the events.
     pub build: Build,
 }
 
 impl Decided {
-    /// Where generations end: what no stream reaches, and scripts count to without holes.
+    /// The exclusive upper bound of generations. No stream reaches it, and Lua numbers represent
+    /// all integers below it exactly.
     pub const END: u64 = 1 << 52;
 
-    /// The first one of a stream.
+    /// Creates the first decision of a stream.
     pub fn first(version: impl Into<Version>, digest: Digest) -> Arc<Self> {
         Arc::new(Self { generation: 1, build: Build { version: version.into(), digest } })
     }
@@ -52,7 +54,7 @@ impl Decided {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
-/// In hexadecimal digits; a precision says how many of them.
+/// Writes the digest in hexadecimal digits; a precision limits the number of digits.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut digits = String::new();
@@ -61,17 +63,17 @@ impl fmt::Display for Digest {
     }
 }
 
-/// A text that is no digest.
+/// An error: the text is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDigest;
 
 impl fmt::Display for NoDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no SHA-256: those have 64 hexadecimal digits")
+        f.write_str("not a SHA-256 digest: expected 64 hexadecimal digits")
     }
 }
 
-/// All of its digits.
+/// Parses all 64 hexadecimal digits.
 impl FromStr for Digest {
     type Err = NoDigest;
 

@@ -1,7 +1,7 @@
-//! Giving messages their numbers.
+//! Assigns numbers to messages.
 //!
-//! What is kept until some time stands together in one entry in the order of time: a list of places,
-//! each with its length before it.
+//! All records that expire at one time share one entry in time order: a list of places, each with
+//! its length before it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use ordain_store::{
     Partition, Place, StoreError,
 };
 
-/// From how many blocks of an origin on it is looked which may go, and how many go together; a call adds
-/// one.
+/// The number of blocks of an origin from which the store looks for removable blocks, and the
+/// maximum number removed together. Each call adds at most one block.
 const BLOCKS_MANY: u64 = 8;
 const BLOCKS_DROPPED: u64 = 16;
 
-/// What a write of messages is about to change.
+/// A write of messages that is being built.
 pub(super) struct Assigning<'a> {
     tables: &'a Tables,
     assign: &'a Assign,
@@ -33,26 +33,26 @@ pub(super) struct Assigning<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, Counter>,
     queues: BTreeMap<u32, Filling>,
-    /// A random number of this call. It distinguishes the entries of this call from those that another call writes
-    /// under the same numbers after the store went back in time.
+    /// A random number of this call. It distinguishes the entries of this call from those that
+    /// another call writes under the same numbers after the store went back in time.
     nonce: u64,
-    /// Ids, messages and blocks as they will stand in the log; `None` will be gone.
+    /// Ids, messages and blocks after the write; `None` means removal.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Places of what is kept, and when they go.
+    /// Places of expiring records, by their expiry time.
     kept: BTreeMap<u64, Vec<u8>>,
-    /// When the first of them goes.
+    /// The earliest of these times.
     pub(super) earliest: u64,
 }
 
-/// A queue that gets messages.
+/// A queue that receives messages.
 struct Filling {
     queue: Queue,
-    /// The last number before this call, and the history of what the call puts.
+    /// The last number before this call, and the history of the entries that this call puts.
     before: u64,
     history: u64,
 }
 
-/// Why nothing was assigned.
+/// The reason why nothing was assigned.
 pub(super) enum Failed {
     Engine(fjall::Error),
     Store(StoreError),
@@ -81,7 +81,7 @@ impl<'a> Assigning<'a> {
         }
     }
 
-    /// What becomes of the messages; the batch has what is done.
+    /// Processes all messages. Returns the reply; `batch` then contains the changes.
     pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
@@ -96,7 +96,7 @@ impl<'a> Assigning<'a> {
                     if origins.insert(place.clone()) {
                         self.take_from_owner(lot, origin, &place)?
                     } else {
-                        // One that is there twice is told to come again.
+                        // A repeated origin must be sent again in another call.
                         LotReply::Fenced
                     }
                 }
@@ -107,7 +107,8 @@ impl<'a> Assigning<'a> {
     }
 
     fn take_from_producer(&mut self, lot: &'a Lot) -> Result<Vec<Assigned>, Failed> {
-        let (mut answers, mut stops) = (Vec::new(), false);
+        let mut answers = Vec::new();
+        let mut stops = false;
         for item in lot.items() {
             let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
             stops |= matches!(assigned, Assigned::Conflict(_));
@@ -116,7 +117,7 @@ impl<'a> Assigning<'a> {
         Ok(answers)
     }
 
-    /// What an owner gives is known by its place in the outbox.
+    /// Processes the messages of an owner, which are identified by their places in the outbox.
     fn take_from_owner(
         &mut self,
         lot: &'a Lot,
@@ -124,7 +125,9 @@ impl<'a> Assigning<'a> {
         place: &[u8],
     ) -> Result<LotReply, Failed> {
         let mut record = match self.tables.log.get(place)? {
-            Some(bytes) => OriginRecord::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
+            Some(bytes) => {
+                OriginRecord::decode(&bytes).map_err(|error| Failed::Store(corrupt(error)))?
+            }
             None => OriginRecord::default(),
         };
         if origin.epoch < record.epoch {
@@ -144,13 +147,14 @@ impl<'a> Assigning<'a> {
         let known = |part: &Part, item: &Item| {
             given.get(&(part.place.commit, item.event.id_digest())).copied()
         };
-        // What is of an earlier time has nobody who waits for an answer.
+        // Late messages are from an earlier request whose caller no longer waits for an answer.
         let is_late = |part: &&Part| origin.epoch == record.epoch && part.place <= record.last;
         let mut late = lot.parts.iter().filter(is_late);
         if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
             return Ok(LotReply::Fenced);
         }
-        let (mut answers, mut new) = (Vec::new(), Vec::new());
+        let mut answers = Vec::new();
+        let mut new = Vec::new();
         for part in &lot.parts {
             let mut messages = Vec::new();
             for item in &part.items {
@@ -172,7 +176,7 @@ impl<'a> Assigning<'a> {
         record.is_mixed &= record.first < record.next;
         if let Some(first) = new.first() {
             record.is_mixed |= record.first < record.next && first.place.commit < highest.commit;
-            // It may be in the place of one that is lost.
+            // The new block may replace a lost block.
             self.log.insert(keys::given(place, record.next), Some(encode_given(&new)));
             record.next += 1;
         }
@@ -180,7 +184,7 @@ impl<'a> Assigning<'a> {
         Ok(LotReply::Done(answers))
     }
 
-    /// What is known of an origin's messages in the commits of a lot, by commit and id.
+    /// Returns the known numbers of an origin's messages in the commits of a lot, by commit and id.
     fn given(
         &self,
         place: &[u8],
@@ -188,8 +192,10 @@ impl<'a> Assigning<'a> {
         lot: &Lot,
     ) -> Result<HashMap<(u64, u64), u64>, Failed> {
         let commits = lot.parts.iter().map(|part| part.place.commit);
-        let (from, to) = (commits.clone().min().unwrap_or(0), commits.max().unwrap_or(0));
-        let (mut low, mut high) = (record.first, record.next);
+        let from = commits.clone().min().unwrap_or(0);
+        let to = commits.max().unwrap_or(0);
+        let mut low = record.first;
+        let mut high = record.next;
         while low < high && !record.is_mixed {
             let middle = low.midpoint(high);
             let block = self.block(place, middle)?;
@@ -206,7 +212,9 @@ impl<'a> Assigning<'a> {
                 break;
             }
             for GivenPart { place, messages } in block {
-                given.extend(messages.into_iter().map(|(id, it)| ((place.commit, id), it)));
+                given.extend(
+                    messages.into_iter().map(|(id, sequence)| ((place.commit, id), sequence)),
+                );
             }
         }
         Ok(given)
@@ -214,13 +222,13 @@ impl<'a> Assigning<'a> {
 
     fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
         let Some(bytes) = self.tables.log.get(keys::given(place, number))? else {
-            let words = format!("block {number} of an origin is not there");
+            let words = format!("block {number} of an origin is missing");
             return Err(Failed::Store(corrupt(words)));
         };
-        decode_given(&bytes).map_err(|it| Failed::Store(corrupt(it)))
+        decode_given(&bytes).map_err(|error| Failed::Store(corrupt(error)))
     }
 
-    /// Removes the last blocks, which have commits that the outbox has lost.
+    /// Removes the last blocks, whose commits the outbox has lost.
     fn drop_lost(
         &mut self,
         place: &[u8],
@@ -239,7 +247,7 @@ impl<'a> Assigning<'a> {
         Ok(())
     }
 
-    /// Removes the first blocks if all of them is published, some of them together.
+    /// Removes the first blocks whose commits are all published, several at a time.
     fn drop_blocks(
         &mut self,
         place: &[u8],
@@ -271,15 +279,17 @@ impl<'a> Assigning<'a> {
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
             let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
             let queue = Queue::decode(found.as_deref()).map_err(Failed::Store)?;
-            let (before, history) = (queue.ends.last.number, queue.next_history(self.nonce));
+            let before = queue.ends.last.number;
+            let history = queue.next_history(self.nonce);
             self.queues.insert(item.partition, Filling { queue, before, history });
         }
-        Ok(self.queues.values().any(|it| it.queue.ends.len() >= limit))
+        Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// What a producer gives: known by its id, or by its own number.
+    /// Processes a producer's message, which is identified by its id, or by its own number.
     fn put_by_id(&mut self, item: &'a Item) -> Result<Assigned, Failed> {
-        let (to, event) = (&self.assign.to, &item.event);
+        let to = &self.assign.to;
+        let event = &item.event;
         let Some(numbers) = self.assign.rules.numbers else {
             return Ok(Assigned::New(self.put(item, None)?.unwrap_or_default()));
         };
@@ -288,7 +298,7 @@ impl<'a> Assigning<'a> {
             None => keys::id(to, event.key(), event.id_digest()),
         };
         let found = if let Some(found) = self.log.get(&place) {
-            found.as_deref().and_then(|it| self.published(event.sequence(), it))
+            found.as_deref().and_then(|stored| self.published(event.sequence(), stored))
         } else {
             let stored = self.tables.log.get(&place)?;
             stored.and_then(|stored| self.published(event.sequence(), &stored))
@@ -309,8 +319,8 @@ impl<'a> Assigning<'a> {
         Ok(Assigned::New(sequence))
     }
 
-    /// The number and the content of what was published before, by its own number or by its id, unless
-    /// it is forgotten by now.
+    /// Returns the number and the content digest of a message published before, by its own number
+    /// or by its id; `None` if the record has expired.
     fn published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {
@@ -321,7 +331,8 @@ impl<'a> Assigning<'a> {
         is_there.then(|| (sequence, u64::from_be_bytes(*content)))
     }
 
-    /// The number that a message had before the store lost it, unless another message has it now.
+    /// Returns the number that a message had before the store lost it, unless another message has
+    /// the number now.
     fn number_before(&self, item: &Item) -> Result<Option<u64>, Failed> {
         if item.number == 0 {
             return Ok(None);
@@ -329,19 +340,21 @@ impl<'a> Assigning<'a> {
         let place = keys::retained(&self.assign.to, item.event.key(), item.number);
         let stored = match self.log.get(&place) {
             Some(found) => found.as_deref().map(<[u8]>::to_vec),
-            None => self.tables.log.get(&place)?.map(|it| it.to_vec()),
+            None => self.tables.log.get(&place)?.map(|stored| stored.to_vec()),
         };
-        let is_taken = stored.is_some_and(|it| self.published(Some(item.number), &it).is_some());
+        let is_taken =
+            stored.is_some_and(|stored| self.published(Some(item.number), &stored).is_some());
         Ok((!is_taken).then_some(item.number))
     }
 
-    /// Numbers a message, keeps it, and lets it wait for its stream.
+    /// Numbers a message, retains it, and queues it for its stream.
     fn put(&mut self, item: &'a Item, own: Option<u64>) -> Result<Option<u64>, Failed> {
         let sequence = match self.assign.rules.numbers {
             Some(numbers) => Some(self.number(item, own, &numbers)?),
             None => item.event.sequence(),
         };
-        let (to, event) = (&self.assign.to, &item.event);
+        let to = &self.assign.to;
+        let event = &item.event;
         let value = encode_retained(event, sequence);
         if let Some(Filling { queue, history, .. }) = self.queues.get_mut(&item.partition)
             && let Destination::Stream(stream) = to
@@ -366,7 +379,7 @@ impl<'a> Assigning<'a> {
         Ok(sequence)
     }
 
-    /// The number of a message, which may be its own.
+    /// Returns the number of a message, which may be its own number.
     fn number(
         &mut self,
         item: &'a Item,
@@ -377,7 +390,9 @@ impl<'a> Assigning<'a> {
         let mut counter = match self.counters.get(key) {
             Some(counter) => *counter,
             None => match self.tables.log.get(keys::count(&self.assign.to, key))? {
-                Some(bytes) => Counter::decode(&bytes).map_err(|it| Failed::Store(corrupt(it)))?,
+                Some(bytes) => {
+                    Counter::decode(&bytes).map_err(|error| Failed::Store(corrupt(error)))?
+                }
                 None => Counter { next: numbers.first, end: 0 },
             },
         };
@@ -437,7 +452,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// Removes what has been kept long enough. Answers how many entries that were.
+/// Removes the expired records of one entry. Returns the number of places in the entry.
 pub(super) fn forget(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,
@@ -445,16 +460,18 @@ pub(super) fn forget(
     now: u64,
 ) -> fjall::Result<usize> {
     let Some(block) = tables.times.get(&entry)? else { return Ok(0) };
-    let (mut rest, mut count) = (&block[..], 0);
+    let mut rest = &block[..];
+    let mut count = 0;
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
-        // What stands there by now may be of a later life of its key.
+        // The place may contain a record of a later life of its key by now.
         let until = tables.log.get(place)?.and_then(|value| keys::kept_until(place, &value));
         if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);
         }
-        (rest, count) = (after, count + 1);
+        rest = after;
+        count += 1;
     }
     batch.remove(&tables.times, entry);
     Ok(count)

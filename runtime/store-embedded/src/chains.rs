@@ -1,4 +1,4 @@
-//! Numbers for messages, what is kept of them, and queues.
+//! Numbers for messages, retained messages, and queues.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -32,7 +32,9 @@ impl Chains for Embedded {
         wanted: &[RangeInclusive<u64>],
         bytes: usize,
     ) -> Result<Vec<Arc<Event>>, StoreError> {
-        let (to, key, wanted) = (to.clone(), key.clone(), wanted.to_vec());
+        let to = to.clone();
+        let key = key.clone();
+        let wanted = wanted.to_vec();
         self.read(move |shared| retained(shared, &to, &key, &wanted, bytes)).await
     }
 
@@ -85,10 +87,13 @@ fn retained(
     wanted: &[RangeInclusive<u64>],
     bytes: usize,
 ) -> Result<Vec<Arc<Event>>, StoreError> {
-    let (mut events, mut read) = (Vec::new(), 0);
-    let (snapshot, now) = (shared.tables.db.snapshot(), shared.clock.now());
+    let mut events = Vec::new();
+    let mut read = 0;
+    let snapshot = shared.tables.db.snapshot();
+    let now = shared.clock.now();
     for range in wanted {
-        let (from, last) = (keys::retained(to, key, *range.start()), *range.end());
+        let from = keys::retained(to, key, *range.start());
+        let last = *range.end();
         for entry in snapshot.range(&shared.tables.log, from..=keys::retained(to, key, last)) {
             let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
             if keys::kept_until(&place, &value).is_some_and(|until| until <= now) {
@@ -122,7 +127,8 @@ fn queued(
     }
     let first = queue.ends.first;
     let from = of(first.max(after.number.saturating_add(1)));
-    let (mut entries, mut read) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut read = 0;
     for entry in snapshot.range(&store.tables.queue, from..=of(u64::MAX)) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if entries.len() >= limit || (!entries.is_empty() && read + value.len() > bytes) {
@@ -140,7 +146,7 @@ fn queued(
 fn partitions_of(shared: &Shared, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
     let partition = |place: &Vec<u8>| {
         let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
-        Ok(found.and_then(|it| Some(Record::parse(&it).ok()?.job.partition)))
+        Ok(found.and_then(|job| Some(Record::parse(&job).ok()?.job.partition)))
     };
     places.iter().map(partition).collect()
 }

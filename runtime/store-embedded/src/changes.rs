@@ -1,7 +1,8 @@
-//! One atomic write in the making: what the parts of a batch do to the tables.
+//! One atomic write that is being built: the changes of a batch to the tables.
 //!
-//! Nothing of it is in the store until the engine's batch is committed. Reads see the state
-//! before it, which is right because a batch has at most one write for each key. Must decide
+//! The store contains none of the changes until the engine's batch is committed. Reads see the
+//! state before the batch, which is correct because a batch has at most one write for each key.
+//! This module must decide nothing beyond the conditions that each write names.
 //! nothing beyond the conditions that the write itself names.
 
 use std::collections::HashSet;
@@ -19,8 +20,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Partition, too_long};
 
-/// Ids removed by naming them instead of looking which are there: as many as are remembered of a
-/// key by default. Sequences have no holes, so that normally each one is there.
+/// The maximum number of ids that are removed by name, without reading which exist: the default
+/// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
 const NAMED_IDS: u64 = 4_000;
 
 pub(super) struct Changes<'a> {
@@ -43,7 +44,7 @@ impl<'a> Changes<'a> {
         now: u64,
         writes: usize,
     ) -> Self {
-        // Mostly one entry for each write; the fence and the outbox are few.
+        // Most writes have one entry; fence and outbox have few.
         let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), writes + writes / 2 + 8);
         Self {
             batch,
@@ -58,10 +59,9 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Adds writes, and answers which are refused and why, by their position.
+    /// Adds writes. Returns the refused writes by position, with the reasons.
     pub(super) fn writes(&mut self, writes: &[JobWrite]) -> fjall::Result<Vec<(usize, Refusal)>> {
-        // In the tables' order, neighbours find in the processor's cache what the one before
-        // them has walked through.
+        // Writes in the tables' order find the entries of their neighbors in the processor's cache.
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
         let mut refused = Vec::new();
@@ -94,8 +94,8 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Reads all it needs before it changes anything, so that a key of which a part cannot be
-    /// read is refused whole.
+    /// Applies one write. Reads everything before it changes anything, so that a key with an
+    /// unreadable part is refused as a whole.
     fn write_sound(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
         let tables = self.tables;
         let place = Slice::from(keys::job(&self.partition.stream, &write.key));
@@ -112,7 +112,8 @@ impl<'a> Changes<'a> {
         if let Some(old) = &old
             && expired
         {
-            // By itself, so that the batch names no place twice. Nobody sees an expired job.
+            // A separate batch, so that no batch names a place twice. An expired job is already
+            // invisible.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
             remove_job(tables, self.recent, &mut leftover, &place, old)?;
             leftover.commit()?;
@@ -122,7 +123,7 @@ impl<'a> Changes<'a> {
         Ok(None)
     }
 
-    /// Reads what a write depends on beyond the job itself; mostly nothing.
+    /// Reads the entries that a write depends on besides the job; usually none.
     fn look(&self, write: &JobWrite, old: Option<&Record<'_>>) -> fjall::Result<Found> {
         let mut found = Found::default();
         let Some(old) = old else { return Ok(found) };
@@ -140,12 +141,12 @@ impl<'a> Changes<'a> {
             }
         }
         let next = write.job.next;
-        // Where nothing is to be left, what lies beyond `next` goes as well: the key has ended.
+        // If nothing is to remain, events beyond `next` are removed as well: the key has ended.
         let end = if kept == 0 { u64::MAX } else { next };
         if held.count > 0 && held.first < end {
             found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
         }
-        // Where none are remembered any more, the next sequence is above them all.
+        // If no ids are remembered any more, the next sequence is above all ids.
         let to = if write.job.ids_from == 0 { next } else { write.job.ids_from };
         let from = old.job.ids_from;
         if from != 0 && from < to {
@@ -197,7 +198,7 @@ impl<'a> Changes<'a> {
         self.letters(&write.letters);
     }
 
-    /// What becomes of the state.
+    /// Applies the change of the state and returns the new state.
     fn state<'s>(&mut self, change: &'s Change, place: &Slice, before: State<'s>) -> State<'s> {
         let after = match change {
             Change::Keep => return before,
@@ -227,9 +228,10 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Moves the expiry entry only where it would be too late: a sweep moves early ones.
+    /// Moves the expiry entry only if it would be too late: a sweep moves early entries.
     fn expiry(&mut self, place: &[u8], mut envelope: Envelope) -> Envelope {
-        let (entry, at) = (envelope.expiry_entry, envelope.expire_at);
+        let entry = envelope.expiry_entry;
+        let at = envelope.expire_at;
         if entry != 0 && at != 0 && entry <= at {
             return envelope;
         }
@@ -267,14 +269,15 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Puts the letters that belong to no write. Where they are forwarded, answers which of them
-    /// were there already.
+    /// Puts the letters that belong to no write. If they are forwarded, returns the positions of
+    /// the letters that existed already.
     pub(super) fn free_letters(
         &mut self,
         batch: &Batch,
         shared: &Shared,
     ) -> fjall::Result<Vec<usize>> {
-        let (mut known, mut seen) = (Vec::new(), HashSet::new());
+        let mut known = Vec::new();
+        let mut seen = HashSet::new();
         let forwarded = batch.letters.iter().enumerate().filter(|_| batch.forward);
         for (at, letter) in forwarded {
             let place = keys::letter(&self.partition.stream, &letter.id);
@@ -304,7 +307,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The earliest entries put in the order of time, by kind; the end of time where none was.
+/// The earliest new entries in time order, by kind; `u64::MAX` if there are none.
 pub(super) struct Earliest {
     pub(super) due: u64,
     pub(super) expiry: u64,
@@ -318,10 +321,10 @@ impl Default for Earliest {
     }
 }
 
-/// What a write finds besides the job.
+/// The entries that a write found besides the job.
 #[derive(Default)]
 struct Found {
-    /// Spilled events that are there already: sequence, and whether the content is the same.
+    /// Spilled events that exist already: sequence, and whether the content is the same.
     present: Vec<(u64, bool)>,
     /// Places of spilled events below the job's new `next`.
     settled: Vec<Slice>,
@@ -329,7 +332,7 @@ struct Found {
     old_ids: Vec<Slice>,
 }
 
-/// Whether a write's condition holds.
+/// Returns the refusal if a write's condition does not hold.
 fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<Refusal> {
     let takeovers = write.job.takeovers;
     match (write.expect, job.map(|record| &record.job)) {
@@ -347,7 +350,7 @@ fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<
     }
 }
 
-/// Removes all there is of a job, except its dead letters. Answers how many entries that is.
+/// Removes everything of a job except its dead letters. Returns the number of removed entries.
 pub(super) fn remove_job(
     tables: &Tables,
     recent: &mut Recent,
@@ -384,7 +387,7 @@ pub(super) fn remove_job(
     Ok(batch.len() - before)
 }
 
-/// The places from `from` to before `to` that there are.
+/// Returns the existing places from `from` to before `to`.
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

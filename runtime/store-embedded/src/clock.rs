@@ -1,26 +1,27 @@
-//! The time that the store writes down. Must never go back, whatever the machine's clock does:
-//! a due or expired entry that was passed once stays passed. And must never stand still: what is
-//! due in a second is due in a second, also while the machine's clock is behind.
+//! The store's clock. It must never go back, whatever the machine's clock does: a due or expired
+//! entry that has passed stays passed. It must also never stop: an entry that is due in a second
+//! comes due in a second, even while the machine's clock is behind.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The machine's clock may be behind the store by so much, in ms, before it is worth a warning.
+/// The difference between the store's time and the machine's earlier time, in ms, from which a
+/// warning is logged.
 const BEHIND: u64 = 60_000;
 
-/// Where the time comes from, in ms.
+/// The source of the time, in ms.
 #[derive(Clone)]
 pub struct Clock {
-    /// Since the Unix epoch; may go back.
+    /// The time since the Unix epoch; may go back.
     wall: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Since some moment; only goes forward.
+    /// The time since some moment; never goes back.
     steady: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Clock {
-    /// The machine's clocks.
+    /// Creates a clock that reads the machine's clocks.
     pub fn machine() -> Self {
         let wall = || {
             let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -30,7 +31,7 @@ impl Clock {
         Self::new(wall, move || started.elapsed().as_millis() as u64)
     }
 
-    /// Any others, for tests.
+    /// Creates a clock from other sources, for tests.
     pub fn new(
         wall: impl Fn() -> u64 + Send + Sync + 'static,
         steady: impl Fn() -> u64 + Send + Sync + 'static,
@@ -45,24 +46,26 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// The steady clock, ahead of its own beginning by as much as the wall clock ever was.
+/// The steady clock plus an offset, so that it is never behind the highest value of the wall clock.
 #[derive(Debug)]
 pub(super) struct Monotone {
     source: Clock,
     ahead: AtomicU64,
-    /// Two threads may read the clocks in one order and answer in the other.
+    /// The newest returned time. Two threads may read the clocks in one order and return in the
+    /// other.
     newest: AtomicU64,
 }
 
 impl Monotone {
-    /// Begins no earlier than `newest`, the newest time that the store holds.
+    /// Creates a clock that is never earlier than `newest`, the newest time in the store.
     pub(super) fn new(source: Clock, newest: u64) -> Self {
-        let (wall, steady) = ((source.wall)(), (source.steady)());
+        let wall = (source.wall)();
+        let steady = (source.steady)();
         if wall.saturating_add(BEHIND) < newest {
             tracing::warn!(
                 behind_ms = newest - wall,
-                "the machine's clock is behind the times in the store, which go on from where they \
-                 were: set the clock, if it is wrong"
+                "the machine's clock is behind the times in the store: the store continues from its \
+                 own time; correct the machine's clock if it is wrong"
             );
         }
         // Records use 0 for "no time".
@@ -70,7 +73,7 @@ impl Monotone {
         Self { source, ahead: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
     }
 
-    /// Never earlier than any answer before.
+    /// Returns the time, which is never earlier than any time returned before.
     pub(super) fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);

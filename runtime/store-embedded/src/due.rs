@@ -1,4 +1,4 @@
-//! The due index: which keys their owner must look at, and when.
+//! The due index: the keys that their owner must process, and the times.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
@@ -19,12 +19,13 @@ impl DueIndex for Embedded {
         limit: usize,
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-        let (partition, after) = (partition.clone(), after.cloned());
+        let partition = partition.clone();
+        let after = after.cloned();
         self.read(move |shared| due(shared, &partition, after.as_ref(), limit, all)).await
     }
 }
 
-/// Entries, and the ms to the next one.
+/// Due entries, and the time to the next entry in ms.
 type DueEntries = (Vec<(u64, Key)>, Option<u64>);
 
 fn due(
@@ -43,13 +44,14 @@ fn due(
         Some((at, key)) => keys::after(keys::due(partition, *at, key)),
     };
     let range = start..keys::after(keys::due_from(partition, u64::MAX));
-    // Only a read from the beginning knows that nothing is before its first entry.
+    // Only a read from the beginning shows that no entry precedes its first entry.
     let advance = |to: u64| {
         if after.is_none() {
             shared.due.advance(partition, mark, to);
         }
     };
-    let (mut due, mut first) = (Vec::new(), None);
+    let mut due = Vec::new();
+    let mut first = None;
     for entry in snapshot.range(&shared.tables.times, range) {
         let entry = entry.key().map_err(|error| read_error(&error))?;
         let Some((at, key)) = keys::split_due(&all, &entry) else { continue };
@@ -67,8 +69,8 @@ fn due(
     Ok((due, None))
 }
 
-/// Whether an entry is about a job that is there: one that has expired keeps its entry until it
-/// is swept, and one that cannot be read can never be moved on.
+/// Returns whether an entry belongs to a live job. An expired job keeps its entry until the sweep
+/// removes it, and the entry of an unreadable job can never be moved.
 fn is_due(
     shared: &Shared,
     snapshot: &Snapshot,

@@ -1,7 +1,8 @@
-//! The fences: who may commit, and what the last commit of each shard answered.
+//! The fences: the claim and the reply to the last commit of each shard.
 //!
-//! Only the writer changes them, and this process has the folder for itself, so what is in
-//! memory is what is stored. One entry for each (partition, shard) that was ever claimed.
+//! Only the writer changes the fences, and this process owns the folder exclusively, so the fences
+//! in memory equal the stored fences. There is one entry for each (partition, shard) that was ever
+//! claimed.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use ordain_store::{Claim, Partition, StoreError};
 pub(super) struct Fences(HashMap<(Partition, u32), FenceRecord>);
 
 impl Fences {
-    /// Reads all of them.
+    /// Reads all fences.
     pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
         let mut fences = HashMap::new();
         for entry in tables.meta.prefix(keys::FENCES) {
@@ -35,7 +36,7 @@ impl Fences {
         Ok(Self(fences))
     }
 
-    /// The time of the newest commit.
+    /// Returns the time of the newest commit.
     pub(super) fn newest_time(&self) -> u64 {
         self.0.values().map(|fence| fence.applied.time).max().unwrap_or_default()
     }
@@ -44,7 +45,7 @@ impl Fences {
         self.0.get(&(partition.clone(), shard))
     }
 
-    /// Whether a commit may be applied.
+    /// Decides whether a commit may be applied.
     pub(super) fn judge(
         &self,
         partition: &Partition,
@@ -58,7 +59,8 @@ impl Fences {
         }
     }
 
-    /// Writes a fence, in memory as well: should the batch fail, the store is out of use.
+    /// Writes a fence to the batch and to memory. If the batch fails, the store is out of use
+    /// anyway.
     pub(super) fn put(
         &mut self,
         tables: &Tables,

@@ -1,16 +1,16 @@
-//! The store's folder: whose it is, which schema it has, and who has it open.
+//! The store's folder: its owner, its schema, and the process that has it open.
 //!
 //! ```text
-//! ordain.store   what this folder is: schema and number of shards, as text
-//! lock           locked by the process that has it open; its id is in it
+//! ordain.store   identity of the folder: schema and number of shards, as text
+//! lock           locked by the process that has the folder open; contains its id
 //! answered       number of commits answered
-//! closed         there if the last process that had it open closed it in order
-//! data/          the engine's
-//! data.new/      the engine's while it is being made: half made after a crash, and worth nothing
+//! closed         exists if the last process closed the store in order
+//! data/          the engine's data
+//! data.new/      the engine's data during its creation; after a crash incomplete and worthless
 //! data.before/   journals of the engine as they were before an opening that has not succeeded
 //! ```
 //!
-//! Must never write into a folder that is not the store's.
+//! This module must never write into a folder that does not belong to the store.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -31,14 +31,14 @@ const CLOSED: &str = "closed";
 const BEFORE: &str = "data.before";
 const HEADING: &str = "ordain embedded store";
 
-/// A folder that this process has for itself, until dropped.
+/// A folder that this process owns exclusively, until dropped.
 pub(super) struct Folder {
     path: PathBuf,
     lock: File,
 }
 
 impl Folder {
-    /// Takes the folder; makes it where there is none.
+    /// Locks the folder; creates it if it does not exist.
     pub(super) fn take(path: &Path, shards: u32) -> Result<Self, StoreError> {
         make(path)?;
         refuse_foreign(path)?;
@@ -47,8 +47,8 @@ impl Folder {
             Some(kept) if kept == shards => {}
             Some(kept) => {
                 return Err(StoreError::Unusable(format!(
-                    "the store in {} was made with {kept} shards and is now to have {shards}; \
-                     set shards back to {kept}, or drain it and begin with another folder",
+                    "the store in {} was created with {kept} shards, but the configuration requires {shards}; \
+                     set shards back to {kept}, or drain the store and use another folder",
                     path.display()
                 )));
             }
@@ -57,11 +57,13 @@ impl Folder {
         Ok(Self { path: path.to_owned(), lock })
     }
 
-    /// Whether the folder is still the one under its path.
+    /// Returns whether the path still leads to this folder.
     pub(super) fn is_there(&self) -> bool {
-        let identity = |metadata: io::Result<Metadata>| metadata.map(|it| (it.dev(), it.ino()));
-        let (ours, found) = (self.lock.metadata(), fs::metadata(self.path.join(LOCK)));
-        // Where the system does not tell, for a moment, nothing is wrong with the folder.
+        let identity =
+            |metadata: io::Result<Metadata>| metadata.map(|found| (found.dev(), found.ino()));
+        let ours = self.lock.metadata();
+        let found = fs::metadata(self.path.join(LOCK));
+        // A temporary error of the system does not mean that the folder is gone.
         match (identity(ours), identity(found)) {
             (Ok(ours), Ok(found)) => ours == found,
             (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
@@ -69,14 +71,15 @@ impl Folder {
         }
     }
 
-    /// Notes that everything is on the disk and nothing more will be written.
+    /// Records that everything is on the disk and nothing more will be written.
     pub(super) fn close(&self) {
-        // Without the note, the next start does more than it must.
+        // Without this file, the next start does more work than necessary.
         let _ = File::create(self.path.join(CLOSED));
     }
 
-    /// Makes sure that the disk has what the system reads of the engine's journals, unless they were closed
-    /// in order: see [`journal::write_anew`]. To be undone by [`Self::settle`] once the engine is open.
+    /// Makes sure that the disk contains the system's view of the engine's journals, unless they
+    /// were closed in order: see [`journal::write_anew`]. [`Self::settle`] removes the old journals
+    /// once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let before = self.path.join(BEFORE);
         let written = match fs::remove_file(self.path.join(CLOSED)) {
@@ -86,15 +89,15 @@ impl Folder {
         };
         written.map_err(|error| {
             StoreError::Unavailable(format!(
-                "cannot write the journal in {} anew: {error}. It is as large as up to 128 MiB: see to the \
-                 disk, then start again",
+                "cannot copy the journal in {}: {error}. The journal has up to 128 MiB: check the \
+                 free space and the disk, then start again",
                 self.path.display()
             ))
         })
     }
 
-    /// The engine is open, and holds all that it should: the journals as they were before are not needed.
-    /// Makes the names of what was made in the folder durable.
+    /// Removes the old journals, because the engine is open and complete. Also makes the names of
+    /// new files in the folder durable.
     pub(super) fn settle(&self) -> Result<(), StoreError> {
         let before = self.path.join(BEFORE);
         match fs::remove_dir_all(&before) {
@@ -105,50 +108,51 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the store's folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The engine's folder.
+    /// Returns the path of the engine's folder.
     pub(super) fn data(&self) -> PathBuf {
         self.path.join("data")
     }
 
-    /// The file of [`Answered`](super::answered::Answered).
+    /// Returns the path of the file of [`Answered`](super::answered::Answered).
     pub(super) fn answered(&self) -> PathBuf {
         self.path.join("answered")
     }
 
-    /// Makes the names of what was made in the folder durable, and the folder's own: the engine
-    /// syncs only what lies within its own.
+    /// Makes the names of new files in the folder durable, and the folder's own name: the engine
+    /// syncs only its own folder.
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|error| unwritable(&self.path, &error))?;
-        // One that cannot be opened was not made by us.
+        // A parent that cannot be opened was not created by this process.
         if let Some(Ok(parent)) = self.path.parent().map(File::open) {
             let _ = parent.sync_all();
         }
         Ok(())
     }
 
-    /// Makes the engine's folder where there is none: elsewhere first, so that under its name it
-    /// is whole or not there. The engine itself writes one file after another, and takes a folder
-    /// in which the first of them are missing for a new one. So it is refused if one is missing that each
-    /// database has.
+    /// Creates the engine's folder if it does not exist: under another name first, so that the
+    /// final name leads to a complete folder or to none. The engine writes one file after another,
+    /// and treats a folder without the first files as new. This function therefore refuses an
+    /// existing folder that lacks a file that every database has.
     pub(super) fn make_data(
         &self,
         make: impl FnOnce(&Path) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (data, draft) = (self.data(), self.path.join("data.new"));
+        let data = self.data();
+        let draft = self.path.join("data.new");
         if data.exists() {
-            let tables = (0..KEYSPACES).map(|it| format!("keyspaces/{it}/current"));
+            let tables = (0..KEYSPACES).map(|number| format!("keyspaces/{number}/current"));
             let missing = std::iter::once("version".to_owned()).chain(tables);
-            return match missing.into_iter().find(|it| !data.join(it).exists()) {
+            return match missing.into_iter().find(|name| !data.join(name).exists()) {
                 None => Ok(()),
                 Some(missing) => Err(StoreError::Unusable(format!(
-                    "the database in {} has no file {missing}, so it is damaged: somebody has removed the \
-                     file, or a backup has left it out. Put the store's folder back from a whole backup",
+                    "the database in {} has no file {missing}, so it is damaged: the file was removed, \
+                     or a backup does not contain it. Restore the store's folder from a complete backup",
                     data.display()
                 ))),
             };
@@ -161,7 +165,7 @@ impl Folder {
         }
         make(&draft)?;
         fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))?;
-        tracing::info!("made a new store in {}: no stream has any state yet", self.path.display());
+        tracing::info!("created a new store in {}: no stream has state yet", self.path.display());
         Ok(())
     }
 }
@@ -180,7 +184,8 @@ fn make(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// A folder without the marker must be empty, but for what a crash right at the start leaves.
+/// Refuses a folder without the marker that is not empty, except for files that a crash at the
+/// first start leaves.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER).exists() {
         return Ok(());
@@ -189,7 +194,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         let name = entry.map_err(|error| unwritable(path, &error))?.file_name();
         if name != LOCK && name != MARKER_DRAFT {
             return Err(StoreError::Unusable(format!(
-                "the folder {} is not a store of Ordain (it holds {}, and no {MARKER}); give \
+                "the folder {} is not a store of Ordain (it contains {}, but no {MARKER}); give \
                  the store an empty or a new folder",
                 path.display(),
                 name.display()
@@ -205,7 +210,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     let mut lock = opened.map_err(|error| unwritable(path, &error))?;
     match lock.try_lock() {
         Ok(()) => {
-            // Only for people, so that failing to write it is no reason to stop.
+            // The id is only for users, so a failed write is ignored.
             let _ = lock
                 .rewind()
                 .and_then(|()| lock.set_len(0))
@@ -220,7 +225,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
                 id => format!("process {id}"),
             };
             Err(StoreError::InUse(format!(
-                "{holder} has the store in {} open; stop it first, or give this one a \
+                "{holder} has the store in {} open; stop it first, or give this process a \
                  folder of its own",
                 path.display()
             )))
@@ -229,7 +234,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// The number of shards, if the folder is a store.
+/// Returns the number of shards, if the folder is a store.
 fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     let text = match fs::read_to_string(path.join(MARKER)) {
         Ok(text) => text,
@@ -242,7 +247,7 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     };
     let (true, Some(schema)) = (text.starts_with(HEADING), number("schema")) else {
         return Err(StoreError::Unusable(format!(
-            "the file {MARKER} in {} is not one that Ordain wrote; put it back from a backup, or \
+            "the file {MARKER} in {} was not written by Ordain; restore it from a backup, or \
              give the store an empty folder",
             path.display()
         )));
@@ -250,14 +255,14 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     match number("shards") {
         Some(shards) if schema == SCHEMA => Ok(Some(shards)),
         _ => Err(StoreError::Unusable(format!(
-            "the store in {} has schema {schema}, and this version of Ordain reads schema \
-             {SCHEMA}; run the version that made it, or give this one another folder",
+            "the store in {} has schema {schema}, but this version of Ordain reads schema \
+             {SCHEMA}; run the version that created it, or give this version another folder",
             path.display()
         ))),
     }
 }
 
-/// Whole or not at all: a marker must never be seen half written.
+/// Writes the marker atomically: another process must never see an incomplete marker.
 fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
     let draft = path.join(MARKER_DRAFT);
     let mut file = File::create(&draft)?;
@@ -269,8 +274,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn unwritable(path: &Path, error: &io::Error) -> StoreError {
     StoreError::Unusable(format!(
-        "cannot use {} as the store's folder: {error}; let the user that runs Ordain write \
-         there, or set another path",
+        "cannot use {} as the store's folder: {error}; give the user that runs Ordain write \
+         access, or set another path",
         path.display()
     ))
 }

@@ -1,19 +1,20 @@
 //! Prepares the engine's journals before the engine opens them.
 //!
-//! **Writing anew.** After a failed sync the system takes what it could not write for written: another
-//! process reads it from memory, and another sync succeeds, although the disk does not have it. So a journal
-//! that was not closed in order is copied, and the copy synced, before anything is answered from it. The
-//! journal as it was is kept until the engine is open and has been found to hold all that was answered: the
-//! engine cuts off what is behind a damaged place.
+//! **Copying.** After a failed sync the system treats unwritten data as written: another process
+//! reads the data from memory, and another sync succeeds, although the disk lacks the data. A
+//! journal that was not closed in order is therefore copied, and the copy synced, before anything
+//! is answered from it. The original journal is kept until the engine is open and contains all
+//! answered commits, because the engine truncates a journal at a damaged place.
 //!
-//! **Cutting.** A batch that a power failure tore in the middle is cut off the newest journal.
+//! **Truncating.** A batch that a power failure tore in the middle is removed from the end of the
+//! newest journal.
 //!
-//! The engine drops a torn batch at the end of its journal by itself where it can see that it is
-//! cut. If a page within one large value is missing, all it sees is a wrong checksum, and it
-//! refuses to open. Such a batch was never synced, so never answered, nor was any after it.
-//! Should it be damage of another kind, [`Answered`](super::answered::Answered) notices that
-//! answered commits are gone, and the journal as it was is kept beside it. Must never touch a
-//! journal in which it finds anything that it does not know.
+//! The engine itself drops a torn batch at the end of its journal if it can detect the truncation.
+//! If a page within one large value is missing, the engine detects only a wrong checksum, and
+//! refuses to open. Such a batch was never synced, so neither it nor any later batch was answered.
+//! If the cause is other damage, [`Answered`](super::answered::Answered) detects the loss of
+//! answered commits, and the original journal is kept beside the new one. This module must never
+//! change a journal with unknown content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// What the engine's file `version` holds where this module knows its journal.
+/// The content of the engine's file `version` for the known journal format.
 const VERSION: [u8; 4] = *b"FJL\x03";
 
 const START: u8 = 1;
@@ -29,15 +30,16 @@ const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
 
-/// Bytes that are copied at a time.
+/// The number of bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// Replaces each journal in `folder` by a copy that is on the disk, and keeps it as it was in `before`. What an
-/// opening that did not succeed has left there stays: it is how the journal was before the first of them.
+/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in
+/// `before`. An original from an earlier failed opening stays: it is the journal before the first
+/// such opening.
 pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, kept) in journals(before)? {
-        // A crash right between the two renames below.
+        // A crash between the two renames below leaves this state.
         let journal = folder.join(kept.file_name().unwrap_or_default());
         if !journal.exists() {
             fs::rename(&kept, journal)?;
@@ -56,9 +58,10 @@ pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies through memory: the system's own copy may share what the disk has.
+/// Copies through memory, because the system's own copy may share blocks of the disk.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let (mut from, mut to) = (File::open(from)?, File::create(to)?);
+    let mut from = File::open(from)?;
+    let mut to = File::create(to)?;
     let mut piece = vec![0; PIECE];
     loop {
         let read = from.read(&mut piece)?;
@@ -69,8 +72,8 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Looks for a batch with a wrong checksum; cuts the journal there. Answers where the journal
-/// as it was is kept, if that was so.
+/// Truncates the newest journal at a batch with a wrong checksum. Returns the path of the kept
+/// original if there was such a batch.
 pub(super) fn cut_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
     if fs::read(folder.join("version"))? != VERSION {
         return Ok(None);
@@ -89,7 +92,7 @@ fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(journals(folder)?.pop().map(|(_, path)| path))
 }
 
-/// The journals in a folder, by number.
+/// Returns the journals in a folder, by number.
 fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut journals = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -102,7 +105,7 @@ fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(journals)
 }
 
-/// Where the first batch begins whose parts are all there and whose checksum is wrong.
+/// Returns the start of the first batch that is complete but has a wrong checksum.
 fn first_torn(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     loop {
@@ -113,7 +116,7 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Passes over a batch; answers whether its checksum is right. `None` where it is no batch.
+/// Skips a batch and returns whether its checksum is correct. Returns `None` if there is no batch.
 fn batch(rest: &mut &[u8]) -> Option<bool> {
     let [START, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();
@@ -121,7 +124,7 @@ fn batch(rest: &mut &[u8]) -> Option<bool> {
         let before = *rest;
         match take::<1>(rest)? {
             [ITEM] => {
-                // Kind, compression, table.
+                // Kind, compression and table.
                 take::<10>(rest)?;
                 let key = u16::from_le_bytes(take(rest)?);
                 let _uncompressed = take::<4>(rest)?;

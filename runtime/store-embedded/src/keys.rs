@@ -1,9 +1,9 @@
-//! Where each record lies: the binary keys of all tables.
+//! The binary keys of all tables.
 //!
-//! Two different things must never have one key, nor one thing's range reach into another's.
-//! So a stream's name has its length before it; a key of the stream stands last, or has its
-//! length before it, or, where its order counts, is escaped and terminated. Numbers are
-//! big-endian, so that they sort as numbers.
+//! Two different records must never have the same key, and one range must never include another's
+//! records. A stream's name therefore has its length before it. A key of the stream is last, or has
+//! its length before it, or is escaped and terminated if its order matters. Numbers are big-endian,
+//! so that they sort numerically.
 
 use ordain_core::{Key, LetterId};
 
@@ -26,43 +26,44 @@ const ID: u8 = b'i';
 const RETAINED: u8 = b'm';
 const ORIGIN: u8 = b'o';
 
-/// All records of a stream in the tables that begin with it. The name has at most
-/// [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes, which a claim checks.
+/// Returns the prefix of all records of a stream, in the tables whose keys begin with the stream.
+/// The name has at most [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes, which a claim
+/// checks.
 pub(super) fn stream(name: &str) -> Vec<u8> {
     with_stream(&[], name, 0)
 }
 
-/// The first place after all of a stream.
+/// Returns the first place after all records of a stream.
 pub(super) fn after_stream(name: &str) -> Vec<u8> {
     let mut out = stream(name);
-    // Of an empty name this is the length; no byte of a text is the last one there is.
+    // For an empty name, this is the length; no byte of a UTF-8 text is 255.
     if let Some(last) = out.last_mut() {
         *last += 1;
     }
     out
 }
 
-/// The stream of a key that begins with one, and what follows it.
+/// Splits a place into the stream at its beginning and the rest.
 pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = key.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// A job, and its state.
+/// Returns the place of a job and of its state.
 pub(super) fn job(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// The stream and the key of a job.
+/// Splits a job's place into stream and key.
 pub fn split_job(key: &[u8]) -> Option<(&str, &str)> {
     let (stream, key) = split_stream(key)?;
     Some((stream, std::str::from_utf8(key).ok()?))
 }
 
-/// A spilled event or a taken id.
+/// Returns the place of a spilled event or of an accepted id.
 pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     let mut out = with_stream(&[], stream, 2 + key.len() + 8);
     out.extend_from_slice(&(key.len() as u16).to_be_bytes());
@@ -71,107 +72,107 @@ pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     out
 }
 
-/// A dead letter: by stream, key, sequence and tag.
+/// Returns the place of a dead letter: by stream, key, sequence and tag.
 pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
     let mut out = letter_sequence(stream, &id.key, id.sequence);
     out.extend_from_slice(&id.tag.to_be_bytes());
     out
 }
 
-/// The identity of a letter, from its place; `None` if that is no letter's.
+/// Returns the identity of a letter from its place; `None` if the place is not valid.
 pub fn split_letter(place: &[u8]) -> Option<LetterId> {
     split_letter_place(split_stream(place)?.1)
 }
 
-/// The first possible letter of a sequence.
+/// Returns the first possible place of a letter with this sequence.
 pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     let mut out = letter_key(stream, key);
     out.extend_from_slice(&sequence.to_be_bytes());
     out
 }
 
-/// All letters of a key.
+/// Returns the prefix of all letters of a key.
 pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len() + 18);
     put_letter_key(key, &mut out);
     out
 }
 
-/// All due entries of a partition from a time on: their beginning.
+/// Returns the prefix of a partition's due entries from a time on.
 pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
     let mut out = due_all(partition);
     out.extend_from_slice(&at.to_be_bytes());
     out
 }
 
-/// All due entries of a partition.
+/// Returns the prefix of all due entries of a partition.
 pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
     let mut out = with_stream(&[DUE], &partition.stream, 12);
     out.extend_from_slice(&partition.number.to_be_bytes());
     out
 }
 
-/// A due entry.
+/// Returns the place of a due entry.
 pub(super) fn due(partition: &Partition, at: u64, key: &str) -> Vec<u8> {
     let mut out = due_from(partition, at);
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// What comes right after an entry.
+/// Returns the first place after an entry.
 pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
     entry.push(0);
     entry
 }
 
-/// The time and the key of a due entry, whose `prefix` is that of all due entries of its partition.
+/// Splits a due entry into time and key; `prefix` is that of all due entries of its partition.
 pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     let (at, key) = entry.strip_prefix(prefix)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// The entry by which an expired job is found.
+/// Returns the place of the entry that leads to an expired job.
 pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
     timed(EXPIRY, at, job)
 }
 
-/// The entry by which an old letter is found.
+/// Returns the place of the entry that leads to an old letter.
 pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE, at, letter)
 }
 
-/// The time of an entry of one of those two, and what it is about.
+/// Splits such an entry into its time and its subject.
 pub fn split_timed(entry: &[u8]) -> Option<(u64, &[u8])> {
     let (at, subject) = entry.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), subject))
 }
 
-/// The outbox entry of a commit.
+/// Returns the place of a commit's outbox entry.
 pub(super) fn outbox(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
     let mut out = with_shard(&[], partition, shard, 8);
     out.extend_from_slice(&number.to_be_bytes());
     out
 }
 
-/// The number of the commit of an outbox entry.
+/// Returns the number of the commit of an outbox entry.
 pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
     entry.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Through which commit a shard's outbox is done.
+/// Returns the place of the last published commit of a shard's outbox.
 pub(super) fn done(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[DONE], partition, shard, 0)
 }
 
-/// The fence of a shard.
+/// Returns the place of a shard's fence.
 pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[FENCE], partition, shard, 0)
 }
 
-/// All fences.
+/// The prefix of all fences.
 pub(super) const FENCES: [u8; 1] = [FENCE];
 
-/// The partition and the shard of a fence.
+/// Splits a fence's place into partition and shard.
 pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     let (stream, numbers) = split_stream(key.strip_prefix(&FENCES)?)?;
     let (number, shard) = numbers.split_first_chunk::<4>()?;
@@ -179,24 +180,25 @@ pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
 }
 
-/// What waits for a partition in a shard, by number.
+/// Returns the place of a queued entry of a partition in a shard, by number.
 pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
     outbox(partition, shard, number)
 }
 
-/// From which number to which there is something.
+/// Returns the place of a queue's ends.
 pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[QUEUE], partition, shard, 0)
 }
 
-/// How far a key of a destination has counted.
+/// Returns the place of the counter of a key in a destination.
 pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
     let mut out = with_destination(COUNT, to, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Until when a record of the log is kept, in ms since the Unix epoch; `None` for one that stays.
+/// Returns the expiry time of a record of the log, in ms since the Unix epoch; `None` if it never
+/// expires.
 pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
     let at = match *place.first()? {
         RETAINED => 0,
@@ -204,22 +206,23 @@ pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
         ID => 16,
         _ => return None,
     };
-    let until = value.get(at..at + 8).and_then(|it| it.try_into().ok()).map(u64::from_le_bytes)?;
-    // A count that has not ended.
+    let until =
+        value.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)?;
+    // A counter whose key has not ended has no expiry time.
     Some(if until == 0 { u64::MAX } else { until })
 }
 
-/// A message that is kept.
+/// Returns the place of a retained message.
 pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
     of_key(RETAINED, to, key, sequence)
 }
 
-/// An id that is remembered, by its digest.
+/// Returns the place of a remembered id, by its digest.
 pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
     of_key(ID, to, key, digest)
 }
 
-/// What a shard of a destination knows of an origin.
+/// Returns the place of an origin's record in a shard of a destination.
 pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
     let Origin { partition, shard: of_outbox, .. } = origin;
     let mut out = with_destination(ORIGIN, to, 20 + partition.stream.len());
@@ -228,20 +231,21 @@ pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
     out
 }
 
-/// A block of what it has given.
+/// Returns the place of a block of an origin's assigned messages.
 pub(super) fn given(origin: &[u8], number: u64) -> Vec<u8> {
     [origin, &number.to_be_bytes()].concat()
 }
 
-/// The entry by which what is kept until then is found: one of several of that time.
+/// Returns the place of an entry that leads to records with this expiry time; `which` distinguishes
+/// entries with the same time.
 pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
     timed(KEPT_AGE, at, &which.to_be_bytes())
 }
 
-/// How many commits were ever made.
+/// The place of the total number of commits.
 pub(super) const COMMITS: [u8; 1] = [COUNTER];
 
-/// A mark.
+/// Returns the place of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {
     let mut out = vec![MARK];
     out.extend_from_slice(name.as_bytes());
@@ -294,7 +298,7 @@ mod tests {
     use ordain_store::KEY_SIZE_LIMIT;
 
     #[test]
-    fn streams_and_keys_do_not_meet() {
+    fn streams_and_keys_do_not_overlap() {
         assert_ne!(job("a", "b"), job("ab", ""));
         assert_ne!(job("a", "\u{1}b"), job("\u{1}", "ab"));
         assert!(!job("ab", "c").starts_with(&stream("a")));
@@ -320,7 +324,7 @@ mod tests {
         }
     }
 
-    /// The longest key there may be still fits the engine, whatever is in it.
+    /// The longest possible key fits the engine, whatever its content.
     #[test]
     fn the_longest_key_fits() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);

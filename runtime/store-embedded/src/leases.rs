@@ -1,6 +1,6 @@
-//! The one process that has the folder is the one instance: it is heard of as long as it runs, and
-//! nothing of it is left when it ends, except what was decided on: marks have that. In tests there may
-//! be several in the process.
+//! The membership of the only process that has the folder. An instance is a member as long as it
+//! runs, and leaves nothing when it ends, except decisions, which are stored as marks. Tests may
+//! have several instances in the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,18 +12,18 @@ use super::request::Request;
 use ordain_store::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
 use ordain_store::{Mark, Marks, Partition, StoreError, versions};
 
-/// With what the names of such marks begin.
+/// The prefix of the names of marks that contain decisions.
 pub(super) const DECIDED: &str = "decided/";
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     table: Mutex<Table>,
-    /// Whoever decides.
+    /// The lock of the running decision.
     deciding: tokio::sync::Mutex<()>,
 }
 
 impl Registry {
-    /// With what was decided on, by streams.
+    /// Creates a registry with the stored decisions, by stream.
     pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let decided = decided.filter_map(|(stream, text)| {
             let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
@@ -43,7 +43,7 @@ impl Leases for Embedded {
     async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError> {
         let mut table = self.registry.table();
         let before = table.members.get(&beat.id);
-        if before.is_none_or(|it| it.about != beat.about) {
+        if before.is_none_or(|member| member.about != beat.about) {
             table.generation = rand::random();
         }
         let report = beat.report.map(ToOwned::to_owned);
@@ -65,7 +65,7 @@ impl Leases for Embedded {
             Some(holder) if holder != to => return Ok(Leased::Held(holder)),
             _ => {}
         }
-        let given = table.leases.get(partition).map_or(0, |it| it.epoch);
+        let given = table.leases.get(partition).map_or(0, |lease| lease.epoch);
         let epoch = newest.max(given).saturating_add(1);
         let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
         table.leases.insert(partition.clone(), lease);
@@ -79,21 +79,25 @@ impl Leases for Embedded {
         holder: InstanceId,
         epoch: u64,
     ) -> Result<(), StoreError> {
-        let (mut table, now) = (self.registry.table(), self.shared.clock.now());
+        let mut table = self.registry.table();
+        let now = self.shared.clock.now();
         if let Some(lease) = table.leases.get_mut(partition)
             && (lease.holder, lease.epoch) == (Some(holder), epoch)
         {
-            (lease.holder, lease.since) = (None, now);
+            lease.holder = None;
+            lease.since = now;
             table.generation = rand::random();
         }
         Ok(())
     }
 
     async fn forget(&self, id: InstanceId) -> Result<(), StoreError> {
-        let (mut table, now) = (self.registry.table(), self.shared.clock.now());
+        let mut table = self.registry.table();
+        let now = self.shared.clock.now();
         table.members.remove(&id);
-        for lease in table.leases.values_mut().filter(|it| it.holder == Some(id)) {
-            (lease.holder, lease.since) = (None, now);
+        for lease in table.leases.values_mut().filter(|lease| lease.holder == Some(id)) {
+            lease.holder = None;
+            lease.since = now;
         }
         table.generation = rand::random();
         Ok(())
@@ -110,12 +114,12 @@ impl Leases for Embedded {
         if found.as_deref() == Some(decided) {
             return Ok(true);
         }
-        if found.map_or(0, |it| it.generation) != before {
+        if found.map_or(0, |decided| decided.generation) != before {
             return Ok(false);
         }
         let mark =
             Mark { name: format!("{DECIDED}{stream}"), value: versions::encode(decided).into() };
-        // It is durable before any commit that rests on it.
+        // The mark is durable before any commit that depends on the decision.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());

@@ -1,18 +1,19 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** A commit or a claim is answered when it is on disk: one `fdatasync` for all
-//! that wait together. Marks and removals from the outbox become durable with the next of those,
-//! in order.
+//! **Durability.** The store answers a commit or a claim when it is on disk, with one `fdatasync`
+//! for all requests that wait together. Marks and removals from the outbox become durable with the
+//! next of those, in order.
 //!
-//! **Failure.** After a failed write or sync nobody knows what is on the disk, and asking again
-//! would not tell. So the store then is out of use: the reason is logged once, commits answer
-//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else [`StoreError::Failed`]. Only opening it again
-//! reads what the disk really holds, so a process that runs on it ends.
+//! **Failure.** After a failed write or sync the content of the disk is unknown, and another
+//! attempt would not reveal it. The store is then out of use: it logs the reason once, answers
+//! commits with [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else
+//! with [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so
+//! a process with a failed store exits.
 //!
-//! **Reading** goes to blocking threads, a few at a time: most reads are served from memory, but any
-//! of them may meet the disk, or a scan of thousands of entries.
+//! **Reading** uses blocking threads, a few at a time: memory serves most reads, but any read may
+//! need the disk, or scan thousands of entries.
 //!
-//! Policy must never be decided here; what a write does and when it applies stands in the batch.
+//! This crate must never decide policy; the batch contains each write and its condition.
 
 mod answered;
 mod assign;
@@ -65,61 +66,63 @@ use self::tables::{Tables, read_error};
 use self::writer::{QUEUE, Writer};
 use ordain_store::{Durability, Store, StoreError};
 
-/// How long an answer may be out before it is looked at whether the engine is still alive: when
-/// its background work has failed, it makes writers wait for ever.
+/// The time to wait for an answer before checking that the engine is alive: an engine whose
+/// background work has failed makes writers wait for ever.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Time between two checks that the folder is still under its path.
+/// The interval between two checks that the folder is still at its path.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Memory for blocks that were read from disk, by default. Enough for the index blocks and the
-/// hot part of the jobs of a million keys; the rest is in the system's own cache.
+/// The default memory for blocks that were read from disk. It holds the index blocks and the
+/// frequently used jobs of a million keys; the system's own cache holds the rest.
 const CACHE: u64 = 64 * 1024 * 1024;
 
-/// Reads under way at one time. Each has a thread, which keeps memory of what it has read.
+/// The maximum number of concurrent reads. Each has a thread, which keeps memory of the data that
+/// it has read.
 const READS: usize = 4;
 
-/// How long dead letters are kept by default, in ms: 30 days, for somebody to look at them.
+/// The default time to keep dead letters, in ms: 30 days, so that an operator can examine them.
 const DEAD_TTL: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// How to open it.
+/// The options of an embedded store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its folder; made where there is none.
+    /// The store's folder, created if it does not exist.
     pub path: PathBuf,
-    /// Shards; written down when the folder is made, and to be the same from then on. More than
-    /// one helps nothing here.
+    /// The number of shards, stored when the folder is created; it must stay the same from then on.
+    /// More than one shard has no benefit here.
     pub shards: u32,
-    /// How long dead letters are kept, in ms.
+    /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// Memory for blocks read from disk, in bytes.
     pub cache: u64,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Clock,
 }
 
 impl Options {
-    /// The defaults, in a folder.
+    /// Creates the default options for a folder.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let (path, clock) = (path.into(), Clock::machine());
+        let path = path.into();
+        let clock = Clock::machine();
         Self { path, shards: 1, dead_ttl: DEAD_TTL, cache: CACHE, clock }
     }
 }
 
-/// The embedded store. Dropping it waits for what was asked of it, and gives the folder back.
+/// The embedded store. Dropping it waits for pending requests and releases the folder.
 pub struct Embedded {
     shared: Arc<Shared>,
     reads: Semaphore,
     registry: Registry,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
-    /// The thread that looks after the folder; it ends when its sender is dropped.
+    /// The thread that checks the folder; it ends when its sender is dropped.
     watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Embedded {
-    /// Opens the store; reads at most the engine's journal, which is bounded. Blocks.
+    /// Opens the store. Reads at most the engine's journal, which has a size limit. Blocks.
     pub fn open(options: Options) -> Result<Self, StoreError> {
         let Options { path, shards, dead_ttl, cache, clock } = options;
         let shards = shards.max(1);
@@ -147,7 +150,7 @@ impl Embedded {
         Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
     }
 
-    /// Puts any bytes in the place of a job. For tests of what a damaged job does.
+    /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
     #[doc(hidden)]
     pub async fn overwrite_job(
         &self,
@@ -155,21 +158,22 @@ impl Embedded {
         key: &str,
         bytes: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let (stream, key) = (stream.to_owned(), key.to_owned());
+        let stream = stream.to_owned();
+        let key = key.to_owned();
         self.ask(|answer| Request::Overwrite { stream, key, bytes, answer }).await
     }
 
-    /// Asks the writer and waits for its answer.
+    /// Sends a request to the writer and waits for the answer.
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
         self.shared.check()?;
         let (answer, answered) = oneshot::channel();
-        let requests = self.requests.as_ref().expect("it is there until the drop");
+        let requests = self.requests.as_ref().expect("the sender exists until the drop");
         let sent = self.watched(requests.send(request(answer))).await?;
         sent.map_err(|_| self.failure())?;
         self.watched(answered).await?.map_err(|_| self.failure())
     }
 
-    /// Waits for the writer, and looks now and then whether there is anything to wait for.
+    /// Waits for the writer, and regularly checks that the engine is alive.
     async fn watched<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut wait = pin!(wait);
         loop {
@@ -180,14 +184,15 @@ impl Embedded {
         }
     }
 
-    /// Why the writer has gone.
+    /// Returns the reason why the writer has ended.
     fn failure(&self) -> StoreError {
-        // It says so before it drops what it was asked.
+        // The writer records its failure before it drops its requests.
         let failed = self.shared.check().err();
-        failed.unwrap_or_else(|| StoreError::Unavailable("it is being closed".to_owned()))
+        failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Whether the engine still takes writes: a writer that it holds back for ever cannot say.
+    /// Checks that the engine still accepts writes, because a writer that the engine blocks for
+    /// ever cannot report that.
     async fn look_at_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {
@@ -204,16 +209,16 @@ impl Embedded {
         &self,
         read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _permit = self.reads.acquire().await.expect("it is never closed");
+        let _permit = self.reads.acquire().await.expect("the semaphore is never closed");
         self.shared.check()?;
         let shared = self.shared.clone();
         match spawn_blocking(move || read(&shared)).await {
             Ok(result) => result,
             Err(error) if error.is_panic() => {
                 let words = tables::words_of(error.into_panic().as_ref());
-                Err(StoreError::Corrupt(format!("reading it failed: {words}")))
+                Err(StoreError::Corrupt(format!("the read failed: {words}")))
             }
-            Err(_) => Err(StoreError::Unavailable("the process is ending".to_owned())),
+            Err(_) => Err(StoreError::Unavailable("the process is shutting down".to_owned())),
         }
     }
 }
@@ -221,24 +226,24 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         drop(self.requests.take());
-        // A failed engine may hold the writer back for ever.
+        // A failed engine may block the writer for ever.
         if self.shared.check().is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // Its panics are caught and told where they happen.
+            // The writer catches and reports its own panics.
             let _ = thread.join();
             self.shared.close();
         }
         if let Some((sender, thread)) = self.watch.take() {
             drop(sender);
-            // It must not hold the folder when the store is opened again.
+            // The thread must not hold the folder when the store is opened again.
             let _ = thread.join();
         }
     }
 }
 
-/// Looks now and then whether the folder is still there: the engine writes into open files, and would not
-/// notice.
+/// Starts a thread that regularly checks that the folder still exists, because the engine writes
+/// into open files and would not notice its removal.
 fn watch(shared: &Arc<Shared>) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
@@ -265,8 +270,8 @@ impl Store for Embedded {
     }
 
     fn durability(&self) -> Durability {
-        let words = "embedded store: what is acknowledged is on this machine's disk (each commit is \
-                     synced before it is answered), so it outlives a crash and a power failure, but \
+        let words = "embedded store: acknowledged events are on this machine's disk (each commit is \
+                     synced before it is answered), so they survive a crash and a power failure, but \
                      not the disk";
         Durability { words: words.to_owned(), is_at_risk: false }
     }

@@ -31,7 +31,8 @@ impl Marks for Embedded {
         _breaks: u64,
         mark: &Mark,
     ) -> Result<bool, StoreError> {
-        // In one write with nothing that is done of an outbox: that looks at the claim.
+        // The removal of outbox entries checks the claim, so the mark is written with an empty
+        // removal.
         self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
         Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
@@ -42,7 +43,7 @@ fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreError> {
     Ok(value.map(detach))
 }
 
-/// The marks whose names begin so, by the rest of their names.
+/// Returns the marks whose names have this prefix, by the rest of their names.
 pub(super) fn read_all(shared: &Shared, begin: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let mut found = Vec::new();
     let place = keys::mark(begin);

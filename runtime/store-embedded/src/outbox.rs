@@ -1,4 +1,4 @@
-//! What committed batches still have to publish.
+//! Reads the unpublished messages and letters of committed batches.
 
 use async_trait::async_trait;
 use fjall::Readable;
@@ -11,7 +11,8 @@ use super::{Embedded, keys};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, check_marks};
 
-/// Bytes of outbox entries read at once, after the first: as many as four full commits.
+/// The maximum number of bytes of outbox entries in one read, after the first entry: as many as
+/// four full commits.
 const OUTBOX_BYTES: usize = 16 * 1024 * 1024;
 
 #[async_trait]
@@ -42,7 +43,7 @@ impl Outbox for Embedded {
     }
 }
 
-#[allow(clippy::similar_names, reason = "both are the words for what they are")]
+#[allow(clippy::similar_names, reason = "both names are terms of the outbox")]
 fn outbox(
     shared: &Shared,
     partition: &Partition,
@@ -56,7 +57,8 @@ fn outbox(
     let after = read_number(done.map_err(|error| read_error(&error))?).max(after);
     let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
     let range = keys::outbox(partition, shard, first)..=keys::outbox(partition, shard, u64::MAX);
-    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut bytes = 0;
     for entry in snapshot.range(&tables.outbox, range) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if !entries.is_empty() && (entries.len() >= limit || bytes + value.len() > OUTBOX_BYTES) {

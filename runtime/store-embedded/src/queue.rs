@@ -1,4 +1,4 @@
-//! The ends of a queue, and its places. The events have records of their own, each behind its history.
+//! The ends of a queue, and its places. The events have separate records, each behind its history.
 
 use ordain_core::{QueuePlace, digest};
 use ordain_store::{QueueEnds, StoreError};
@@ -20,7 +20,7 @@ impl Queue {
     pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
         let Some(value) = value else { return Ok(Self::NONE) };
         let ([first, last, history, before], []) = value.as_chunks::<8>() else {
-            return Err(StoreError::Corrupt("a queue's ends".to_owned()));
+            return Err(StoreError::Corrupt("the ends of a queue".to_owned()));
         };
         let last =
             QueuePlace { number: u64::from_le_bytes(*last), history: u64::from_le_bytes(*history) };
@@ -34,18 +34,19 @@ impl Queue {
         [first, last.number, last.history, self.before].map(u64::to_le_bytes).concat()
     }
 
-    /// The history of what a call puts behind the last entry; `nonce` is a random number of the call.
+    /// Returns the history of entries that a call puts behind the last entry; `nonce` is a random
+    /// number of the call.
     pub(super) fn next_history(&self, nonce: u64) -> u64 {
         digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
     }
 
-    /// The history up to an entry, of which `value` was found.
+    /// Returns the history up to an entry with the stored value `value`.
     pub(super) fn history_at(&self, number: u64, value: Option<&[u8]>) -> u64 {
         if number == self.ends.last.number {
             return self.ends.last.history;
         }
-        let history = value.and_then(|it| it.first_chunk());
-        history.map_or(0, |it| u64::from_le_bytes(*it))
+        let history = value.and_then(|value| value.first_chunk());
+        history.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Returns whether this place is in the history of the queue; then all entries before it are the same too. The

@@ -1,6 +1,6 @@
-//! Jobs as they were written last. Every write of a job depends on the one before, and searching
-//! the engine for that costs more than all the rest of the write. Must hold nothing that is not
-//! in the tables: whoever changes a job there says so here.
+//! A cache of recently written jobs. Every write of a job depends on the previous one, and finding
+//! that in the engine costs more than the rest of the write. The cache must contain only the
+//! current content of the tables: code that changes a job there must update or remove it here.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use foldhash::fast::RandomState;
 
 use super::tables::Tables;
 
-/// Bytes of keys and values in each of the two halves: some ten thousand keys of ordinary size.
-/// A value is shared with the engine as long as that has it in memory.
+/// The maximum number of bytes of keys and values in each of the two halves: some ten thousand keys
+/// of ordinary size. The engine and the cache share a value while the engine has it in memory.
 const HALF: usize = 8 << 20;
 
-/// In two halves: when the young one is full, it becomes the old one, and what was not written
-/// since the time before goes.
+/// The cache consists of two halves. When the young half is full, it becomes the old half, and jobs
+/// that were not written since the previous change are dropped.
 #[derive(Default)]
 pub(super) struct Recent {
     young: HashMap<Slice, Slice, RandomState>,
     old: HashMap<Slice, Slice, RandomState>,
-    /// Bytes in the young half.
+    /// The number of bytes in the young half.
     bytes: usize,
 }
 
 impl Recent {
-    /// The job at this place.
+    /// Returns the job at this place.
     pub(super) fn get(&self, tables: &Tables, place: &Slice) -> fjall::Result<Option<Slice>> {
         match self.young.get(place).or_else(|| self.old.get(place)) {
             Some(job) => Ok(Some(job.clone())),
@@ -32,7 +32,7 @@ impl Recent {
         }
     }
 
-    /// It is written.
+    /// Records a written job.
     pub(super) fn put(&mut self, place: &Slice, job: Slice) {
         self.bytes += place.len() + job.len();
         if let Some(before) = self.young.insert(place.clone(), job) {
@@ -44,7 +44,7 @@ impl Recent {
         }
     }
 
-    /// It is removed, or written by somebody who keeps nothing here.
+    /// Removes a job that was removed, or written by code that does not update the cache.
     pub(super) fn forget(&mut self, place: &[u8]) {
         if let Some(before) = self.young.remove(place) {
             self.bytes -= place.len() + before.len();
@@ -62,25 +62,25 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_forgets() {
+    fn cache_is_bounded_and_forgets() {
         let mut recent = Recent::default();
         let place = |number: u32| Slice::from(number.to_be_bytes());
         let value = |byte: u8| Slice::from(vec![byte; 1 << 10]);
         let many = (HALF >> 10) as u32;
         for number in 0..5 * many / 2 {
             recent.put(&place(number), value(1));
-            // Written again and again, it takes its room once.
+            // A repeated write takes the memory only once.
             recent.put(&place(number), value(2));
         }
         assert!(recent.bytes <= HALF);
         assert!(recent.young.len() + recent.old.len() <= 2 * many as usize);
-        assert_eq!(held(&recent, &place(0)), None, "it was written long ago");
+        assert_eq!(held(&recent, &place(0)), None, "the first job was written long ago");
 
         let last = place(5 * many / 2 - 1);
-        let of_old = recent.old.keys().next().cloned().expect("there is an old half");
+        let of_old = recent.old.keys().next().cloned().expect("the old half is not empty");
         for place in [last, of_old] {
             assert_eq!(held(&recent, &place), Some(value(2)));
-            // What is newer hides what is older, until both are forgotten.
+            // A newer value hides an older one, until both are removed.
             recent.put(&place, value(3));
             assert_eq!(held(&recent, &place), Some(value(3)));
             recent.forget(&place);

@@ -1,5 +1,5 @@
-//! A job as the embedded store keeps it: its record, with what only the store knows of it and a
-//! small state in front. Must not change anything in the record itself except the partition.
+//! A job in the form of the embedded store: the store's own fields and a small state, then the
+//! job's record. This module must not change the record itself, except for the partition.
 
 use ordain_core::Job;
 
@@ -7,36 +7,36 @@ use ordain_store::codec::{JobView, Reader, Undecodable, encode_job, put_varint, 
 
 const FORMAT: u8 = 1;
 
-/// States up to so many bytes are kept in the job's record: one entry for each event instead of
-/// two is a third of the engine's work. A larger one is worth an entry of its own, since every
-/// write of the job would rewrite it.
+/// The maximum size of a state in the job's record, in bytes. One entry for each event instead of
+/// two saves a third of the engine's work. A larger state has a separate entry, because every write
+/// of the job would rewrite it.
 pub(super) const INLINE_STATE: usize = 1024;
 
 const NO_STATE: u8 = 0;
 const INLINE: u8 = 1;
 const BESIDE: u8 = 2;
 
-/// What the store knows of a job. Times are the store's, 0 where there is none.
+/// The store's own fields of a job. Times are the store's; 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Envelope {
-    /// The time of its due entry.
+    /// The time of the job's due entry.
     pub(super) due_at: u64,
-    /// From when on there is no such job any more.
+    /// The time from which the job no longer exists.
     pub(super) expire_at: u64,
-    /// The time of its expiry entry, which is never later than `expire_at`: a job that is
-    /// written again and again with a new expiry leaves its entry where it is.
+    /// The time of the job's expiry entry, which is never later than `expire_at`. A job that is
+    /// rewritten with a later expiry keeps its entry.
     pub(super) expiry_entry: u64,
 }
 
-/// Where the state of a job is.
+/// The location of a job's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum State<'a> {
-    /// It has none.
+    /// The job has no state.
     #[default]
     None,
-    /// Here.
+    /// The state is in the job's record.
     Inline(&'a [u8]),
-    /// In the table of states, with so many bytes.
+    /// The state is in the table of states, with this number of bytes.
     Beside(u64),
 }
 
@@ -83,7 +83,7 @@ impl Envelope {
     }
 }
 
-/// A stored job, checked whole and not copied.
+/// A checked and borrowed stored job.
 #[derive(Debug)]
 pub struct Record<'a> {
     pub(super) envelope: Envelope,
@@ -94,7 +94,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a stored job.
+    /// Parses a stored job.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
         let envelope = Envelope {
@@ -112,7 +112,7 @@ impl<'a> Record<'a> {
         Ok(Self { envelope, state, job: JobView::parse(job_bytes)?, job_bytes })
     }
 
-    /// The same job with another envelope.
+    /// Returns the same job with another envelope.
     pub(super) fn with_envelope(&self, envelope: &Envelope) -> Vec<u8> {
         let mut out = Vec::new();
         envelope.encode(self.state, &mut out);
@@ -120,7 +120,7 @@ impl<'a> Record<'a> {
         out
     }
 
-    /// The same job taken over by another partition.
+    /// Returns the same job after its take-over by another partition.
     pub fn with_partition(&self, partition: u32) -> Vec<u8> {
         let mut out = self.with_envelope(&self.envelope);
         let job_at = out.len() - self.job_bytes.len();
@@ -129,7 +129,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A new record, with `now` in place of the job's zero times.
+/// Encodes a new record, with `now` instead of the job's zero times.
 pub(super) fn encode(
     envelope: &Envelope,
     state: State<'_>,

@@ -1,4 +1,4 @@
-//! The records of a partition's keys: taking them over, loading and committing them.
+//! Takes over, loads and commits the records of a partition's keys.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use ordain_store::{
     too_long,
 };
 
-/// A key's answer to a load.
+/// The result of a load for one key.
 type LoadedKey = OfKey<Option<Box<Loaded>>>;
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl Records for Embedded {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
-                "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
             )));
         }
         let claimed = partition.clone();
@@ -43,7 +43,8 @@ impl Records for Embedded {
         keys: &[Key],
         bytes: usize,
     ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
-        let (stream, wanted) = (partition.stream.clone(), keys.to_vec());
+        let stream = partition.stream.clone();
+        let wanted = keys.to_vec();
         let read = move |shared: &Shared| load(shared, &stream, &wanted, bytes);
         let mut loaded = self.read(read).await?;
         let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
@@ -52,7 +53,8 @@ impl Records for Embedded {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Read again afterwards: the one that had it may have committed in between.
+        // The jobs are loaded again after the take-over, because the previous owner may have
+        // committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
         self.ask(|answer| Request::TakeOver { partition: request.0, keys: request.1, answer })
@@ -73,7 +75,7 @@ impl Records for Embedded {
     }
 }
 
-/// Loads jobs as they are, whatever their partition.
+/// Loads jobs unchanged, whatever their partition.
 fn load(
     shared: &Shared,
     stream: &str,
@@ -82,7 +84,8 @@ fn load(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
-    let (mut jobs, mut read) = (Vec::with_capacity(keys.len()), 0);
+    let mut jobs = Vec::with_capacity(keys.len());
+    let mut read = 0;
     for key in keys {
         let job = of_key(load_one(shared, &snapshot, stream, key, now))?;
         if let Ok(Some(job)) = &job {
@@ -123,7 +126,7 @@ fn load_one(
             let state = snapshot.get(&tables.states, &place)?.map(detach);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
-                None => return Ok(Err(format!("its state of {size} bytes is not there"))),
+                None => return Ok(Err(format!("its state of {size} bytes is missing"))),
             }
         }
     };
@@ -131,7 +134,8 @@ fn load_one(
         Ok(ids) => ids,
         Err(words) => return Ok(Err(words)),
     };
-    let (due_in, expire_in) = (record.envelope.due_in(now), record.envelope.expire_in(now));
+    let due_in = record.envelope.due_in(now);
+    let expire_in = record.envelope.expire_in(now);
     let job = record.job.to_job();
     Ok(Ok(Some(Box::new(Loaded { job, state, ids, now, due_in, expire_in }))))
 }

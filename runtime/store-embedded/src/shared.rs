@@ -1,5 +1,5 @@
-//! What readers and the writer have in common. Must never hold a lock while it reads or writes
-//! a table.
+//! Data shared by readers and the writer. This module must never hold a lock while it reads or
+//! writes a table.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub(super) struct Shared {
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
     failure: SetOnce<String>,
-    /// Last, so that the folder is given back when the engine is closed.
+    /// The last field, so that the folder is released after the engine is closed.
     folder: Folder,
 }
 
@@ -31,88 +31,90 @@ impl Shared {
         dead_ttl: u64,
         shards: u32,
     ) -> Self {
-        let (due, failure) = (DueMarks::default(), SetOnce::new());
+        let due = DueMarks::default();
+        let failure = SetOnce::new();
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
-    /// Ends the use of this store for good: after a failed write nobody knows what the disk
-    /// holds, so nothing more may be answered from it. Only opening it again finds out.
+    /// Disables this store permanently. After a failed write the content of the disk is unknown, so
+    /// the store must answer nothing more. Only opening it again reads the real content.
     pub(super) fn fail(&self, reason: &str) {
         self.end(&format!(
-            "the store in {} has failed: {reason}. Nothing that was acknowledged is lost. See to \
-             the disk (its free space, quota and health) and start again: it goes on from there",
+            "the store in {} has failed: {reason}. No acknowledged event is lost. Check \
+             the disk (its free space, quota and health) and start again: the store continues from there",
             self.folder.path().display()
         ));
     }
 
-    /// Ends the use of this store since its folder is not under its path any more.
+    /// Disables this store, because its folder is no longer at its path.
     pub(super) fn fail_without_folder(&self) {
         self.end(&format!(
-            "the store's folder {} is not there any more, or is another one: was it moved, removed or \
-             unmounted? What was acknowledged in the last second may be in the old folder alone. Put \
-             that back and start again",
+            "the store's folder {} is missing or was replaced: was it moved, removed or \
+             unmounted? Events acknowledged in the last second may be only in the old folder. Put \
+             it back and start again",
             self.folder.path().display()
         ));
     }
 
     fn end(&self, words: &str) {
         if self.failure.set(words.to_owned()).is_ok() {
-            tracing::error!("out of use until it is opened again: {words}");
+            tracing::error!("store disabled until it is opened again: {words}");
         }
     }
 
-    /// Whether its folder is still under its path.
+    /// Returns whether the store's folder is still at its path.
     pub(super) fn has_folder(&self) -> bool {
         self.folder.is_there()
     }
 
-    /// Notes that all that was written is on the disk, and that nothing more will be.
+    /// Records that everything written is on the disk, and that nothing more will be written.
     pub(super) fn close(&self) {
         if self.check().is_ok() && self.tables.sync().is_ok() {
             self.folder.close();
         }
     }
 
-    /// That it has not failed.
+    /// Returns an error if the store has failed.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.failure.get().map_or(Ok(()), |words| Err(StoreError::Failed(words.clone())))
     }
 
-    /// Waits until it has failed.
+    /// Waits until the store has failed.
     pub(super) async fn failed(&self) -> StoreError {
         StoreError::Failed(self.failure.wait().await.clone())
     }
 
-    /// Whether a letter put at `at` is still kept.
+    /// Returns whether a letter put at `at` is still kept.
     pub(super) fn letter_lives(&self, at: u64, now: u64) -> bool {
         at.saturating_add(self.dead_ttl) > now
     }
 }
 
-/// Before which time a partition has no due entry. Reading an index from its beginning would
-/// pass over the remains of all entries that were removed, until the engine has compacted them.
+/// The times before which each partition has no due entry. A read from the beginning of the index
+/// would scan the remains of all removed entries, until the engine has compacted them.
 ///
+/// There is one mark for each partition that was ever read here.
 /// One mark for each partition that was ever read here.
 #[derive(Default)]
 pub(super) struct DueMarks(Mutex<HashMap<Partition, DueMark>>);
 
-/// Where to begin to read, as it was at some moment.
+/// A start position for reads, as of some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueMark {
     pub(super) from: u64,
-    /// How often an earlier entry was put: a reader that overlapped such a write must not move
-    /// the mark past it.
+    /// The number of times that an earlier entry was put. A reader that overlaps such a write must
+    /// not move the mark past the entry.
     lowered: u64,
 }
 
 impl DueMarks {
-    /// To be called before the snapshot that is read.
+    /// Returns the mark of a partition. Call this before taking the snapshot to read.
     pub(super) fn get(&self, partition: &Partition) -> DueMark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()
     }
 
-    /// There was nothing before `from` when `seen` was got.
+    /// Advances the mark: no entry preceded `from` when the caller got `seen`.
     pub(super) fn advance(&self, partition: &Partition, seen: DueMark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {
@@ -124,10 +126,11 @@ impl DueMarks {
         }
     }
 
-    /// An entry has been put at `at`. To be called when readers can see it.
+    /// Lowers the mark for an entry at `at`. Call this when readers can see the entry.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a mark, a reader that overlaps must still notice.
+        // The entry is created even without a mark, so that an overlapping reader notices the
+        // write.
         let mark = marks.entry(partition.clone()).or_default();
         mark.lowered += 1;
         mark.from = mark.from.min(at);

@@ -1,4 +1,4 @@
-//! Reading events that wait in the store: spilled ones, and those that were too far ahead.
+//! Reads events that wait in the store: spilled events, and those that were too far ahead.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl SpillArea for Embedded {
         limit: usize,
         bytes: usize,
     ) -> Result<OfKey<SpillPage>, StoreError> {
-        let (stream, key) = (partition.stream.clone(), key.clone());
+        let stream = partition.stream.clone();
+        let key = key.clone();
         let read =
             move |shared: &Shared| of_key(spilled_page(shared, &stream, &key, from, limit, bytes));
         self.read(read).await
@@ -42,7 +43,9 @@ impl SpillArea for Embedded {
         missing: &[RangeInclusive<u64>],
         within: u64,
     ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
-        let (stream, key, missing) = (partition.stream.clone(), key.clone(), missing.to_vec());
+        let stream = partition.stream.clone();
+        let key = key.clone();
+        let missing = missing.to_vec();
         let read = move |shared: &Shared| of_key(find(shared, &stream, &key, &missing, within));
         self.read(read).await
     }
@@ -57,7 +60,8 @@ fn spilled_page(
     bytes: usize,
 ) -> fjall::Result<OfKey<SpillPage>> {
     let snapshot = shared.tables.db.snapshot();
-    let (mut events, mut memory) = (Vec::new(), 0);
+    let mut events = Vec::new();
+    let mut memory = 0;
     if has_expired(shared, &snapshot, stream, key)? {
         return Ok(Ok((events, true)));
     }
@@ -81,7 +85,7 @@ fn spilled_page(
     Ok(Ok((events, true)))
 }
 
-/// Whether what is spilled for a key is a leftover of a job that is no more.
+/// Returns whether a key's spilled events are left over from an expired job.
 fn has_expired(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -112,7 +116,7 @@ fn find(
             return Ok(Err(words));
         }
         far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
-        // A stable sort: what is spilled stays before a letter of the same sequence.
+        // The sort is stable, so a spilled event stays before a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
         if found.full() {
             break;
@@ -122,7 +126,7 @@ fn find(
     Ok(Ok(found.events))
 }
 
-/// Missing events, up to a limit of memory.
+/// The missing events found so far, up to a memory limit.
 #[derive(Default)]
 struct Found {
     events: Vec<Numbered>,
@@ -164,8 +168,8 @@ fn spilled(
     Ok(Ok(()))
 }
 
-/// Events that are kept as `far-ahead` letters put at this time or later.
-#[allow(clippy::too_many_arguments, reason = "what a read is of, and where it goes")]
+/// Adds events from `far-ahead` letters that were put at `put_from` or later.
+#[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
 fn far_ahead(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -176,7 +180,7 @@ fn far_ahead(
     now: u64,
     found: &mut Found,
 ) -> fjall::Result<()> {
-    // Behind the last one: there is none of the largest number.
+    // The end is exclusive. No event has the largest number.
     let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
@@ -184,7 +188,7 @@ fn far_ahead(
             break;
         }
         let value: Bytes = entry.value()?.into();
-        // A letter that cannot be read is no replay source, and no reason to stop.
+        // An unreadable letter is no replay source, but does not stop the search.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
             && stored.at >= put_from

@@ -1,6 +1,6 @@
-//! Removes what has expired, a few entries at a time: with each group of commits and when the
-//! store is opened, so that no process of its own is needed. Until then it is only invisible.
-//! Must never remove what can still be seen.
+//! Removes expired entries, a few at a time: with each group of commits and when the store is
+//! opened, so that no separate task is needed. Until its removal an expired entry is only
+//! invisible. This module must never remove visible data.
 
 use fjall::OwnedWriteBatch;
 
@@ -13,34 +13,35 @@ use super::shared::Shared;
 use super::tables::{is_damage, own_key};
 use ordain_store::codec::letter_time;
 
-/// Entries at opening: about a tenth of a second.
+/// The maximum number of entries removed when the store is opened: about a tenth of a second.
 pub(super) const AT_OPENING: usize = 10_000;
-/// Entries with a group of commits that wrote `writes` jobs. More than can come to be in it, so
-/// that sweeping keeps up, and little beside the writing itself.
+/// Returns the maximum number of entries removed with a group of commits that wrote `writes` jobs.
+/// It exceeds the number of new entries, so that sweeping keeps up, and costs little compared with
+/// the commits.
 pub(super) fn with_group(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// Before which times there is nothing to sweep. As with [`DueMarks`](super::shared::DueMarks),
-/// what was removed should not be passed over again.
+/// The times before which there is nothing to sweep. As with [`DueMarks`](super::shared::DueMarks),
+/// the sweep must not scan removed entries again.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     jobs_from: u64,
     letters_from: u64,
     kept_from: u64,
-    /// An index could not be read.
+    /// `true` if an index could not be read.
     stopped: bool,
 }
 
 impl Sweep {
-    /// Entries have been put.
+    /// Lowers the start times to those of new entries.
     pub(super) fn lower(&mut self, earliest: &Earliest) {
         self.jobs_from = self.jobs_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);
         self.kept_from = self.kept_from.min(earliest.kept);
     }
 
-    /// Removes about `limit` entries that have expired.
+    /// Removes about `limit` expired entries.
     pub(super) fn run(
         &mut self,
         shared: &Shared,
@@ -62,7 +63,7 @@ impl Sweep {
         match looked {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
-                    "expired jobs, letters and messages are no longer removed: {error}"
+                    "sweep stopped: {error}; expired jobs, letters and messages are no longer removed"
                 );
                 self.stopped = true;
                 Ok(())
@@ -116,7 +117,7 @@ impl Sweep {
             if at > before || count >= limit {
                 return Ok(());
             }
-            // A letter that was replaced since has another entry.
+            // A letter that was replaced since then has another entry.
             let kept = tables.letters.get(place)?;
             if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
                 batch.remove(&tables.letters, place);
@@ -129,7 +130,7 @@ impl Sweep {
 }
 
 impl Sweep {
-    /// What was kept for replay, and counts that have ended.
+    /// Removes expired retained messages and counters.
     fn kept(
         &mut self,
         shared: &Shared,
@@ -154,7 +155,8 @@ impl Sweep {
     }
 }
 
-/// One expiry entry. Answers how much work it was, and the time of the entry it was moved to.
+/// Processes one expiry entry. Returns the amount of work, and the new time of the entry if it was
+/// moved.
 fn job(
     shared: &Shared,
     recent: &mut Recent,
@@ -165,7 +167,8 @@ fn job(
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
     let stored = tables.jobs.get(place)?;
-    // What cannot be read stays for people to look at; what is about another life is stale.
+    // An unreadable job stays for an operator to examine. An entry from an earlier life of the key
+    // is stale.
     let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),

@@ -1,8 +1,7 @@
-//! The engine and its tables, and every limit that is put on them.
+//! The engine and its tables, with all their limits.
 //!
-//! Values stay in the trees (no key-value separation): they are a few MiB at most, and most of
-//! those that are large live shortly, in the outbox and the spill area, where a second garbage
-//! collector would only lag behind. Must know nothing of what is in the tables.
+//! Small tables keep values in the trees. Tables with large values keep them in separate files (see
+//! `open_engine`). This module must not depend on the content of the tables.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,31 +16,32 @@ use ordain_store::StoreError;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Journal files together. They bound how long opening takes (about a second) and, since a table
-/// is written out when the oldest of them is to be removed, what rarely written tables hold in
-/// memory.
+/// The maximum size of all journal files together. It limits the time of an opening (about a
+/// second). It also limits the memory of rarely written tables, since the engine writes a table out
+/// before it removes the oldest journal.
 const JOURNALS: u64 = 128 * MIB;
 
-/// Background threads. With more than one the engine's first spins as long as another compacts,
-/// which costs more than it gives.
+/// The number of background threads. With more than one, the engine's first thread spins while
+/// another compacts, which costs more than it gains.
 const WORKERS: usize = 1;
 
-/// What a table holds in memory before it is written out. What is large and short-lived gets more
-/// room, so that it is mostly gone by then; beyond this, larger ones only make each search in
-/// them longer. The engine holds writers back when four of a table wait to be written out, 608 MiB
-/// for all tables together; ordinarily they have a fifth of that. What it takes to write them out
-/// and to merge them comes on top, and grows with the length of keys.
+/// The maximum size of a table in memory before the engine writes it out. Tables with large,
+/// short-lived values get more memory, so that most values are removed before that; a still larger
+/// limit would only make searches longer. The engine stops writers when four memory tables of one
+/// table wait to be written out: four times 128 MiB for all tables together. Usually the tables use
+/// a fifth of that. Writing out and merging need additional memory, which grows with the length of
+/// keys.
 const SMALL_TABLE: u64 = 8 * MIB;
 const LARGE_TABLE: u64 = 16 * MIB;
 
-/// Folders of tables: one of the engine's own, and those of [`Tables`].
+/// The number of table folders: one of the engine's own, and those of [`Tables`].
 pub(super) const KEYSPACES: usize = 1 + 10;
 
-/// Values smaller than this are copied out of what the engine hands over, which is a slice of a
-/// whole block: else 100 bytes of state in a lane would hold 4 KiB.
+/// The size below which values are copied out of the engine's slices. A slice keeps its whole block
+/// in memory: without the copy, 100 bytes of state in a lane would hold 4 KiB.
 const COPY_BELOW: usize = 4096;
 
-/// Why the engine did not open.
+/// The reason why the engine did not open.
 enum Refused {
     Engine(fjall::Error),
     Panic(String),
@@ -55,17 +55,18 @@ pub(super) struct Tables {
     pub(super) states: Keyspace,
     /// Spilled events.
     pub(super) spill: Keyspace,
-    /// Ids that were taken.
+    /// Accepted ids.
     pub(super) ids: Keyspace,
     /// Dead letters.
     pub(super) letters: Keyspace,
     /// Committed messages, one value for each commit.
     pub(super) outbox: Keyspace,
-    /// Of destinations: counts, what is kept for replay, ids, origins.
+    /// Records of destinations: counters, retained messages, ids, origins.
     pub(super) log: Keyspace,
-    /// What waits for streams that are fed from here.
+    /// Queued entries for streams that other streams or producers feed through this store.
     pub(super) queue: Keyspace,
-    /// Entries in order of time: due keys, expiring jobs, dead letters by age, what is kept for replay.
+    /// Entries in time order: due keys, expiring jobs, dead letters by age, retained messages by
+    /// expiry.
     pub(super) times: Keyspace,
     /// Fences, marks, counters.
     pub(super) meta: Keyspace,
@@ -73,21 +74,21 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Makes empty ones in a new folder of their own.
+    /// Creates empty tables in a new folder.
     pub(super) fn make(folder: &Path, cache: u64) -> Result<(), StoreError> {
         let tables = Self::open(folder, cache)?;
         tables.sync().map_err(|error| unusable(folder, &error))
     }
 
-    /// Opens them in a folder of their own.
+    /// Opens the tables in a folder.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(Refused::Engine(fjall::Error::JournalRecovery(_))) => {
                 let cut = journal::cut_torn_batch(folder);
                 if let Some(kept) = cut.map_err(|error| unusable(folder, &error.into()))? {
                     tracing::warn!(
-                        "the end of the database's journal is torn, as by a power failure, and \
-                         was cut off; as it was it is kept in {}",
+                        "database journal truncated: its end was incomplete, as after a power failure; the \
+                         original is kept in {}",
                         kept.display()
                     );
                 }
@@ -102,7 +103,7 @@ impl Tables {
     }
 
     fn try_open(folder: &Path, cache: u64) -> Result<Self, Refused> {
-        // The engine asserts what it finds on disk here and there.
+        // The engine contains assertions about data on the disk.
         match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
             Ok(opened) => opened.map_err(Refused::Engine),
             Err(panic) => Err(Refused::Panic(words_of(panic.as_ref()))),
@@ -123,8 +124,8 @@ impl Tables {
             })
         };
         let inside = &None;
-        // Large values go to files of their own, by the engine's measure (1 KiB): a merge of
-        // tables would hold all that it moves in memory.
+        // Large values are in separate files, by the engine's default size (1 KiB): otherwise a
+        // merge of tables would hold all moved values in memory.
         let apart = &Some(KvSeparationOptions::default());
         Ok(Self {
             jobs: table("jobs", LARGE_TABLE, inside)?,
@@ -141,30 +142,30 @@ impl Tables {
         })
     }
 
-    /// Makes everything written so far durable. The size of the journal is set beforehand, so
-    /// its data are all that has to reach the disk.
+    /// Makes everything written so far durable. The journal's size is preallocated, so only its
+    /// data must reach the disk.
     pub(super) fn sync(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::SyncData)
     }
 
-    /// Hands everything written so far to the operating system.
+    /// Passes everything written so far to the operating system.
     pub(super) fn push(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::Buffer)
     }
 }
 
-/// The key of an entry, by itself: as it is read it is part of the block that it stood in, and
-/// whoever keeps it (a removal that is to be written does) keeps the values there as well.
+/// Returns the key of an entry as a copy. The original is a part of its block, so keeping it (as a
+/// pending removal does) would keep the values of the block in memory as well.
 pub(super) fn own_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
 
-/// A value as it may be kept for long.
+/// Returns a value in a form that may be kept for long.
 pub(super) fn detach(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Whether the engine could read, and found something wrong.
+/// Returns whether the error means damaged data, not a failed read.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(
@@ -173,7 +174,7 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
     )
 }
 
-/// What an error says, without the engine's own words where the system has better ones.
+/// Returns the text of an error: the system's text if there is one, otherwise the engine's.
 pub(super) fn reason(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
@@ -183,7 +184,7 @@ pub(super) fn reason(error: &fjall::Error) -> String {
     }
 }
 
-/// The error of a read.
+/// Converts the error of a read.
 pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     if is_damage(error) {
         StoreError::Corrupt(error.to_string())
@@ -192,12 +193,12 @@ pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(super) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     words
         .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without words".to_owned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
@@ -210,7 +211,7 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
             if !is_cut_short(error) =>
         {
             StoreError::Unusable(format!(
-                "cannot open the database in {}: {error}; see to the disk and the folder's \
+                "cannot open the database in {}: {error}; check the disk and the folder's \
                  permissions, then start again",
                 folder.display()
             ))
@@ -219,7 +220,8 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
     }
 }
 
-/// How a file that lost its end shows: its own places lie beyond it, or before its beginning.
+/// Returns whether the error can come from a truncated file: its offsets are then beyond its end,
+/// or before its beginning.
 fn is_cut_short(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
@@ -227,8 +229,8 @@ fn is_cut_short(error: &std::io::Error) -> bool {
 
 fn damaged(folder: &Path, words: &str) -> StoreError {
     StoreError::Unusable(format!(
-        "the database in {} is damaged ({words}); put the store's folder back from a backup, or \
-         move it away to begin with an empty one",
+        "the database in {} is damaged ({words}); restore the store's folder from a backup, or \
+         move it away to start with an empty store",
         folder.display()
     ))
 }

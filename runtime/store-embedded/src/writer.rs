@@ -1,11 +1,11 @@
-//! The thread that writes. Everything that changes the store goes through it, one request after
-//! the other, so that conditions are checked and applied without locks.
+//! The writer thread. All changes of the store pass through this thread, one request after the
+//! other, so that it checks and applies conditions without locks.
 //!
-//! It takes all requests that wait, applies each as one atomic batch of the engine, makes all of
-//! them durable with one sync, and answers them: a slow disk makes groups larger, not latency
-//! longer for each. Readers may see a request a moment before it is durable; whatever they do
-//! about it comes later in the same journal, and ownership is handed over by a claim, which is
-//! synced itself. Must never answer a commit or a claim before it is durable.
+//! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all
+//! of them durable with one sync, and answers them. A slow disk therefore makes groups larger, but
+//! does not add a sync per request. Readers may see a change a moment before it is durable. Their
+//! own changes come later in the same journal, and a claim, which is itself synced, transfers
+//! ownership. The writer must never answer a commit or a claim before it is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,14 +31,14 @@ use ordain_store::{
     Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, Removal, StoreError,
 };
 
-/// Requests that wait for the writer; more wait at their callers. One (partition, shard) has one
-/// commit under way, so that this is only met with more partitions than that.
+/// The maximum number of requests that wait for the writer; further callers wait. Each (partition,
+/// shard) has one commit in flight, so only more partitions than this reach the limit.
 pub(super) const QUEUE: usize = 256;
 
-/// Requests of one group, so that the first of them does not wait for long.
+/// The maximum number of requests in a group, so that the first request does not wait for long.
 const GROUP: usize = 64;
 
-/// An answer that waits for the group to be durable.
+/// An answer that waits until its group is durable.
 enum Ready {
     Commit(Answer<CommitReply>, CommitReply),
     Claim(Answer<Option<Claimed>>, Option<Claimed>),
@@ -51,7 +51,7 @@ enum Ready {
 
 impl Ready {
     fn send(self) {
-        // Whoever asked may have gone away.
+        // The caller may have gone away.
         match self {
             Self::Commit(answer, reply) => drop(answer.send(reply)),
             Self::Claim(answer, claimed) => drop(answer.send(claimed)),
@@ -70,11 +70,11 @@ pub(super) struct Writer {
     sweep: Sweep,
     recent: Recent,
     answered: Answered,
-    /// Commits ever made.
+    /// The total number of commits ever made.
     commits: u64,
-    /// Whether the present group must be synced before it is answered.
+    /// `true` if the current group must be synced before it is answered.
     must_sync: bool,
-    /// Jobs written by the present group.
+    /// The number of jobs that the current group wrote.
     written: usize,
 }
 
@@ -85,11 +85,12 @@ impl Writer {
         answered: Answered,
         commits: u64,
     ) -> Self {
-        let (sweep, recent) = (Sweep::default(), Recent::default());
+        let sweep = Sweep::default();
+        let recent = Recent::default();
         Self { shared, fences, sweep, recent, answered, commits, must_sync: false, written: 0 }
     }
 
-    /// Works until nobody can ask any more, or until a write fails.
+    /// Processes requests until all senders are dropped, or until a write fails.
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let shared = self.shared.clone();
         let work = AssertUnwindSafe(|| self.work(&mut requests));
@@ -111,7 +112,8 @@ impl Writer {
     }
 
     fn group(&mut self, requests: impl Iterator<Item = Request>) -> fjall::Result<()> {
-        (self.must_sync, self.written) = (false, 0);
+        self.must_sync = false;
+        self.written = 0;
         let mut ready = Vec::new();
         for request in requests {
             ready.push(self.perform(request)?);
@@ -243,7 +245,8 @@ impl Writer {
         Ok(Some(Claimed { claim, commits }))
     }
 
-    /// Not synced: whatever builds on it comes later in the same journal.
+    /// Moves jobs of another partition to this one. Not synced, because dependent writes come later
+    /// in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
@@ -251,7 +254,7 @@ impl Writer {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * keys.len());
         for key in keys {
             let place = Slice::from(keys::job(&partition.stream, key));
-            // What cannot be read stays where it is: the load says so.
+            // An unreadable job stays unchanged; the load reports it.
             let stored = match tables.jobs.get(&place) {
                 Err(error) if !is_damage(&error) => return Err(error),
                 stored => stored.ok().flatten(),
@@ -291,7 +294,7 @@ impl Writer {
             let fence = self.fences.get(partition, *shard);
             let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
             last = Some(fence.number);
-            // Later commits are not published yet, whatever the caller says.
+            // Later commits are not published yet, whatever the caller requests.
             let through = fence.number.min(*through);
             let place = keys::done(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);
@@ -310,7 +313,7 @@ impl Writer {
     }
 }
 
-/// Between stages.
+/// Messages between stages.
 impl Writer {
     fn assign(&mut self, assign: &Assign) -> fjall::Result<Result<AssignReply, StoreError>> {
         let now = self.shared.clock.now();
@@ -326,7 +329,7 @@ impl Writer {
             self.written += batch.len();
             batch.commit()?;
             self.sweep.lower(&Earliest { kept: earliest, ..Earliest::default() });
-            // What waits for a stream is read behind it in the same journal.
+            // Queued entries need no sync, because dependent writes come later in the same journal.
             self.must_sync |= !matches!(assign.to, Destination::Stream(_));
         }
         Ok(Ok(reply))
@@ -341,7 +344,8 @@ impl Writer {
         through: QueuePlace,
     ) -> fjall::Result<Result<Removal, StoreError>> {
         let tables = &self.shared.tables;
-        let Some(fence) = self.fences.get(partition, shard).filter(|it| it.claim == claim) else {
+        let Some(fence) = self.fences.get(partition, shard).filter(|fence| fence.claim == claim)
+        else {
             return Ok(Ok(Removal::Done));
         };
         let place = keys::queue(partition, shard);
@@ -355,7 +359,8 @@ impl Writer {
         } else if fence.number < commit {
             return Ok(Ok(Removal::LacksCommit));
         }
-        let (first, through) = (queue.ends.first, through.number);
+        let first = queue.ends.first;
+        let through = through.number;
         if through < first {
             return Ok(Ok(Removal::Done));
         }
@@ -371,7 +376,7 @@ impl Writer {
     }
 }
 
-/// A counter as kept in the table of small things; 0 if there is none.
+/// Reads a stored counter; 0 if there is none.
 pub(super) fn read_number(value: Option<Slice>) -> u64 {
     let bytes = value.and_then(|value| value.first_chunk().copied());
     bytes.map_or(0, u64::from_le_bytes)

@@ -1,4 +1,4 @@
-//! How the server is asked, and asked again.
+//! Sends commands and scripts to the server, and repeats them.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,14 +17,15 @@ use ordain_util::backoff::Backoff;
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl Redis {
-    /// A call of a script with what all of them have.
+    /// Creates a call of a script with the arguments that all scripts have.
     pub(super) fn call_of(&self, script: &Script, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         call.arg(self.shift.load(Ordering::Relaxed));
         call
     }
 
-    /// Runs a script, again where that may help: all but commits, whose sender knows better when.
+    /// Runs a script, and repeats it if that may help. Commits are not repeated here, because their
+    /// sender decides about it.
     pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
         let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
         let ask = || async { self.answer(script, &call).await.map_err(|error| failed(&error)) };
@@ -32,15 +33,15 @@ impl Redis {
         self.named(answer, || Script::keys(&call)).await
     }
 
-    /// Sends a command, again where that may help.
+    /// Sends a command, and repeats it if that may help.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
         let ask = || async { self.link.call(cmd).await.map_err(|error| failed(&error)) };
         let answer = self.again(ask, || key_of(cmd).concat()).await;
         self.named(answer, || key_of(cmd)).await
     }
 
-    /// Asks until there is an answer, or patience ends: whatever is asked this way may be asked
-    /// twice.
+    /// Repeats a request until the server answers, or until `patience` ends. The request must be
+    /// safe to repeat.
     pub(super) async fn again<F>(
         &self,
         ask: impl Fn() -> F,
@@ -65,7 +66,7 @@ impl Redis {
         }
     }
 
-    /// Runs a script once. One that the server does not know is sent whole.
+    /// Runs a script once. If the server does not know the script, sends its text.
     pub(super) async fn answer(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
         match self.link.call(call).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
@@ -75,7 +76,7 @@ impl Redis {
         }
     }
 
-    /// Names the key where the server said only that there is one that is not right.
+    /// Adds the name of a key with the wrong type to the server's error, which does not name it.
     pub(super) async fn named<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -87,7 +88,8 @@ impl Redis {
         }
     }
 
-    /// Names the key that is not what a script needs; the server says only that there is one.
+    /// Finds the key with the wrong type and returns an error that names it; the server's error
+    /// does not.
     pub(super) async fn explained(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };
@@ -96,7 +98,7 @@ impl Redis {
                 continue;
             };
             return StoreError::Corrupt(format!(
-                "{key} is a {found}, and a {right} is right. Somebody else has written it: remove \
+                "{key} is a {found}, but must be a {right}. Another program has written it: remove \
                  or rename it"
             ));
         }

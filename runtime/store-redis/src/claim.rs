@@ -1,4 +1,4 @@
-//! Taking a partition over.
+//! Claims partitions.
 
 use std::sync::PoisonError;
 
@@ -11,10 +11,11 @@ use super::{Redis, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
-/// No partition gets there, and scripts count exactly up to it.
+/// The exclusive upper bound of epochs. No partition reaches it, and scripts count exactly up to
+/// it.
 pub(super) const LAST_EPOCH: u64 = 1 << 52;
 
-/// Writes down that there is a partition, once in the life of this process.
+/// Registers a partition in the store, once per process.
 pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
     if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
         return Ok(());
@@ -27,7 +28,7 @@ pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), Sto
     Ok(())
 }
 
-/// The highest epoch that any shard has seen of a partition.
+/// Returns the highest epoch of a partition in any shard.
 pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
     let fences = (0..store.shards).map(async |shard| {
         let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
@@ -37,7 +38,7 @@ pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result
         let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
         if epoch >= LAST_EPOCH {
             return Err(StoreError::Corrupt(format!(
-                "{field} of {data} is the fence of epoch {epoch}, which nobody can have given: \
+                "{field} of {data} is the fence of epoch {epoch}, which is impossible: \
                  remove it"
             )));
         }
@@ -52,7 +53,7 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
     })
 }
 
-/// Writes a claim into a shard's fence; the number of its last commit.
+/// Writes a claim into a shard's fence. Returns the number of the shard's last commit.
 pub(super) async fn claim_shard(
     store: &Redis,
     partition: &Partition,

@@ -1,4 +1,4 @@
-//! Commits: a batch as the arguments of a script, and what the script answers.
+//! Commits: encodes a batch as the arguments of a script, and decodes the script's reply.
 
 use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrite};
 use redis::{Cmd, Value, pipe};
@@ -13,29 +13,30 @@ use ordain_store::codec::{
 };
 use ordain_store::{Claim, StoreError};
 
-/// How long the server waits for replicas before it says how many have a commit, in ms.
+/// The time that the server waits for replicas before it reports the number that have a commit, in
+/// ms.
 const REPLICAS_WAIT: u64 = 1_000;
 
-/// What a write does to the state, as the script knows it.
+/// The changes of the state, as the script knows them.
 const KEEP: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BESIDE: u8 = 2;
 const DELETE: u8 = 3;
 
-/// Flags of a write.
+/// The flags of a write.
 const ABSENT: u8 = 1;
 const NEW: u8 = 2;
 const TROUBLED: u8 = 4;
 const NEW_GAPS: u8 = 8;
-/// From here on something lies beside the record.
+/// From this flag on, the write has arguments besides the record.
 const LETTERS: u8 = 16;
 const SPILL: u8 = 32;
 const TAKES_IDS: u8 = 64;
 
-/// What tells of a write what is done to its state, its flags and its condition, in bytes.
+/// The size of a write's operation, flags and condition, in bytes.
 const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
 
-/// The names that scripts have for what they need of all this.
+/// The names that scripts use for these constants.
 pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("OP_SIZE", OP_SIZE),
     ("KEEP", KEEP),
@@ -49,7 +50,7 @@ pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("NEW_GAPS", NEW_GAPS),
 ];
 
-/// Bytes of a claim.
+/// Returns the bytes of a claim.
 pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&claim.epoch.to_le_bytes());
@@ -57,13 +58,13 @@ pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     bytes
 }
 
-/// The field of a job's record.
+/// Returns the field of a job's record.
 pub(super) fn job_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Sends what writes once, and waits for replicas where that is asked for; `None` where too few have it
-/// in time.
+/// Sends a writing script once and, if required, waits for replicas. Returns `None` if too few
+/// replicas have the write in time.
 pub(super) async fn send(
     store: &Redis,
     script: &Script,
@@ -87,14 +88,16 @@ pub(super) async fn send(
         answers = link.pipe(&with_wait(script.with_text(call))).await;
     }
     let answers = answers.map_err(|error| failed(&error))?;
-    let [reply, replicas] = parts(answers, "what waits for replicas")?;
+    let [reply, replicas] = parts(answers, "a wait for replicas")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }
 
-/// Appends what a batch has to the call of the script.
+/// Appends a batch to the arguments of the script.
 pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
-    let (mut ops, mut lengths, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ops = Vec::new();
+    let mut lengths = Vec::new();
+    let mut messages = Vec::new();
     for write in &batch.writes {
         put_op(partition, write, &mut ops);
         let before = messages.len();
@@ -130,8 +133,8 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
     }
 }
 
-/// What is done to the state, flags, and the condition: partition, take-overs and next as they
-/// stand in the record.
+/// Appends the change of the state, the flags, and the condition: partition, take-overs and next in
+/// the order of the record.
 fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
@@ -196,9 +199,11 @@ fn put_rest(call: &mut Cmd, write: &JobWrite, forward: bool) {
     }
 }
 
-/// Place, record, and, where it is forwarded, the piece of the outbox.
+/// Appends a letter's place, its record and, if it is forwarded, its piece of the outbox.
 fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
-    let (mut place, mut record, mut piece) = (Vec::new(), Vec::new(), Vec::new());
+    let mut place = Vec::new();
+    let mut record = Vec::new();
+    let mut piece = Vec::new();
     put_letter_place(&letter.id, &mut place);
     encode_letter(letter, 0, &mut record);
     if forward {
@@ -208,7 +213,8 @@ fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     call.arg(place).arg(record).arg(piece);
 }
 
-/// A spilled event: its content, so that two are compared without being taken apart, and itself.
+/// Encodes a spilled event: first its content digest, so that two events are compared without
+/// decoding, then the event.
 fn spilled_event(event: &Event) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());
@@ -216,7 +222,7 @@ fn spilled_event(event: &Event) -> Vec<u8> {
     value
 }
 
-/// What the script answered; `None` if that makes no sense.
+/// Decodes the script's reply; `None` if it is not valid.
 pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {

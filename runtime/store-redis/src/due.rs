@@ -1,4 +1,4 @@
-//! The due index: which keys their owner must look at, and when.
+//! The due index: the keys that their owner must process, and the times.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -10,8 +10,8 @@ use super::names::Kind;
 use super::value::{array, bytes, number, parts, strange};
 use ordain_store::{DueIndex, Partition, StoreError};
 
-/// Entries of one shard that are read at once, beyond its part of what is asked for: shards have
-/// not all the same number.
+/// The number of additional entries read from each shard, beyond its share of the requested number,
+/// because shards have different numbers of entries.
 const SPARE: usize = 16;
 
 #[async_trait]
@@ -50,7 +50,7 @@ async fn of_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = Due::read(store.run(script, call).await?, &keys[1])?;
-        // One call looks at so many only; there may be as many that cannot be read.
+        // One call examines a limited number of entries, and all of them may be unreadable.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);
@@ -60,12 +60,12 @@ async fn of_shard(
     }
 }
 
-/// What one shard has in a partition's due index.
+/// The due entries of one shard.
 struct Due {
     now: u64,
-    /// What was asked for.
+    /// The requested entries.
     entries: Vec<(u64, Key)>,
-    /// The one after that.
+    /// The first entry after the requested ones.
     next: Option<(u64, Key)>,
 }
 
@@ -79,7 +79,9 @@ impl Due {
             let key = bytes(key).ok_or_else(|| strange(what))?;
             let key = std::str::from_utf8(&key).map_err(|_| {
                 let key = String::from_utf8_lossy(&key);
-                StoreError::Corrupt(format!("{index} has {key:?}, which is no key: remove it"))
+                StoreError::Corrupt(format!(
+                    "{index} contains {key:?}, which is not a key: remove it"
+                ))
             })?;
             Ok((at, key.into()))
         };
@@ -98,13 +100,14 @@ impl Due {
         Ok(Self { now, entries: read, next })
     }
 
-    /// All shards' entries in one order: those before the first that some shard has left out.
+    /// Merges the entries of all shards in order, up to the first entry that a shard has left out.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
         let mut all: Vec<_> = shards.into_iter().flat_map(|shard| shard.entries).collect();
         all.sort_unstable();
-        let known = next.as_ref().map_or(all.len(), |next| all.partition_point(|it| it < next));
+        let known =
+            next.as_ref().map_or(all.len(), |next| all.partition_point(|entry| entry < next));
         let taken = known.min(limit);
         let next = [next, all.get(taken).cloned()].into_iter().flatten().min();
         all.truncate(taken);
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn due_entries_of_shards_are_put_in_one_order() {
+    fn due_entries_of_shards_are_merged_in_order() {
         let shards = || {
             vec![
                 shard(100, &[(10, "a"), (30, "c")], None),
@@ -136,15 +139,15 @@ mod tests {
         };
         let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
         assert_eq!(Due::merge(shards(), 10), (all.to_vec(), Some(50)));
-        // Those that are left out for the limit are the next ones, though they have passed.
+        // Entries left out because of the limit are the next ones, although their time has passed.
         assert_eq!(Due::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
         assert_eq!(Due::merge(shards(), 0), (vec![], Some(0)));
         assert_eq!(Due::merge(Vec::new(), 3), (vec![], None));
     }
 
-    /// A shard that was cut hides what lies between its cut and the entries of the others.
+    /// A truncated shard hides entries between its end and the entries of the other shards.
     #[test]
-    fn due_entries_end_where_a_shard_was_cut() {
+    fn due_entries_end_where_a_shard_was_truncated() {
         let shards = vec![
             shard(100, &[(10, "a"), (40, "d")], Some((50, "e"))),
             shard(90, &[(20, "b")], Some((30, "c"))),
@@ -153,7 +156,7 @@ mod tests {
         let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
         assert_eq!(Due::merge(shards, 10), (known, Some(0)));
 
-        // By the latest clock, and what is next may be an entry that was cut off.
+        // The latest clock counts, and the next entry may be one that was left out.
         let shards = vec![
             shard(100, &[(10, "a")], Some((130, "e"))),
             shard(90, &[(20, "b")], Some((120, "c"))),
@@ -161,20 +164,24 @@ mod tests {
         assert_eq!(Due::merge(shards, 10), (vec![entry(10, "a"), entry(20, "b")], Some(20)));
     }
 
-    /// Whoever goes on behind the last one gets each entry once, whatever the cuts.
+    /// A caller that continues behind the last entry gets each entry once, wherever a shard is
+    /// truncated.
     #[test]
-    fn due_entries_are_all_met_by_going_on() {
+    fn due_entries_are_all_returned_by_repeated_reads() {
         let all: Vec<Vec<(u64, String)>> = (0..3)
             .map(|shard| {
-                (0..20 * (shard + 1)).map(|it| (it * 7 % 50, format!("{shard}/{it}"))).collect()
+                (0..20 * (shard + 1))
+                    .map(|number| (number * 7 % 50, format!("{shard}/{number}")))
+                    .collect()
             })
             .collect();
-        let (mut met, mut after) = (Vec::new(), None);
+        let mut met = Vec::new();
+        let mut after = None;
         loop {
             let read = |entries: &Vec<(u64, String)>| {
                 let mut entries: Vec<_> = entries.iter().map(|(at, key)| entry(*at, key)).collect();
                 entries.sort();
-                entries.retain(|it| after.as_ref().is_none_or(|after| it > after));
+                entries.retain(|entry| after.as_ref().is_none_or(|after| entry > after));
                 let next = entries.get(3).cloned();
                 entries.truncate(3);
                 Due { now: 100, entries, next }

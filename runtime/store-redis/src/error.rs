@@ -1,4 +1,4 @@
-//! What the server's errors mean for whoever asked.
+//! Translates the server's errors for callers.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use ordain_store::RedisAddress as Address;
 use ordain_store::StoreError;
 use ordain_util::text::clean;
 
-/// Characters of what the server says that are shown.
+/// The maximum number of displayed characters of a server's text.
 const LONGEST: usize = 400;
 
-/// What the TLS library says, and what helps. The first that fits.
+/// Texts of the TLS library and the advice for each. The first match applies.
 const TLS: [(&str, &str); 4] = [
     (
         "CertificateRequired",
-        "The server wants a certificate of its clients too, which Ordain has none of: set \
+        "The server requires a client certificate, but Ordain has none: set \
          tls-auth-clients no in the server",
     ),
     (
         "CaUsedAsEndEntity",
-        "A certificate that vouches for others cannot be a server's own: make one for the server, \
-         signed by it",
+        "A CA certificate cannot be a server's own certificate: create one for the server, \
+         signed by the CA",
     ),
-    ("PEM", "It is the file that SSL_CERT_FILE names"),
+    ("PEM", "The damaged file is the one that SSL_CERT_FILE names"),
     (
         "certificate",
-        "The server's certificate must be vouched for by one that the system trusts, or by one in \
+        "The server's certificate must be signed by a CA that the system trusts, or by a CA in \
          the file that SSL_CERT_FILE names",
     ),
 ];
 
-/// An error of a start, with where and as whom.
+/// Adds the address and the user to an error of a start.
 pub(super) fn at(address: &Address, error: StoreError) -> StoreError {
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
@@ -46,7 +46,7 @@ pub(super) fn at(address: &Address, error: StoreError) -> StoreError {
     }
 }
 
-/// Whether a command, or one of a pipeline, failed for this reason.
+/// Returns whether a command, or a command of a pipeline, failed with this code.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
         errors.iter().any(|(_, error)| error.code() == code)
@@ -54,8 +54,8 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// Why something was not done: what is stored is of another form, or what asking again may mend,
-/// be it that somebody gives a right back.
+/// Classifies a failed request: the stored value is damaged, or a retry may succeed, for example
+/// after an operator restores a right.
 pub(super) fn failed(error: &RedisError) -> StoreError {
     if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
         return StoreError::Corrupt(words(error));
@@ -63,15 +63,15 @@ pub(super) fn failed(error: &RedisError) -> StoreError {
     StoreError::Unavailable(words(error))
 }
 
-/// Why a start did not go on: what another try cannot mend ends it.
+/// Classifies a failed start: an error that a retry cannot resolve ends the start.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
     let words = words(&error);
-    // A server that has all the clients that it may have refuses logins with this.
+    // A server at its limit of clients refuses logins with this text.
     let is_full = words.contains("max number of clients");
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
         || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
-    // A script that may not do all that it does is a plain error, whose words depend on the version.
+    // A script without a required right returns a plain error, whose text depends on the version.
     let forbids = [
         "The user executing the script",
         "ACL failure in script",
@@ -89,7 +89,8 @@ pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
     failed(&error)
 }
 
-/// What the server or the library said, without what only the library's users understand.
+/// Returns the text of the server or the library, without parts that only users of the library
+/// understand.
 fn words(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
@@ -99,12 +100,12 @@ fn words(error: &RedisError) -> String {
         }
         _ => error.to_string(),
     };
-    // Where in which script, by its digest.
+    // The rest is the position in a script and the script's digest.
     let words = words.split(" script: ").next().unwrap_or_default();
     shown(words)
 }
 
-/// What a server says, as it is shown: not too long, and on one line.
+/// Returns a server's text for display: limited in length, and on one line.
 pub(super) fn shown(words: &str) -> String {
     clean(&words.chars().take(LONGEST).collect::<String>()).into_owned()
 }

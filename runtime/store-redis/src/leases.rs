@@ -1,8 +1,9 @@
-//! Instances, leases, and which versions execute events. All of it lies in shard 0.
+//! The membership, the leases, and the decisions on handler versions. All of it is in shard 0.
 //!
-//! `instances` has the times until which each is heard of, `about` what they are (by id), how they do
-//! (by `r` and id), how long their leases last (by `l` and id) and the generation of it
-//! all, `leases` epoch, holder and time by partition, `versions` what was decided on by stream.
+//! `instances` contains the expiry time of each membership. `about` contains the information of
+//! each instance (by id), its report (by `r` and id), the duration of its lease (by `l` and id),
+//! and the generation of the table. `leases` contains epoch, holder and time by partition, and
+//! `versions` the decision by stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::value::{array, bytes, number, parts, strange, text};
 use ordain_store::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
 use ordain_store::{Partition, StoreError, versions};
 
-/// In the place of a holder.
+/// The value in place of a holder.
 const NOBODY: &str = "-";
 
 fn field(Partition { stream, number }: &Partition) -> String {
@@ -27,7 +28,7 @@ fn field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn nonce() -> Generation {
-    // 0 is no generation, and none has 20 digits.
+    // 0 means no generation, and no generation has 20 digits.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
@@ -40,7 +41,8 @@ impl Leases for Redis {
         call.arg(beat.id.to_string()).arg(beat.about).arg(beat.report.unwrap_or_default());
         call.arg(beat.lease.as_millis() as u64).arg(nonce());
         let [lasts, generation] = parts(self.run(script, call).await?, script.name)?;
-        let (lasts, generation) = (number(&lasts), number(&generation));
+        let lasts = number(&lasts);
+        let generation = number(&generation);
         let (lasts, generation) = lasts.zip(generation).ok_or_else(|| strange(script.name))?;
         let table = if generation == beat.seen { None } else { Some(self.table().await?) };
         Ok(Beaten { lasts: Some(Duration::from_millis(lasts)), table })
@@ -91,17 +93,18 @@ impl Leases for Redis {
         let keys = [Kind::Versions, Kind::About].map(|kind| self.names.common(kind));
         let mut get = cmd("HGET");
         get.arg(&keys[0]).arg(stream);
-        let (row, found) = (versions::encode(decided), bytes(self.ask(&get).await?));
+        let row = versions::encode(decided);
+        let found = bytes(self.ask(&get).await?);
         let found = found.unwrap_or_default();
-        // What cannot be read is no decision, and the new one takes its place.
+        // An unreadable value is no decision, and the new decision replaces it.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
-        if last.map_or(0, |it| it.generation) != before && found != row {
+        if last.map_or(0, |last| last.generation) != before && found != row {
             return Ok(false);
         }
         let mut call = self.call_of(script, &keys);
         call.arg(stream).arg(&found[..]).arg(row).arg(nonce());
         let answer = self.run(script, call).await?;
-        number(&answer).map(|it| it == 1).ok_or_else(|| strange(script.name))
+        number(&answer).map(|changed| changed == 1).ok_or_else(|| strange(script.name))
     }
 
     async fn table(&self) -> Result<Table, StoreError> {
@@ -109,7 +112,7 @@ impl Leases for Redis {
         let answer = self.run(script, self.call_of(script, &self.table_keys())).await?;
         let [generation, members, leases, versions] = parts(answer, script.name)?;
         let generation = number(&generation).ok_or_else(|| strange(script.name))?;
-        let members = array(members, script.name)?.into_iter().map(|it| member(it, script.name));
+        let members = array(members, script.name)?.into_iter().map(|row| member(row, script.name));
         let mut table = Table {
             generation,
             members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
@@ -118,14 +121,17 @@ impl Leases for Redis {
         };
         let mut rows = array(leases, script.name)?.into_iter();
         while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
-            let (of, row) = (text(of).unwrap_or_default(), text(row).unwrap_or_default());
-            // Whoever asks for a partition whose lease cannot be read is told so.
+            let of = text(of).unwrap_or_default();
+            let row = text(row).unwrap_or_default();
+            // A request for a partition with an unreadable lease returns an error.
             table.leases.extend(read_lease(&of, &row));
         }
         let mut rows = array(versions, script.name)?.into_iter();
         while let (Some(stream), Some(row)) = (rows.next(), rows.next()) {
-            let decided = text(row).and_then(|it| versions::decode(&it));
-            table.versions.extend(text(stream).zip(decided).map(|(of, it)| (of.into(), it.into())));
+            let decided = text(row).and_then(|row| versions::decode(&row));
+            table.versions.extend(
+                text(stream).zip(decided).map(|(stream, decided)| (stream.into(), decided.into())),
+            );
         }
         Ok(table)
     }
@@ -138,18 +144,19 @@ impl Redis {
     }
 }
 
-/// An instance. One whose id is none is no instance: somebody else has written it, and nothing is
-/// ever leased to it.
+/// Decodes a member. A row with an invalid id is no member: another program has written it, and
+/// nothing is ever leased to it.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, Member)>, StoreError> {
     let [id, lasts, about, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };
     let lasts = number(&lasts).map(Duration::from_millis);
-    let words = |value| bytes(value).map(|it| String::from_utf8_lossy(&it).into_owned());
-    let (about, report) = (words(about).unwrap_or_default(), words(report));
+    let words = |value| bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let about = words(about).unwrap_or_default();
+    let report = words(report);
     Ok(Some((id, Member { about, report, lasts })))
 }
 
-/// Reads a lease from its field and value, or returns `None`.
+/// Decodes a lease from its field and value; `None` if it is not valid.
 pub fn read_lease(field: &str, row: &str) -> Option<(Partition, Lease)> {
     let (number, stream) = field.split_once(':')?;
     let partition = Partition { stream: stream.into(), number: number.parse().ok()? };

@@ -1,17 +1,19 @@
 //! The store in Redis: one server, a master under Sentinel, or a Cluster.
 //!
-//! **Commits.** One script call commits a batch of one shard (`scripts/commit.lua`), all of whose
-//! keys lie in one hash slot. A call that is not answered is answered [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and
-//! sent again under the same number: the script recognises it. What a call that ended half-way has
-//! left says nothing to anybody, and the next try writes over it.
+//! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard. All keys of a
+//! shard are in one hash slot. If the server does not answer a call, the store returns
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch
+//! again under the same number, and the script recognizes it. Readers ignore the data of a call
+//! that ended half-way, and the next try overwrites them.
 //!
-//! **Durability** is the server's; it is read when the store is opened, and said.
+//! **Durability** depends on the server. The store reads the server's settings when it is opened,
+//! and reports what they mean.
 //!
-//! **Foreign and damaged values.** What is wrong with one key refuses that key; what is wrong with
-//! what all keys of a shard share is an error that names it, and the shard waits until somebody
-//! mends it.
+//! **Foreign and damaged values.** A damaged value of one key refuses that key. A damaged value
+//! that all keys of a shard share is an error that names the value, and the shard waits until an
+//! operator repairs it.
 //!
-//! Policy must never be decided here; what a write does and when it applies stands in the batch.
+//! This crate must never decide policy; the batch contains each write and its condition.
 
 mod call;
 mod chains;
@@ -56,20 +58,21 @@ use ordain_store::{Durability, Partition, RedisOptions as Options, Store, StoreE
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// The version of all that is written. One that reads another refuses the store.
+/// The version of the stored layout. A version of Ordain that reads another layout refuses the
+/// store.
 const SCHEMA: &str = "9";
 
-/// How long a start waits for servers that do not answer, or are still reading their data.
+/// The time that a start waits for servers that do not answer or still load their data.
 const START: Duration = Duration::from_secs(30);
-/// Between two tries of a start.
+/// The delay between two tries of a start.
 const START_RETRY: Duration = Duration::from_millis(500);
 
-/// Connections for commits that wait for replicas, since waiting holds up all that is sent behind
-/// it.
+/// The number of connections for commits that wait for replicas. A waiting connection delays all
+/// later commands on it.
 const WAITING_LINKS: u32 = 8;
 
-/// Between two probes of a connection that nothing else keeps in use: less than any sensible `timeout` of a
-/// server, after which it closes a connection.
+/// The interval between two probes of an otherwise idle connection: less than any sensible
+/// `timeout` of a server, after which the server closes idle connections.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// A task that keeps rarely used connections busy. A server closes idle connections after its `timeout`, and
@@ -82,7 +85,8 @@ impl Probing {
             return None;
         }
         let keys = (0..shards).map(|shard| names.of_stream(shard, Kind::Data, ""));
-        let (links, keys) = (Arc::clone(links), keys.collect::<Vec<_>>());
+        let links = Arc::clone(links);
+        let keys = keys.collect::<Vec<_>>();
         Some(Self(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(PROBE).await;
@@ -92,7 +96,7 @@ impl Probing {
                     let link = &links[shard % links.len()];
                     async move { link.call(&probe).await }
                 });
-                // What is wrong shows where the connection is used.
+                // A failure shows where the connection is used.
                 drop(join_all(probes).await);
             }
         })))
@@ -109,7 +113,7 @@ impl Drop for Probing {
 pub struct Redis {
     link: Link,
     waiting_links: Arc<[Link]>,
-    /// Keeps those in use.
+    /// Keeps the waiting connections busy.
     _probing: Option<Probing>,
     names: Names,
     scripts: Scripts,
@@ -120,16 +124,16 @@ pub struct Redis {
     shift: Arc<AtomicU64>,
     durability: Durability,
     trouble: Trouble,
-    /// How often the store was found to have gone back in time.
+    /// The number of times that the store was found to have gone back in time.
     rewinds: AtomicU64,
-    /// Partitions that it has noted to be there.
+    /// The partitions that this process has registered in the store.
     noted: Mutex<BTreeSet<Partition>>,
 }
 
 impl Redis {
-    /// Connects, and refuses servers on which what is acknowledged could vanish silently, users
-    /// who lack a right that is needed, and a store of another schema or shape. Waits half a minute
-    /// at most for servers that do not answer.
+    /// Connects. Refuses servers that could silently lose acknowledged events, users without a
+    /// required right, and a store with another schema or shape. Waits at most half a minute for
+    /// servers that do not answer.
     pub fn open(options: Options) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -146,12 +150,14 @@ impl Redis {
             let StoreError::Unavailable(reason) = &error else {
                 return Err(at(&options.address, error));
             };
-            if started.elapsed() >= options.patience.map_or(longest, |it| it.min(longest)) {
+            if started.elapsed()
+                >= options.patience.map_or(longest, |patience| patience.min(longest))
+            {
                 return Err(at(&options.address, error));
             }
             if throttle.allow() {
                 tracing::warn!(
-                    "the store at {} is not there yet, and is waited for: {reason}",
+                    "the store at {} is unavailable: {reason}; waiting for it",
                     options.address
                 );
             }
@@ -159,7 +165,7 @@ impl Redis {
         }
     }
 
-    /// Puts any bytes in the place of a job. For tests of what a damaged job does.
+    /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
     #[doc(hidden)]
     pub async fn overwrite_job(
         &self,
@@ -205,10 +211,11 @@ impl Redis {
         Ok(store)
     }
 
-    /// Writes down what this store is, at its first use.
+    /// Stores the schema and the number of shards at the first use, and checks them at every other
+    /// use.
     async fn check_shape(&self) -> Result<(), StoreError> {
         let key = self.names.common(Kind::Store);
-        // Names that nothing has, to ask for the rights to such.
+        // These names do not exist; the script uses them to check the user's rights.
         let [data, index] = [Kind::Data, Kind::Due].map(|kind| self.names.common(kind));
         let keys = [key.clone(), data, index, self.names.common(Kind::Partitions)];
         let mut call = self.call_of(&self.scripts.open, &keys);
@@ -220,19 +227,21 @@ impl Redis {
             }
             found => found.map_err(unusable_or_away)?,
         };
-        let [schema, shards] = parts(found, "what the store is")?;
-        let (schema, shards) = (text(schema), text(shards));
-        let written = |it: &Option<String>| it.clone().unwrap_or_else(|| "nothing".to_owned());
+        let [schema, shards] = parts(found, "the check of the store")?;
+        let schema = text(schema);
+        let shards = text(shards);
+        let written =
+            |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         if schema.as_deref() != Some(SCHEMA) {
             return Err(StoreError::Unusable(format!(
-                "{key} says that the store has schema {}, and this version of Ordain reads schema \
-                 {SCHEMA}: use the version that wrote it, or another store.prefix",
+                "{key}: the store has schema {}, but this version of Ordain reads schema \
+                 {SCHEMA}; use the version that wrote the store, or another store.prefix",
                 written(&schema)
             )));
         }
         if shards != Some(self.shards.to_string()) {
             return Err(StoreError::Unusable(format!(
-                "{key} says that the store has {} shards, and store.shards is {}: set it to that, or \
+                "{key}: the store has {} shards, but store.shards is {}; correct store.shards, or \
                  use another store.prefix",
                 written(&shards),
                 self.shards
@@ -270,11 +279,12 @@ impl Store for Redis {
     }
 
     fn breaks_of(&self, shard: u32) -> u64 {
-        let (tag, links) = (shard.to_string(), self.waiting_links.iter().chain([&self.link]));
-        links.map(|it| it.breaks_of(&tag)).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
+        let tag = shard.to_string();
+        let links = self.waiting_links.iter().chain([&self.link]);
+        links.map(|link| link.breaks_of(&tag)).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
     }
 
-    /// Each answer says that what was asked is as durable as the server makes it.
+    /// Does nothing: each answered request is already as durable as the server makes it.
     async fn flush(&self) -> Result<(), StoreError> {
         Ok(())
     }

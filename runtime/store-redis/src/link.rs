@@ -1,9 +1,9 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a
 //! Cluster.
 //!
-//! A connection that breaks is made anew with the next call, at most one at a time. A call is sent
-//! once, except where a Cluster redirects it; whether to send it again is its caller's affair,
-//! since only the caller knows whether that is harmless.
+//! The next call replaces a broken connection; only one replacement runs at a time. A call is sent
+//! once, except if a Cluster redirects it. The caller decides whether to send it again, since only
+//! the caller knows whether that is harmless.
 
 mod cluster;
 mod connect;
@@ -25,7 +25,7 @@ use self::single::Single;
 use super::script::tag_of;
 use ordain_store::RedisAddress as Address;
 
-/// A way to the server, or servers.
+/// A connection to the server or servers.
 pub(super) struct Link {
     to: To,
 }
@@ -35,14 +35,14 @@ enum To {
     Cluster(Box<Nodes>),
 }
 
-/// What is sent at once.
+/// The commands that are sent at once.
 enum Question<'a> {
     One(&'a Cmd),
     Several(&'a Pipeline),
 }
 
 impl Question<'_> {
-    /// The hash tag of its keys.
+    /// Returns the hash tag of the keys.
     fn tag(&self) -> Vec<u8> {
         match self {
             Self::One(cmd) => tag_of(cmd),
@@ -59,10 +59,10 @@ impl Question<'_> {
 }
 
 impl Link {
-    /// Connects, and finds out what is there.
+    /// Connects, and detects the kind of deployment.
     pub(super) async fn connect(address: &Address) -> RedisResult<Self> {
         if address.tls {
-            // Fails where one is installed already, which is as good.
+            // The call fails if a provider is installed already, which is sufficient.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let mut first = connect::any(address).await?;
@@ -88,7 +88,8 @@ impl Link {
         Ok(Self { to })
     }
 
-    /// How often it broke. After each time the servers may have other data than before.
+    /// Returns the number of times that the connection broke. After each break the servers may have
+    /// other data than before.
     pub(super) fn breaks(&self) -> u64 {
         match &self.to {
             To::Single(single) => single.breaks(),
@@ -96,7 +97,8 @@ impl Link {
         }
     }
 
-    /// Like `breaks`, but in a Cluster it counts only calls with keys of this hash tag.
+    /// Returns the number of breaks like `breaks`, but in a Cluster counts only calls with keys of
+    /// this hash tag.
     pub(super) fn breaks_of(&self, tag: &str) -> u64 {
         match &self.to {
             To::Single(single) => single.breaks(),
@@ -104,7 +106,7 @@ impl Link {
         }
     }
 
-    /// What it is connected to, in words.
+    /// Returns the kind of deployment, as text.
     pub(super) fn kind(&self) -> &'static str {
         match &self.to {
             To::Single(single) if single.master.is_none() => "Redis",
@@ -116,10 +118,10 @@ impl Link {
     /// Sends a command to the node that has its key.
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
         let answer = self.send(&Question::One(cmd), u64::MAX).await;
-        answer.map(|it| it.unwrap_or(Value::Nil))
+        answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless the link broke more often than so: then there is no answer.
+    /// Sends a command, unless the connection broke more often than `breaks`; then returns `None`.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,
@@ -128,11 +130,11 @@ impl Link {
         self.send(&Question::One(cmd), breaks).await
     }
 
-    /// Sends commands of one node's keys, one right behind the other on one connection. Answers with
-    /// an array.
+    /// Sends commands with keys of one node, one directly after the other on one connection.
+    /// Returns an array.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Value> {
         let answer = self.send(&Question::Several(pipe), u64::MAX).await;
-        answer.map(|it| it.unwrap_or(Value::Nil))
+        answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
     async fn send(&self, question: &Question<'_>, breaks: u64) -> RedisResult<Option<Value>> {
@@ -172,24 +174,24 @@ impl Link {
     }
 }
 
-/// What only the others can have.
+/// Refuses URL parts that a single server cannot have.
 fn check_single(address: &Address) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(wrong(format!(
-            "a single server answers at {address}, and several hosts are for the nodes of one \
-             Cluster, or for Sentinels: name one"
+            "a single server answers at {address}, but several hosts are only for the nodes of one \
+             Cluster, or for Sentinels: name one host"
         )));
     }
     if address.path.parse::<u32>().is_err() && !address.path.is_empty() {
         return Err(wrong(format!(
-            "{address} is a single server, and {:?} is not the number of a database",
+            "{address} is a single server, but {:?} is not the number of a database",
             address.path
         )));
     }
     Ok(())
 }
 
-/// Whether a new connection may do better.
+/// Returns whether a new connection may succeed.
 fn is_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()

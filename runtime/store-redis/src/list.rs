@@ -1,6 +1,6 @@
-//! What people look at: streams, keys, dead letters. What cannot be read is listed as that, with
-//! the reason, rather than left out. Must be bounded in time and memory by page, however much the
-//! store holds.
+//! Listings for users: streams, keys, dead letters. An unreadable record is listed as such, with
+//! the reason, and not left out. Each page must be bounded in time and memory, however much the
+//! store contains.
 
 pub mod keys;
 pub mod letters;

@@ -1,4 +1,4 @@
-//! Loading jobs, and taking over those of other partitions.
+//! Loads jobs, and takes over those of other partitions.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -12,10 +12,10 @@ use super::{Redis, commit};
 use ordain_store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
 use ordain_store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
 
-/// A key's answer to a load.
+/// The result of a load for one key.
 pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
 
-/// Loads as many of the keys, in order, as have so many bytes together.
+/// Loads keys in order until they reach `bytes` together.
 pub(super) async fn load_some(
     store: &Redis,
     stream: &str,
@@ -24,7 +24,7 @@ pub(super) async fn load_some(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let shards = by_shard(store, keys);
     let loads = shards.iter().map(|(shard, positions)| {
-        // Together they may have that much; each at least one.
+        // All shards together may read `bytes`; each reads at least one job.
         let part = bytes / keys.len().max(1) * positions.len();
         let keys = positions.iter().map(|at| &keys[*at]);
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
@@ -35,11 +35,11 @@ pub(super) async fn load_some(
             all[*at] = Some(too_long(&keys[*at]).map_or(job, Err));
         }
     }
-    // Up to the first that one of them did not reach.
+    // The result ends before the first key that a shard did not reach.
     Ok(all.into_iter().map_while(|job| job).collect())
 }
 
-/// The keys of each shard, by their position.
+/// Groups the keys by shard, as positions.
 fn by_shard(store: &Redis, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     let mut shards = vec![Vec::new(); store.shards as usize];
     for (at, key) in keys.iter().enumerate() {
@@ -48,7 +48,7 @@ fn by_shard(store: &Redis, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads jobs as they are, whatever their partition: a beginning of those of each shard.
+/// Loads jobs of one shard unchanged, whatever their partition, from the first key on.
 async fn load_shard(
     store: &Redis,
     stream: &str,
@@ -86,9 +86,9 @@ pub(super) async fn take_over(
     try_join_all(shards).await.map(drop)
 }
 
-/// What `load` answered of one key.
+/// Decodes the answer for one key.
 fn loaded(value: Value, now: u64) -> LoadedKey {
-    let strange = || "the server's answer has another form".to_owned();
+    let strange = || "the server's answer has an unexpected form".to_owned();
     if value == Value::Nil {
         return Ok(None);
     }
@@ -112,8 +112,9 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     })))
 }
 
-/// The ids in blocks, the first of which has this number. Places that no event has are empty, and
-/// what the job has neither settled nor spilled is of a commit that was not made.
+/// Decodes the ids in blocks, the first of which has the number `first`. Positions without an event
+/// are empty. An id of a sequence that the job has neither settled nor spilled belongs to a commit
+/// that was never made.
 fn ids_of(job: &JobView<'_>, first: u64, blocks: Vec<Value>) -> Result<Vec<TakenId>, String> {
     let mut taken = Vec::new();
     for (block, ids) in (first..).zip(blocks) {

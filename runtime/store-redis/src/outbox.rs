@@ -1,4 +1,4 @@
-//! What committed batches still have to publish.
+//! Reads and removes the unpublished messages and letters of committed batches.
 
 use async_trait::async_trait;
 use redis::Value;
@@ -9,7 +9,7 @@ use super::{Redis, commit};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 
-/// Bytes of entries read at once, after the first.
+/// The maximum number of bytes of entries in one read, after the first entry.
 const PAGE_BYTES: usize = 16 << 20;
 
 #[async_trait]
@@ -24,7 +24,7 @@ impl Outbox for Redis {
         let script = &self.scripts.outbox;
         let names = self.of_stream(shard, &partition.stream, [Kind::Data]);
         let mut entries = Vec::new();
-        // Over commits that had nothing to publish it goes on until there is something.
+        // The loop skips commits without messages until it finds some.
         while entries.is_empty() {
             let mut call = self.call_of(script, &names);
             call.arg(partition.number).arg(after).arg(limit.max(1)).arg(PAGE_BYTES);
@@ -50,9 +50,10 @@ impl Outbox for Redis {
         marks: &[Mark],
     ) -> Result<Option<u64>, StoreError> {
         if !marks.is_empty() {
-            // It may lie on another server than the outbox, and two servers have no one write.
+            // The marks may be on another server than the outbox, and two servers have no common
+            // atomic write.
             return Err(StoreError::Unusable(
-                "what is published to a file must be noted in one write with the outbox, which only \
+                "the position of a file sink must be stored in one write with the outbox, which only \
                  the embedded store can do"
                     .to_owned(),
             ));

@@ -1,6 +1,6 @@
-//! A job as Redis keeps it: what only the store knows of it in front, at fixed places, because
-//! scripts read and write it; then the record that every store has; then the state, if it is small.
-//! A large one has a field of its own.
+//! A job in the form of the Redis store: first the store's own fields at fixed offsets, because
+//! scripts read and write them; then the job's record; then the state, if it is small. A large
+//! state has a separate field.
 
 use bytes::Bytes;
 use ordain_core::{Change, Job, JobWrite};
@@ -15,31 +15,33 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 2;
 
-/// Flags.
+/// The flags of a record.
 const DUE: u8 = 1;
 const EXPIRES: u8 = 2;
 const SPILLED: u8 = 4;
 const IDS: u8 = 8;
 /// The state follows the record.
 const STATE: u8 = 16;
-/// The state has a field of its own.
+/// The state has a separate field.
 const LARGE: u8 = 32;
 
-/// Format, flags, due time, end, time of the entry in the expiry index, length of the job's record.
+/// The size of the envelope: format, flags, due time, expiry time, time of the expiry entry, length
+/// of the job's record.
 const ENVELOPE: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
-/// The longest state that is kept with its record, in bytes: a second field costs more time than
-/// reading and writing as much again, and memory of its own.
+/// The maximum size of a state that is stored with its record, in bytes. A second field costs more
+/// time than reading and writing this size again, and additional memory.
 const WITH_RECORD: usize = 4 << 10;
 
-/// Taken ids in one field: few enough that a new one writes little, enough that a field costs
-/// little.
+/// The number of accepted ids in one field: few enough that a new id writes little, and enough that
+/// a field costs little per id.
 pub(super) const BLOCK: u64 = 16;
 
-/// Ids of one key that are read or removed at most: more than a window and what is spilled have.
+/// The maximum number of ids of one key that are read or removed: more than an id window and the
+/// spilled events have.
 const IDS_LIMIT: usize = 1 << 21;
 
-/// The longest time from now, in ms: more than 10,000 years, and exact in a script's numbers.
+/// The maximum duration, in ms: more than 10,000 years, and exact in a script's numbers.
 const FAR: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
@@ -82,7 +84,7 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
         ("GENERATION", job + GENERATION_AT),
         ("GAPS_TIME", job + GAPS_AT),
         ("NUMBERS", job + NUMBERS_AT),
-        // Seven numbers and four empty parts.
+        // The minimum rest of a record: seven numbers and four empty parts.
         ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 4),
         ("BLOCK", BLOCK as usize),
         ("ID", TAKEN_ID_SIZE),
@@ -90,31 +92,31 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
     ]
 }
 
-/// A stored job, checked whole and not copied.
+/// A checked and borrowed stored job.
 pub struct Record<'a> {
-    /// The time of its due entry.
+    /// The time of the job's due entry.
     pub due_at: Option<u64>,
-    /// From when on there is no such job any more.
+    /// The time from which the job no longer exists.
     pub expire_at: Option<u64>,
     /// The job.
     pub job: JobView<'a>,
-    /// Its state, if it has one.
+    /// The location of the state, if the job has one.
     pub(super) state: Option<Place<'a>>,
 }
 
-/// Where a state is.
+/// The location of a state.
 pub(super) enum Place<'a> {
-    /// Behind the record.
+    /// The state follows the record.
     Here(&'a [u8]),
-    /// In a field of its own.
+    /// The state has a separate field.
     Beside,
 }
 
-/// What is wrong with a record whose state is at [`Place::Beside`] and is not there.
-pub(super) const STATE_IS_MISSING: &str = "its state, which lies beside its record, is not there";
+/// The description of a record whose state should be at [`Place::Beside`] but is missing.
+pub(super) const STATE_IS_MISSING: &str = "its state, which has a separate field, is missing";
 
 impl<'a> Record<'a> {
-    /// Reads a stored job.
+    /// Parses a stored job.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
         let flags = reader.u8("flags")?;
@@ -137,7 +139,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A state that is too large to be kept with its record.
+/// Returns a state that is too large to be stored with its record.
 pub(super) fn beside(change: &Change) -> Option<&Bytes> {
     match change {
         Change::Put(state) if state.len() > WITH_RECORD => Some(state),
@@ -145,8 +147,8 @@ pub(super) fn beside(change: &Change) -> Option<&Bytes> {
     }
 }
 
-/// Appends the record of a write as the commit's script takes it: with times from now, to which it
-/// adds the time of the commit, and without a state that is kept as it is.
+/// Appends the record of a write for the commit script. Times are relative to now; the script adds
+/// the time of the commit. A state that does not change is left out.
 pub(super) fn encode(write: &JobWrite, out: &mut Vec<u8>) {
     let Job { spilled, ids_from, .. } = &write.job;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

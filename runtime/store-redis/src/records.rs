@@ -1,4 +1,4 @@
-//! The records of a partition's keys: taking them over, loading and committing them.
+//! Takes over, loads and commits the records of a partition's keys.
 
 use std::sync::{Arc, PoisonError};
 
@@ -19,10 +19,10 @@ impl Records for Redis {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
-                "the name of a stream has {length} bytes; {STREAM_NAME_LIMIT} are allowed"
+                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
             )));
         }
-        // The server may have lost it since.
+        // The server may have lost the registration since then.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
         note(self, partition).await?;
         let claim = Claim { epoch, random: rand::random() };
@@ -43,7 +43,8 @@ impl Records for Redis {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Read again afterwards: the one that had it may have committed in between.
+        // The jobs are loaded again after the take-over, because the previous owner may have
+        // committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         take_over(self, partition, &taken).await?;
         let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;
@@ -54,7 +55,9 @@ impl Records for Redis {
     }
 
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
-        let (stream, number, shard) = (&partition.stream, partition.number, batch.shard);
+        let stream = &partition.stream;
+        let number = partition.number;
+        let shard = batch.shard;
         let kinds =
             [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
         let [data, expiry, letters, age, spilled, ids] = self.of_stream(shard, stream, kinds);
@@ -73,9 +76,9 @@ impl Records for Redis {
                     }
                     return reply;
                 }
-                None => format!("what field f{number} of {} says of it cannot be read", keys[0]),
+                None => format!("field f{number} of {} cannot be read", keys[0]),
             },
-            Ok(None) => format!("fewer than {} replicas have it", self.replicas),
+            Ok(None) => format!("fewer than {} replicas have the commit", self.replicas),
             Err(error) => error.to_string(),
         };
         self.trouble.tell(what(), &reason);

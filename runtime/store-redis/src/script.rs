@@ -1,31 +1,32 @@
-//! The scripts that run in the server. The store calls a script by its digest, and by its text where
+//! The scripts that run in the server. The store calls a script by its digest, and by its text if
 //! the server has not loaded the script or has forgotten it.
 
 use std::collections::BTreeMap;
 
 use redis::{Cmd, Script as Digested, cmd};
 
-/// The beginning of a constant in a script.
+/// The prefix of a constant in a script.
 const CONSTANT: &str = "layout.";
 
 /// A script.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub(super) name: &'static str,
     text: String,
     digest: String,
 }
 
 impl Script {
-    /// A call of it, to which the arguments are appended. The first key tells the node.
+    /// Creates a call of the script, to which the caller appends the arguments. The first key
+    /// determines the node.
     pub(super) fn call(&self, keys: &[String]) -> Cmd {
         let mut call = cmd("EVALSHA");
         call.arg(&self.digest).arg(keys.len()).arg(keys);
         call
     }
 
-    /// The same call with the text in place of the digest.
+    /// Creates the same call with the text instead of the digest.
     pub(super) fn with_text(&self, call: &Cmd) -> Cmd {
         let mut whole = cmd("EVAL");
         whole.arg(&self.text);
@@ -35,7 +36,7 @@ impl Script {
         whole
     }
 
-    /// The keys of a call.
+    /// Returns the keys of a call.
     pub(super) fn keys(call: &Cmd) -> Vec<String> {
         let mut rest = simple_args(call).skip(2).map(String::from_utf8_lossy);
         let count = rest.next().and_then(|count| count.parse().ok()).unwrap_or(0);
@@ -43,7 +44,7 @@ impl Script {
     }
 }
 
-/// The key of a plain command.
+/// Returns the key of a plain command.
 pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     let key = simple_args(cmd).nth(1).map(String::from_utf8_lossy);
     key.map(Into::into).into_iter().collect()
@@ -66,8 +67,8 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The text of a script in which `layout.NAME` stands for a constant, with the number in its place: Lua
-/// allows 200 locals in a script, and neither a local nor a field is as fast as a number.
+/// Replaces each `layout.NAME` in a script by the constant's number. Lua allows 200 locals in a
+/// script, and neither a local nor a field is as fast as a number.
 fn with_numbers(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT);
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -149,7 +150,7 @@ scripts! {
 }
 
 #[test]
-fn constants_become_numbers() {
+fn constants_are_replaced_by_numbers() {
     let layout = BTreeMap::from([("NEXT", 41), ("NEXT_AT", 7)]);
     let text = "-- The layout.\nreturn layout.NEXT + layout.NEXT_AT, layout.OTHER";
     let expected = "-- The layout.\nreturn 41 + 7, layout.OTHER";

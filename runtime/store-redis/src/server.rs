@@ -1,5 +1,5 @@
-//! What the servers are like, as far as it matters for what is stored: version, eviction,
-//! durability, replicas. Looked at when the store is opened.
+//! Checks the properties of the servers that affect stored data: version, eviction, durability,
+//! replicas. The store performs the checks when it is opened.
 
 use redis::cmd;
 
@@ -8,16 +8,17 @@ use super::link::{Link, info_field};
 use super::value::{array, bytes, text};
 use ordain_store::{Durability, StoreError};
 
-/// The oldest version that has all that the scripts use.
+/// The oldest version with all commands that the scripts use.
 const OLDEST: (u64, u64) = (7, 0);
 
-/// Refuses servers on which what is acknowledged could vanish silently, and says in a sentence what
-/// a commit means on these.
+/// Refuses servers that could silently lose acknowledged events. Returns a description of the
+/// durability of a commit on these servers.
 pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, StoreError> {
     let infos =
         link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
     let mut fewest_replicas = u64::MAX;
-    let (mut appends, mut says_eviction) = (true, true);
+    let mut appends = true;
+    let mut says_eviction = true;
     for info in infos {
         let info = String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned();
         check_version(info_field(&info, "redis_version").unwrap_or("unknown"))?;
@@ -26,7 +27,7 @@ pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, Store
         check_eviction(policy)?;
         says_eviction &= policy.is_some();
         appends &= info_field(&info, "aof_enabled") == Some("1");
-        let connected = info_field(&info, "connected_slaves").and_then(|it| it.parse().ok());
+        let connected = info_field(&info, "connected_slaves").and_then(|count| count.parse().ok());
         fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
     }
     let syncs = if appends { appendfsync(link).await } else { None };
@@ -37,7 +38,7 @@ pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, Store
     let mut words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
     if !says_eviction {
         words.push_str(
-            "; the server does not say whether it throws keys away when its memory is full: it \
+            "; the server does not report whether it evicts keys when its memory is full: it \
              must not (maxmemory-policy noeviction)",
         );
     }
@@ -50,7 +51,7 @@ fn check_version(version: &str) -> Result<(), StoreError> {
     match found {
         (Some(major), Some(minor)) if (major, minor) >= OLDEST => Ok(()),
         _ => Err(StoreError::Unusable(format!(
-            "the server is Redis {}; {}.{} or later is needed",
+            "the server is Redis {}; {}.{} or later is required",
             shown(version),
             OLDEST.0,
             OLDEST.1
@@ -64,8 +65,8 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     }
     let of = |name| shown(info_field(info, name).unwrap_or("?"));
     Err(StoreError::Unusable(format!(
-        "the server is a replica, which takes no writes: name its master, {}:{}, or the Sentinels \
-         that know it",
+        "the server is a replica, which accepts no writes: name its master, {}:{}, or the Sentinels \
+         that monitor it",
         of("master_host"),
         of("master_port")
     )))
@@ -75,14 +76,15 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     match policy {
         None | Some("noeviction") => Ok(()),
         Some(policy) => Err(StoreError::Unusable(format!(
-            "the server has maxmemory-policy {}: it would throw away jobs and events when its memory \
+            "the server has maxmemory-policy {}: it would evict jobs and events when its memory \
              is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
             shown(policy)
         ))),
     }
 }
 
-/// The least that any server does. `None` where it does not say, as some that are rented do not.
+/// Returns the weakest `appendfsync` setting of all servers; `None` if a server does not report it,
+/// as some hosted servers do not.
 async fn appendfsync(link: &Link) -> Option<String> {
     let answers = link.ask_all(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {
@@ -102,40 +104,42 @@ fn sentence(kind: &str, appends: bool, syncs: Option<&str>, wanted: u32, connect
     let kept = match (appends, syncs) {
         (true, Some("always")) => {
             "each commit is on the server's disk before it is answered (appendfsync always), so \
-             what is acknowledged outlives a crash of the server, but not its disk"
+             acknowledged events survive a crash of the server, but not the loss of its disk"
         }
         (true, Some("everysec")) => {
             "the server syncs once a second (appendfsync everysec): a crash of its machine loses \
-             what was acknowledged in the last second or two. `appendfsync always` loses nothing"
+             events acknowledged in the last second or two. `appendfsync always` loses nothing"
         }
         (true, Some("no")) => {
             "the server leaves syncing to its system (appendfsync no): a crash of its machine loses \
-             what was acknowledged in the last half minute or so. `appendfsync always` loses nothing"
+             events acknowledged in about the last half minute. `appendfsync always` loses nothing"
         }
         (true, _) => {
-            "the server keeps a log (appendonly yes) and does not say how it syncs it: with less \
-             than `appendfsync always` a crash loses what was acknowledged last"
+            "the server keeps a log (appendonly yes) but does not report how it syncs it: with less \
+             than `appendfsync always` a crash loses the events acknowledged last"
         }
         (false, _) => {
-            "the server keeps no log of what it was told (appendonly no): a restart loses \
+            "the server keeps no log of its writes (appendonly no): a restart loses \
              EVERYTHING since its last snapshot. Set `appendonly yes` and `appendfsync always`"
         }
     };
     let replicas = match (wanted, connected) {
         (0, 0) => String::new(),
-        (0, _) => "; a failover to a replica loses what had not reached it: durability = \
-                   \"replicas:1\" makes that less"
+        (0, _) => "; a failover to a replica loses commits that had not reached it: durability = \
+                   \"replicas:1\" reduces that loss"
             .to_owned(),
         (wanted, connected) if connected < u64::from(wanted) => format!(
-            "; each commit waits for {wanted} {}, and a master has only {connected} now: until \
-             there are more, nothing is acknowledged",
+            "; each commit waits for {wanted} {}, but a master has only {connected} now: until \
+             it has more, no event is acknowledged",
             if wanted == 1 { "replica" } else { "replicas" }
         ),
-        (1, _) => "; each commit waits until a replica has it too: a failover to that one loses \
+        (1, _) => {
+            "; each commit waits until a replica has it too: a failover to that replica loses \
                    nothing"
-            .to_owned(),
+                .to_owned()
+        }
         (wanted, _) => format!(
-            "; each commit waits until {wanted} replicas have it too: a failover to one of those \
+            "; each commit waits until {wanted} replicas have it too: a failover to one of them \
              loses nothing"
         ),
     };
@@ -167,12 +171,13 @@ mod tests {
     #[test]
     fn servers_that_evict_are_refused() {
         assert!(check_eviction(None).is_ok() && check_eviction(Some("noeviction")).is_ok());
-        let refused = check_eviction(Some("allkeys-lru")).expect_err("it loses keys").to_string();
+        let refused =
+            check_eviction(Some("allkeys-lru")).expect_err("an eviction policy").to_string();
         assert!(refused.contains("allkeys-lru") && refused.contains("noeviction"), "{refused}");
     }
 
     #[test]
-    fn durability_is_told_plainly() {
+    fn durability_is_described() {
         let words = sentence("Redis", false, None, 0, 0);
         assert!(words.contains("EVERYTHING"), "{words}");
         let words = sentence("Redis", true, Some("everysec"), 2, 1);

@@ -1,4 +1,4 @@
-//! Reading events that wait in the store: spilled ones, and those that were too far ahead.
+//! Reads events that wait in the store: spilled events, and those that were too far ahead.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::value::{array, bytes, parts, strange};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
 use ordain_store::{FOUND_BYTES_LIMIT, OfKey, Partition, SpillArea, StoreError};
 
-/// Events that one look-up reads at most.
+/// The maximum number of events in one read.
 const FIND_EVENTS: usize = 2_000;
 
 /// An event with its sequence.
@@ -42,7 +42,8 @@ impl SpillArea for Redis {
         missing: &[RangeInclusive<u64>],
         within: u64,
     ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
-        let (mut found, mut memory) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut memory = 0;
         for range in missing {
             let first = found.len();
             let spilled =
@@ -54,7 +55,7 @@ impl SpillArea for Redis {
                 Err(words) => return Ok(Err(words)),
             }
             found.extend(letters);
-            // A stable sort: what is spilled stays before a letter of the same sequence.
+            // The sort is stable, so a spilled event stays before a letter with the same sequence.
             found[first..].sort_by_key(|(sequence, _)| *sequence);
             memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
             if memory >= FOUND_BYTES_LIMIT {
@@ -66,9 +67,10 @@ impl SpillArea for Redis {
     }
 }
 
-/// As many as have so many bytes of memory, one at least.
+/// Returns the first events up to `bytes` of memory, at least one.
 fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
-    let (mut events, mut memory) = (Vec::new(), 0);
+    let mut events = Vec::new();
+    let mut memory = 0;
     for (sequence, event) in read {
         memory += event.memory();
         if !events.is_empty() && memory > bytes {
@@ -79,8 +81,8 @@ fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
     (events, end)
 }
 
-/// Spilled events of these sequences, and whether there are no more of them: at least one if there
-/// is one.
+/// Returns the spilled events with these sequences, and whether no more follow. Returns at least
+/// one event if there is one.
 async fn spilled(
     store: &Redis,
     partition: &Partition,
@@ -117,12 +119,12 @@ async fn spilled(
 fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
     let sequence = <[u8; 8]>::try_from(&sequence[..])
         .map(u64::from_be_bytes)
-        .map_err(|_| "the sequence of a spilled event is cut off".to_owned())?;
+        .map_err(|_| "the sequence of a spilled event is truncated".to_owned())?;
     let event = if event.len() < 8 { Bytes::new() } else { event.slice(8..) };
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Events that are kept as `far-ahead` letters put no longer than `within` ms ago: at least one if
+/// Returns events from `far-ahead` letters that were put at most `within` ms ago: at least one if
 /// there is one.
 async fn far_ahead(
     store: &Redis,
@@ -144,7 +146,7 @@ async fn far_ahead(
         let part =
             letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
                 .await?;
-        // A letter that cannot be read is no replay source, and no reason to stop.
+        // An unreadable letter is no replay source, but does not stop the search.
         let events = part.letters.into_iter().filter_map(|(_, record)| {
             let letter = decode_letter(&record).ok()?.letter;
             match letter.content {

@@ -1,5 +1,5 @@
-//! What is told of a store that does not do what it is asked: now and then while that lasts, and
-//! once it is over.
+//! Logs warnings about requests that the store does not complete: throttled while that lasts, and
+//! once when it ends.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use ordain_store::RedisAddress as Address;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Time between two warnings of a store that does not answer.
+/// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is asked again and again at present.
+/// The requests that are being repeated at present.
 pub(super) struct Trouble {
     address: Address,
-    /// Whether there is any, so that nobody who has none waits for the others.
+    /// `true` if there are any such requests, so that other requests need not take the lock.
     any: AtomicBool,
     open: Mutex<Open>,
 }
@@ -40,13 +40,13 @@ impl Trouble {
         }
     }
 
-    /// This was not done, and is asked again.
+    /// Records a request that failed and will be repeated.
     pub(super) fn tell(&self, question: String, reason: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.throttle.allow() {
             tracing::warn!(
-                "the store at {} has not done what it was asked ({question}), and is asked again: \
-                 {reason}",
+                "the store at {} did not complete a request ({question}): \
+                 {reason}; retrying",
                 self.address
             );
         }
@@ -54,7 +54,7 @@ impl Trouble {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// This was done.
+    /// Records that a request succeeded.
     pub(super) fn over(&self, question: impl FnOnce() -> String) {
         if !self.any.load(Ordering::Relaxed) {
             return;
@@ -63,7 +63,7 @@ impl Trouble {
         if open.questions.remove(&question()) && open.questions.is_empty() {
             self.any.store(false, Ordering::Relaxed);
             *open = Open::new();
-            tracing::info!("the store at {} does again what it is asked", self.address);
+            tracing::info!("the store at {} completes requests again", self.address);
         }
     }
 }

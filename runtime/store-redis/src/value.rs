@@ -1,17 +1,17 @@
-//! Taking the server's answers apart. Must answer for any shape: what came may be of another
-//! program.
+//! Decodes the server's answers. The functions must accept any shape, because the answer may come
+//! from another program's data.
 
 use bytes::Bytes;
 use redis::Value;
 
 use ordain_store::StoreError;
 
-/// That an answer is not of the shape that was asked for.
+/// Returns the error for an answer with an unexpected form.
 pub(super) fn strange(what: &str) -> StoreError {
-    StoreError::Corrupt(format!("an answer of the server to {what} has another form"))
+    StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
 
-/// Bytes; `None` for nil.
+/// Returns the bytes of a value; `None` for nil.
 pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),
@@ -20,12 +20,12 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// A text; `None` for nil.
+/// Returns the text of a value; `None` for nil.
 pub(super) fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?.into()).ok()
 }
 
-/// A number, written as one or as text.
+/// Returns the number of a value, which may be an integer or a text.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
@@ -35,7 +35,7 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The parts of an array.
+/// Returns the parts of an array.
 pub(super) fn array(value: Value, what: &str) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) | Value::Set(values) => Ok(values),
@@ -43,7 +43,7 @@ pub(super) fn array(value: Value, what: &str) -> Result<Vec<Value>, StoreError> 
     }
 }
 
-/// The parts of an array of so many.
+/// Returns the parts of an array with exactly `N` parts.
 pub(super) fn parts<const N: usize>(value: Value, what: &str) -> Result<[Value; N], StoreError> {
     array(value, what)?.try_into().map_err(|_| strange(what))
 }

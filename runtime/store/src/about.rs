@@ -1,4 +1,4 @@
-//! What an instance says of itself to others and to people.
+//! The information that an instance publishes about itself, for other instances and for users.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,76 +10,79 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{InstanceId, Table, is_version};
 
-/// Partitions that a stream may have: no configuration allows others.
+/// The allowed numbers of partitions of a stream: no configuration allows others.
 const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
-/// Partitions of an instance, at most: all instances work out the owners of all of them.
+/// The maximum number of partitions of an instance, because all instances compute the owners of all
+/// partitions.
 pub const PARTITIONS: u64 = 100_000;
-/// Characters of a name that are shown.
+/// The maximum number of displayed characters of a name.
 const NAME: usize = 100;
 
-/// What an instance is. Others may be of another version: what one does not know it passes over, and
-/// what is missing has a default.
+/// The information about an instance. Other instances may run another version: unknown fields are
+/// ignored, and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// For people: the host's name and the process.
+    /// For users: the host name and the process id.
     pub name: String,
     /// The version of the program.
     pub version: String,
-    /// Streams that it runs, with the number of their partitions.
+    /// The streams that the instance runs, with their numbers of partitions.
     pub streams: BTreeMap<String, u32>,
-    /// What it could execute events of streams with, by stream: of each the highest in its folder.
+    /// The builds that the instance offers, by stream: for each stream the highest version in its
+    /// folder.
     #[serde(serialize_with = "write_offers", deserialize_with = "read_offers")]
     pub offers: BTreeMap<String, Build>,
-    /// It takes every partition that is free and gives none away, as `run --once` does.
+    /// `true` if the instance takes every free partition and gives none away, as `run --once` does.
     pub alone: bool,
-    /// It is ending, and takes no more.
+    /// `true` if the instance is shutting down and takes no more partitions.
     pub leaving: bool,
-    /// Whether it reaches the broker.
+    /// The instance's connection to the broker.
     #[serde(deserialize_with = "lenient")]
     pub broker: Reach,
-    /// Which process it is, where the system tells.
+    /// The identity of the process, if the system provides it.
     #[serde(deserialize_with = "lenient")]
     pub process: Option<Process>,
 }
 
-/// Whether a process reaches the broker.
+/// The state of a process's connection to the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    /// A moment ago.
+    /// The broker was reachable a moment ago.
     #[default]
     Reached,
-    /// Not at the last try, or only for a moment.
+    /// The broker was not reachable at the last try, or has been unreachable for only a moment.
     Doubted,
-    /// Not for longer than a lease.
+    /// The broker has been unreachable for longer than a lease.
     Lost,
 }
 
-/// A build in somebody's folder, as it is written.
+/// The stored form of an offered build.
 #[derive(Default, Serialize, Deserialize)]
 struct Offer {
     version: String,
-    /// In hexadecimal digits.
+    /// The digest in hexadecimal digits.
     digest: String,
 }
 
-/// A process of a machine, told apart from all others that there ever were.
+/// The identity of a process on a machine, distinct from all other processes at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Which start of which machine, and which processes are to be seen there.
+    /// The boot of the machine, and its namespace of processes.
     seen_from: String,
     id: u32,
-    /// When it was started, in the system's ticks.
+    /// The start time, in the system's ticks.
     started: u64,
 }
 
 impl About {
-    /// This process, with the streams that it runs and the number of partitions of each.
+    /// Creates the information about this process, with its streams and their numbers of
+    /// partitions.
     pub fn this(streams: BTreeMap<String, u32>, alone: bool) -> Self {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let host = host.or_else(|| std::env::var("HOSTNAME").ok());
-        let host = host.map_or_else(|| "host".to_owned(), |it| it.trim().to_owned());
+        let host = host.map_or_else(|| "host".to_owned(), |name| name.trim().to_owned());
         Self {
             name: format!("{host}/{}", std::process::id()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -92,23 +95,24 @@ impl About {
         }
     }
 
-    /// What all others than one say.
+    /// Returns the information about all instances except one.
     pub fn all_but(table: &Table, id: InstanceId) -> Vec<Self> {
         let others = table.members.iter().filter(|(other, _)| **other != id);
         others.map(|(_, member)| Self::decode(&member.about)).collect()
     }
 
-    /// As it is kept.
+    /// Encodes the information for the store.
     pub fn encode(&self) -> String {
-        serde_json::to_string(self).expect("texts and numbers can always be written")
+        serde_json::to_string(self).expect("texts and numbers always serialize")
     }
 
-    /// What an instance wrote. What cannot be read says nothing: such an instance takes no part.
+    /// Decodes the information of an instance. Unreadable information becomes the default: such an
+    /// instance takes no part.
     pub fn decode(text: &str) -> Self {
         let about: Option<Self> = serde_json::from_str(text).ok();
-        let about = about.filter(|it| {
-            let all: u64 = it.streams.values().map(|count| u64::from(*count)).sum();
-            all <= PARTITIONS && it.streams.values().all(|count| OF_STREAM.contains(count))
+        let about = about.filter(|about| {
+            let all: u64 = about.streams.values().map(|count| u64::from(*count)).sum();
+            all <= PARTITIONS && about.streams.values().all(|count| OF_STREAM.contains(count))
         });
         let mut about = about.unwrap_or_default();
         about.name = shown(&about.name);
@@ -116,9 +120,9 @@ impl About {
     }
 }
 
-/// A name as it may stand in a line of a log.
+/// Returns a name that is safe in a log line.
 fn shown(name: &str) -> String {
-    name.chars().filter(|it| !it.is_control()).take(NAME).collect()
+    name.chars().filter(|character| !character.is_control()).take(NAME).collect()
 }
 
 fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Result<S::Ok, S::Error> {
@@ -127,17 +131,17 @@ fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Resul
     }))
 }
 
-/// What cannot be read is not offered.
+/// Reads the offers; skips unreadable ones.
 fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
     let offers: BTreeMap<String, Offer> = lenient(from)?;
     let offers = offers.into_iter().filter_map(|(stream, Offer { version, digest })| {
-        let version = Some(version).filter(|it| is_version(it))?;
+        let version = Some(version).filter(|version| is_version(version))?;
         Some((stream, Build { version: version.into(), digest: digest.parse().ok()? }))
     });
     Ok(offers.collect())
 }
 
-/// What another version says in another way has the default.
+/// Reads a field that another version may write in another form; the default replaces such a form.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -151,27 +155,28 @@ impl Process {
         Some(Self { seen_from: seen_from()?, id, started: started(id)? })
     }
 
-    /// Whether it is known to have ended: only of processes that can be seen from here.
+    /// Returns whether the process is known to have ended. Only processes that are visible from
+    /// here are known.
     pub fn has_ended(&self) -> bool {
-        // Where the processes of others are hidden, the first one is too.
+        // If the processes of other users are hidden, process 1 is hidden too.
         let sees_others = started(1).is_some();
-        seen_from().is_some_and(|it| it == self.seen_from)
-            && started(self.id).map_or(sees_others, |it| it != self.started)
+        seen_from().is_some_and(|here| here == self.seen_from)
+            && started(self.id).map_or(sees_others, |time| time != self.started)
     }
 }
 
-/// The boot of the machine and the namespace of processes.
+/// Returns the boot of the machine and the namespace of processes.
 fn seen_from() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// When a process was started; `None` if there is none, or what there is has ended and waits for
-/// its parent.
+/// Returns the start time of a process; `None` if the process does not exist, or has ended and
+/// waits for its parent.
 fn started(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name in front is in parentheses, and may have anything in it.
+    // The name in front is in parentheses and may contain any characters.
     let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = rest.next()?;
     rest.nth(18)?.parse().ok().filter(|_| !["Z", "X"].contains(&state))
@@ -184,15 +189,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_ended_is_known() {
-        let this = Process::this().expect("this system tells");
+    fn ended_process_is_detected() {
+        let this = Process::this().expect("this system identifies processes");
         assert!(!this.has_ended());
         let mut child = Command::new("sleep").arg("60").spawn().expect("started");
-        let started = started(child.id()).expect("it runs");
+        let started = started(child.id()).expect("the child runs");
         let other = Process { id: child.id(), started, ..this.clone() };
         assert!(!other.has_ended());
         child.kill().expect("killed");
-        // Its parent has not heard of it.
+        // The parent has not waited for the child yet.
         while !other.has_ended() {
             std::thread::yield_now();
         }
@@ -200,11 +205,11 @@ mod tests {
         assert!(other.has_ended());
         assert!(Process { started: this.started + 1, ..this.clone() }.has_ended());
         let elsewhere = Process { seen_from: "another machine".to_owned(), ..other };
-        assert!(!elsewhere.has_ended(), "nobody can know");
+        assert!(!elsewhere.has_ended(), "a process elsewhere is unknown");
     }
 
     #[test]
-    fn offers_are_read_as_they_were_written() {
+    fn offers_are_read_as_written() {
         let digest = ordain_core::Digest([0xa5; 32]);
         let offer = Build { version: "orders@2.0.0".into(), digest };
         let offers = BTreeMap::from([("orders".to_owned(), offer)]);
@@ -212,13 +217,13 @@ mod tests {
         let about = About { name: name.clone(), offers, ..About::default() };
         let text = about.encode();
         assert_eq!(About::decode(&text), about);
-        // The rest of it counts where an offer is of another form.
+        // The other fields count even if an offer has another form.
         let other = About::decode(&text.replace("a5a5", "x5a5"));
         assert_eq!(other, About { name, ..About::default() });
     }
 
     #[test]
-    fn what_others_say_may_be_of_another_version() {
+    fn information_of_another_version_is_read() {
         let about = About { name: "a/1".to_owned(), leaving: true, ..About::default() };
         assert_eq!(About::decode(&about.encode()), about);
         let later = r#"{"name":"b/2","streams":{"orders":4},"zone":"x"}"#;
@@ -234,7 +239,7 @@ mod tests {
         ] {
             assert_eq!(About::decode(strange), About::default(), "{strange}");
         }
-        let many = (0..100).map(|it| (format!("s{it}"), 1_024)).collect();
+        let many = (0..100).map(|number| (format!("s{number}"), 1_024)).collect();
         let many = About { streams: many, ..About::default() };
         assert_eq!(About::decode(&many.encode()), About::default());
     }

@@ -1,10 +1,11 @@
-//! The binary form of what stores keep: the same bytes in every store, so that one set of
-//! property tests holds for all of them.
+//! The binary form of stored records. All stores use the same bytes, so that one set of property
+//! tests covers all of them.
 //!
-//! Every record opens with a byte that names its format; a format that is not known is refused,
-//! not guessed. Numbers are little-endian, or LEB128 where they are mostly small. Decoding never
-//! panics and never allocates more than the input is long, whatever the bytes are. This module
-//! must know nothing of keys, tables or scripts: where a record lies is its store's affair.
+//! Every record starts with a byte that names its format. A decoder refuses an unknown format
+//! instead of guessing. Numbers are little-endian, or LEB128 where they are mostly small. Decoding
+//! must never panic, and must never allocate more than the length of the input, whatever the bytes
+//! are. This module must never depend on keys, tables or scripts: each store decides where it keeps
+//! a record.
 
 mod chains;
 mod fence;

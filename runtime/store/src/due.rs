@@ -1,4 +1,4 @@
-//! The due index: when the owner of a partition must look at a key again.
+//! The due index: the times at which the owner of a partition must process a key again.
 
 use async_trait::async_trait;
 use ordain_core::Key;
@@ -8,8 +8,8 @@ use super::{Partition, StoreError};
 /// The due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the ms until
-    /// the next entry. With `all`, entries whose time has not come are returned as well.
+    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the
+    /// time until the next entry, in ms. With `all`, also returns entries whose time has not come.
     async fn due(
         &self,
         partition: &Partition,

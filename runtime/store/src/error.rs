@@ -21,10 +21,10 @@ pub enum StoreError {
     Failed(String),
     /// The store went back in time: it lacks the place that the caller names, or has another entry under that
     /// number. It did nothing. The caller reads the queue again from its beginning.
-    #[error("the store went back in time and lost data that it had confirmed: try again")]
+    #[error("the store went back in time and lost confirmed data: try again")]
     WentBack,
     /// A stored value is damaged.
-    #[error("the store holds something unreadable: {0}")]
+    #[error("the store contains a damaged value: {0}")]
     Corrupt(String),
     /// The cursor of a listing is not from this store.
     #[error("not a cursor of this listing: {0:?}")]
@@ -34,7 +34,7 @@ pub enum StoreError {
 /// Returns the error for a partition that another owner has claimed.
 pub fn claimed_by_another(partition: &Partition) -> StoreError {
     StoreError::InUse(format!(
-        "another process has just taken partition {} of stream {:?}: one at a time may have it",
+        "another process has just claimed partition {} of stream {:?}: only one process may own it",
         partition.number, partition.stream
     ))
 }

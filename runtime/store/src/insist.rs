@@ -1,4 +1,4 @@
-//! Asking a store until it does what it is asked.
+//! Repeats a request to a store until the store answers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::StoreError;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Between tries.
+/// The delay between tries.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time between two errors in the log.
+/// The minimum time between two errors in the log.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Asks until it works: what is not of one key stops everything that needs it, until somebody mends
-/// it.
+/// Repeats a request until it succeeds. A failure that does not concern a single key stops
+/// everything that needs the answer, until the store is repaired.
 pub async fn insist_on<T, F>(what: &str, ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
@@ -23,13 +23,13 @@ where
         match ask().await {
             Ok(answer) => {
                 if tries > 0 {
-                    tracing::info!(tries, "the {what} has worked");
+                    tracing::info!(tries, "{what} succeeded after retries");
                 }
                 return answer;
             }
             Err(error) => {
                 if throttle.allow() {
-                    tracing::error!(%error, tries, "the {what} failed, and is tried again");
+                    tracing::error!(%error, tries, "{what} failed; retrying");
                 }
                 tries = tries.saturating_add(1);
                 tokio::time::sleep(RETRY).await;

@@ -1,8 +1,8 @@
-//! Who runs, and who has which partition: what the store keeps of instances and their leases.
+//! The membership of instances and their leases of partitions, as kept in the store.
 //!
-//! An instance is heard of as long as it beats. A lease lasts as long as its holder is heard of, and
-//! gives the epoch of a [claim](super::Records::claim). Nothing else rests on leases: whatever two
-//! instances believe, the fence of a shard takes commits of one.
+//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is
+//! a member, and provides the epoch of a [claim](super::Records::claim). Nothing else depends on
+//! leases: whatever two instances believe, the fence of a shard accepts the commits of only one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,18 +15,18 @@ use ordain_core::Decided;
 
 use super::{Partition, StoreError};
 
-/// One process from its start to its end.
+/// The id of one process from its start to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 
 impl InstanceId {
-    /// One that no other process has.
+    /// Returns an id that no other process has.
     pub fn random() -> Self {
         Self(rand::random())
     }
 }
 
-/// Sixteen hexadecimal digits.
+/// Writes sixteen hexadecimal digits.
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -47,101 +47,105 @@ impl FromStr for InstanceId {
     }
 }
 
-/// What an instance says of itself.
+/// A heartbeat of an instance.
 #[derive(Debug, Clone, Copy)]
 pub struct Beat<'a> {
-    /// Which one.
+    /// The instance.
     pub id: InstanceId,
-    /// What it is; others are told when this changes.
+    /// The instance's information; other instances are notified when it changes.
     pub about: &'a str,
-    /// How it is doing, if that is to be written down; nobody is told.
+    /// The instance's report, if it should be stored; other instances are not notified.
     pub report: Option<&'a str>,
-    /// How long it is to be heard of from now on.
+    /// The time that the membership lasts without another heartbeat.
     pub lease: Duration,
-    /// The table that it knows.
+    /// The generation of the table that the instance knows.
     pub seen: Generation,
 }
 
-/// Tells two tables apart; 0 is none. Each change makes a random one, so that a store that went back
-/// in time has not the one that somebody knows.
+/// The identity of a table; 0 means none. Each change creates a random one, so that a store that
+/// went back in time does not have the generation that an instance knows.
 pub type Generation = u64;
 
-/// The answer to a beat.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beaten {
-    /// How long the instance is heard of without another beat; `None`: as long as it runs.
+    /// The time that the membership lasts without another heartbeat; `None`: as long as the
+    /// instance runs.
     pub lasts: Option<Duration>,
-    /// The table, if it is not the one that was seen.
+    /// The table, if its generation differs from the one that the instance knows.
     pub table: Option<Table>,
 }
 
-/// All instances and leases.
+/// All members, leases and decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Of which generation this is.
+    /// The generation of the table.
     pub generation: Generation,
-    /// Instances that are heard of.
+    /// The current members.
     pub members: BTreeMap<InstanceId, Member>,
     /// The last lease of each partition that was ever leased.
     pub leases: BTreeMap<Partition, Lease>,
-    /// Which version of its handler executes the events of a stream, by the stream.
+    /// The handler version that executes the events of a stream, by stream.
     pub versions: BTreeMap<Arc<str>, Arc<Decided>>,
 }
 
 impl Table {
-    /// Who has a partition.
+    /// Returns the current holder of a partition.
     pub fn holder(&self, partition: &Partition) -> Option<InstanceId> {
         let holder = self.leases.get(partition)?.holder?;
         self.members.contains_key(&holder).then_some(holder)
     }
 }
 
-/// An instance that is heard of.
+/// A current member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What it is.
+    /// The instance's information.
     pub about: String,
-    /// How it was doing when it last said so.
+    /// The instance's last report.
     pub report: Option<String>,
-    /// How long it is heard of without another beat.
+    /// The time that the membership lasts without another heartbeat.
     pub lasts: Option<Duration>,
 }
 
-/// A lease, or the last one that there was.
+/// The current or last lease of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Its epoch.
+    /// The epoch of the lease.
     pub epoch: u64,
-    /// Who has it. If that one is not heard of, it has run out; `None`: it was given back.
+    /// The holder of the lease. The lease has expired if the holder is no member; `None`: it was
+    /// released.
     pub holder: Option<InstanceId>,
-    /// When it was given or given back, by the store's clock, in ms since the Unix epoch.
+    /// The time when the lease was granted or released, by the store's clock, in ms since the Unix
+    /// epoch.
     pub since: u64,
 }
 
-/// The answer to who wants a partition.
+/// The answer to a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leased {
-    /// It is theirs, with this epoch, which is above that of every lease before and of every claim.
+    /// The lease is granted with this epoch, which is above those of all earlier leases and claims.
     Given(u64),
-    /// This one has it.
+    /// This instance holds the lease.
     Held(InstanceId),
-    /// They are not heard of themselves, and must [beat](Leases::beat) first: or two such could take
-    /// it from each other for ever.
+    /// The requester is not a member and must send a [heartbeat](Leases::beat) first. Otherwise two
+    /// such instances could take the lease from each other for ever.
     Unheard,
 }
 
-/// What a store keeps of instances. All of it may be asked again when no answer came.
+/// The membership and leases of a store. Callers may repeat every call after a lost answer.
 #[async_trait]
 pub trait Leases: Send + Sync + 'static {
-    /// Notes that an instance runs, and forgets those that were not heard of for their lease, or nine
-    /// tenths of it: the store need not write at each beat. Where nobody was heard of for half a lease, it
-    /// was the store that could not be reached, or its clock has jumped: then all have some seconds more.
+    /// Renews an instance's membership, and removes members whose last heartbeat is older than
+    /// their lease, or nine tenths of it, because the store need not write at each heartbeat. If no
+    /// member sent a heartbeat for half a lease, the store itself was unreachable, or its clock has
+    /// jumped: all members get some extra seconds.
     async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError>;
 
-    /// Gives a partition to an instance that is heard of, unless another such has it.
+    /// Grants a partition to a member, unless another member holds it.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError>;
 
-    /// Gives a lease back, if that epoch is still the holder's.
+    /// Releases a lease, if the holder still has this epoch.
     async fn release(
         &self,
         partition: &Partition,
@@ -149,11 +153,11 @@ pub trait Leases: Send + Sync + 'static {
         epoch: u64,
     ) -> Result<(), StoreError>;
 
-    /// Forgets an instance and gives all that it has back.
+    /// Removes an instance and releases all its leases.
     async fn forget(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Decides which version of its handler executes the events of a stream, unless something was
-    /// decided since this generation (0: nothing ever). Tells whether it is so now.
+    /// Decides which handler version executes the events of a stream, unless there is a decision
+    /// after generation `before` (0: any decision). Returns whether the decision is `decided` now.
     async fn decide(
         &self,
         stream: &str,
@@ -161,6 +165,6 @@ pub trait Leases: Send + Sync + 'static {
         decided: &Decided,
     ) -> Result<bool, StoreError>;
 
-    /// All instances, leases and decisions.
+    /// Returns all members, leases and decisions.
     async fn table(&self) -> Result<Table, StoreError>;
 }

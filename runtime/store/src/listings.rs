@@ -29,11 +29,11 @@ pub struct Page<T> {
 pub struct KeyRow {
     /// The key.
     pub key: Key,
-    /// Its record, or why it cannot be read.
+    /// The record, or the reason why it cannot be read.
     pub job: Result<Job, String>,
-    /// Bytes of its state.
+    /// The size of the state, in bytes.
     pub state_size: u64,
-    /// Its entry in the due index: time in ms since the Unix epoch, by the store's clock.
+    /// The key's entry in the due index: time in ms since the Unix epoch, by the store's clock.
     pub due_at: Option<u64>,
 }
 

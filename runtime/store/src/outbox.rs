@@ -8,30 +8,30 @@ use super::{Claim, Mark, Partition, StoreError};
 /// The messages and letters of one batch, in publishing order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
-    /// Number of the commit.
+    /// The number of the commit.
     pub number: u64,
-    /// Its messages.
+    /// The messages of the commit.
     pub messages: Vec<OutboxMessage>,
-    /// Its [forwarded](ordain_core::Batch::forwarded) dead letters.
+    /// The [forwarded](ordain_core::Batch::forwarded) dead letters of the commit.
     pub letters: Vec<DeadLetter>,
 }
 
 /// A committed message with the parts of its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxMessage {
-    /// Key of the event that caused it.
+    /// The key of the event that caused the message.
     pub key: Key,
-    /// [`Job::incarnation`](ordain_core::Job::incarnation) of that key.
+    /// The [`Job::incarnation`](ordain_core::Job::incarnation) of that key.
     pub incarnation: u64,
-    /// The message, with the sequence of the event and its position there.
+    /// The message, with the sequence of its event and its position among the event's messages.
     pub emitted: Emitted,
 }
 
 /// Committed messages and letters, until they are published.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Returns unpublished messages and letters of up to `limit` commits after commit `after`. At least
-    /// one commit is returned if there is one.
+    /// Returns unpublished messages and letters of up to `limit` commits after commit `after`: at
+    /// least one commit, if there is one.
     async fn outbox(
         &self,
         partition: &Partition,
@@ -41,10 +41,10 @@ pub trait Outbox: Send + Sync {
     ) -> Result<Vec<OutboxEntry>, StoreError>;
 
     /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
-    /// atomic write. It need not be durable before the next commit is, but becomes so in order.
-    /// If `claim` is not the shard's claim, nothing changes: after the store went back in time, the same
-    /// numbers may belong to commits of another owner. Returns the number of the shard's last commit,
-    /// or `None` if nothing changed. The removal is durable once a later commit is.
+    /// atomic write. The write need not be durable before the next commit; it becomes durable with
+    /// a later commit, in order. If `claim` is not the shard's claim, nothing changes: after the
+    /// store went back in time, the same numbers may belong to commits of another owner. Returns
+    /// the number of the shard's last commit, or `None` if nothing changed.
     async fn outbox_done(
         &self,
         partition: &Partition,

@@ -1,25 +1,25 @@
-//! The mark of a file sink: how much of the file is published, and by what the file is recognised.
+//! The mark of a file sink: the length of the published part, and the file's fingerprint.
 
 use bytes::Bytes;
 
 /// The form of the mark. The first form was the length alone.
 const FORMAT: u8 = 2;
 
-/// A file as the store knows it.
+/// The published part of a file, as recorded in the store.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PublishedFile {
-    /// Bytes that are published.
+    /// The number of published bytes.
     pub length: u64,
-    /// By what else the file is recognised; `None` in the first form.
+    /// The fingerprint of the file; `None` in the first form.
     pub fingerprint: Option<FileFingerprint>,
 }
 
-/// By what a file is recognised.
+/// The fingerprint of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFingerprint {
-    /// Its inode.
+    /// The inode.
     pub inode: u64,
-    /// Digest of its last published bytes.
+    /// A digest of the last published bytes.
     pub tail: u64,
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_as_it_was_written() {
+    fn mark_is_read_as_written() {
         let first = PublishedFile { length: 7, fingerprint: None };
         assert_eq!(PublishedFile::decode(&7_u64.to_le_bytes()), Some(first));
         let fingerprint = FileFingerprint { inode: 8, tail: 9 };

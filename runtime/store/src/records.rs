@@ -33,15 +33,15 @@ pub type OfKey<T> = Result<T, String>;
 /// The records of a partition's keys.
 #[async_trait]
 pub trait Records: Send + Sync {
-    /// Takes a partition over: writes a claim with the epoch of its [lease](super::Leases::lease) into each
-    /// of its shards. From then on commits under an older claim are answered
-    /// [`CommitReply::Fenced`]. Where somebody else has claimed it under this epoch or a higher one
-    /// it is [`StoreError::InUse`]: only a new lease helps.
+    /// Takes a partition over: writes a claim with the epoch of its [lease](super::Leases::lease)
+    /// into each of its shards. From then on the store answers commits under an older claim with
+    /// [`CommitReply::Fenced`]. Fails with [`StoreError::InUse`] if another owner has claimed the
+    /// partition under this epoch or a higher one; only a new lease helps then.
     async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError>;
 
-    /// Loads jobs in order until they have `bytes` together, one at least, and takes over for the
-    /// partition those that another one had. Those not reached are neither answered nor taken
-    /// over.
+    /// Loads jobs in order until they reach `bytes` together, at least one, and takes over for the
+    /// partition those that belonged to another partition. The other jobs are neither returned nor
+    /// taken over.
     async fn load(
         &self,
         partition: &Partition,
@@ -49,7 +49,7 @@ pub trait Records: Send + Sync {
         bytes: usize,
     ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError>;
 
-    /// Commits a batch durably. A number that is the last one again is answered as it was; the
-    /// store keeps that answer.
+    /// Commits a batch durably. If the number is that of the last commit, returns the stored reply
+    /// to that commit.
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply;
 }

@@ -1,53 +1,55 @@
-//! Where Redis is: a URL taken apart. What is found there (one server, a Cluster, Sentinels) is
-//! asked, not written in it. Must never show the password.
+//! The address of Redis, parsed from a URL. The URL does not contain the kind of deployment (one
+//! server, a Cluster, Sentinels); the store detects it. This module must never show the password.
 
 use std::fmt;
 
-/// The port of a Redis that names none.
+/// The default port of Redis.
 const PORT: u16 = 6379;
 
 /// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Whether to speak TLS: `rediss`.
+    /// `true` to use TLS: `rediss`.
     pub tls: bool,
-    /// The ACL user, where one is named.
+    /// The ACL user, if the URL names one.
     pub user: Option<String>,
-    /// Its password.
+    /// The password.
     pub password: Option<String>,
-    /// Where to ask first: nodes of one Cluster, Sentinels, or one server.
+    /// The first hosts to contact: nodes of one Cluster, Sentinels, or one server.
     pub hosts: Vec<(String, u16)>,
-    /// What follows the hosts: the number of a database, or a master's name among Sentinels.
+    /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
 }
 
 impl Address {
-    /// Takes a URL apart; the error says in words what is wrong, without showing the password.
+    /// Parses a URL. The error describes the fault without showing the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err("it begins with redis:// or, for TLS, with rediss://".to_owned()),
+            _ => return Err("the URL must begin with redis:// or, for TLS, rediss://".to_owned()),
         };
-        // In a password `/` and `%` are written %2F and %25.
+        // In a password, `/` and `%` must be written %2F and %25.
         let (rest, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match rest.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, rest),
         };
         if path.contains('@') {
-            return Err("a / or @ in a user's name or password is written %2F or %40".to_owned());
+            return Err("a / or @ in a user name or password must be written %2F or %40".to_owned());
         }
         if path.contains(['/', '?', '#']) {
-            return Err("after the hosts comes the number of a database, or the name of a master"
-                .to_owned());
+            return Err(
+                "only the number of a database, or the name of a master, may follow the hosts"
+                    .to_owned(),
+            );
         }
         let (user, password) = match login {
             None => (None, None),
             Some(login) => {
                 let (user, password) = login
                     .split_once(':')
-                    .ok_or("before the @ comes user:password, or :password")?;
+                    .ok_or("the text before the @ must be user:password, or :password")?;
                 let user = decode(user)?;
                 ((!user.is_empty()).then_some(user), Some(decode(password)?))
             }
@@ -74,14 +76,15 @@ fn host(text: &str) -> Result<(String, u16), String> {
         Some(port) if !name.is_empty() && !name.contains(char::is_whitespace) => {
             Ok((name.to_owned(), port))
         }
-        // Not shown: it may be a part of a password.
-        _ => Err("what stands between the login and the path is no host, or host:port".to_owned()),
+        // The error does not show the text, because it may be a part of a password.
+        _ => Err("the text between the login and the path must be host, or host:port".to_owned()),
     }
 }
 
-/// Puts the bytes in place of `%XX`.
+/// Decodes `%XX` sequences.
 fn decode(text: &str) -> Result<String, String> {
-    let bad = || "a % is followed by two hexadecimal digits (% itself is written %25)".to_owned();
+    let bad =
+        || "a % must be followed by two hexadecimal digits (% itself is written %25)".to_owned();
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -90,14 +93,15 @@ fn decode(text: &str) -> Result<String, String> {
             continue;
         }
         let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-        let (high, low) = (digit(bytes.next()), digit(bytes.next()));
+        let high = digit(bytes.next());
+        let low = digit(bytes.next());
         let (high, low) = high.zip(low).ok_or_else(bad)?;
         out.push((high * 16 + low) as u8);
     }
     String::from_utf8(out).map_err(|_| bad())
 }
 
-/// The hosts, as they are named in messages.
+/// Writes the hosts, for messages.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (host, port)) in self.hosts.iter().enumerate() {
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let parse = |url| Address::parse(url).expect("a right URL");
         let one = parse("redis://localhost");
         assert_eq!((one.tls, &one.hosts[..]), (false, &[("localhost".to_owned(), 6379)][..]));
@@ -136,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_urls_are_refused_without_showing_the_password() {
+    fn wrong_urls_are_refused_without_password() {
         for url in [
             "http://h",
             "redis://",

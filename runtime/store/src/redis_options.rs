@@ -1,4 +1,5 @@
-//! How a store in Redis is opened: what the configuration has checked, and `ordain-store-redis` uses.
+//! The options to open a store in Redis. The configuration checks them, and `ordain-store-redis`
+//! uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -6,27 +7,28 @@ use std::time::Duration;
 
 use crate::RedisAddress;
 
-/// Events of a batch at most, of which each adds up to ten values to the one write of a commit: more
-/// than its script can hand over at once (`MOST` in `scripts/commit.lua`) must never come together.
+/// The maximum number of events of a batch. Each event adds up to ten values to the single write of
+/// a commit, and the script cannot pass more than `MOST` (`scripts/commit.lua`) at once.
 pub const REDIS_BATCH_LIMIT: usize = 768;
 
-/// How to open it.
+/// The options of a store in Redis.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where it is.
+    /// The address of Redis.
     pub address: RedisAddress,
-    /// With what the names of all keys begin: no braces, at most 64 bytes.
+    /// The prefix of the names of all keys: no braces, at most 64 bytes.
     pub prefix: String,
-    /// Shards, at least one; written down at the first use, and to be the same from then on.
+    /// The number of shards, at least one. It is stored at the first use and must stay the same
+    /// from then on.
     pub shards: u32,
-    /// How many replicas must have a commit before it is answered.
+    /// The number of replicas that must have a commit before the store confirms it.
     pub replicas: u32,
-    /// How long dead letters are kept, in ms.
+    /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
-    /// How long a question other than a commit is asked again while no server answers, that of the
-    /// start too if that is less than half a minute; `None`: for ever.
+    /// The time to retry a request other than a commit while no server answers; `None`: for ever.
+    /// It also limits the retries at the start if it is less than half a minute.
     pub patience: Option<Duration>,
-    /// Milliseconds added to the server's time, so that tests can let time pass.
+    /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]
     pub shift: Arc<AtomicU64>,
 }

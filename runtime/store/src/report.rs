@@ -1,33 +1,33 @@
-//! How an instance is doing: what it has to do of each of its partitions, for whoever looks at all
-//! instances together.
+//! The report of an instance: the pending work of each of its partitions, for observers of all
+//! instances.
 
 use std::collections::BTreeMap;
 
 use ordain_core::{LaneState, Stats};
 use serde::{Deserialize, Serialize};
 
-/// What an instance has to do. Others may be of another version: what one does not know it passes
-/// over, and what is missing has a default.
+/// The pending work of an instance. Other instances may run another version: unknown fields are
+/// ignored, and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// By stream and partition.
+    /// The work by stream and partition.
     pub partitions: BTreeMap<String, BTreeMap<u32, Work>>,
 }
 
-/// What is to be done of a partition, or of several.
+/// The pending work of one or more partitions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
-    /// Events that wait in the broker to be delivered; `None` where nobody knows.
+    /// The number of events in the broker that wait for delivery; `None` if unknown.
     pub lag: Option<u64>,
-    /// Keys in memory with an event that can run.
+    /// The number of keys in memory with an event that can run.
     pub ready_keys: u64,
-    /// Keys in memory that stand still.
+    /// The number of keys in memory that are blocked.
     pub blocked_keys: u64,
 }
 
-/// What lanes do that stand still.
+/// The states of blocked lanes.
 pub const BLOCKED: [LaneState; 5] = [
     LaneState::Waiting,
     LaneState::Version,
@@ -37,7 +37,7 @@ pub const BLOCKED: [LaneState; 5] = [
 ];
 
 impl Work {
-    /// What is to be done of a partition that is driven here.
+    /// Returns the pending work of a partition that this instance runs.
     pub fn of(stats: &Stats, lag: Option<u64>) -> Self {
         let blocked: usize = BLOCKED.into_iter().map(|state| stats.lanes_in(state)).sum();
         Self {
@@ -47,7 +47,7 @@ impl Work {
         }
     }
 
-    /// Of this and another one together.
+    /// Returns the sum of two amounts of work.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let lag = match (self.lag, other.lag) {
@@ -61,8 +61,8 @@ impl Work {
         }
     }
 
-    /// How many instances have enough to do, where each is to have so much of the lag: one at least,
-    /// and no more than there are partitions.
+    /// Returns the number of instances that the lag justifies, with `lag_per_instance` events for
+    /// each: at least one, and at most the number of partitions.
     pub fn wanted_instances(self, lag_per_instance: u64, partitions: u32) -> u64 {
         let wanted = self.lag.unwrap_or(0).div_ceil(lag_per_instance.max(1));
         wanted.clamp(1, u64::from(partitions.max(1)))
@@ -70,22 +70,22 @@ impl Work {
 }
 
 impl Report {
-    /// As it is kept.
+    /// Encodes the report for the store.
     pub fn encode(&self) -> String {
-        serde_json::to_string(self).expect("texts and numbers can always be written")
+        serde_json::to_string(self).expect("texts and numbers always serialize")
     }
 
-    /// What an instance wrote. What cannot be read says nothing.
+    /// Decodes the report of an instance. An unreadable report becomes the default.
     pub fn decode(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Adds a partition.
+    /// Adds the work of a partition.
     pub fn add(&mut self, stream: &str, partition: u32, work: Work) {
         self.partitions.entry(stream.to_owned()).or_default().insert(partition, work);
     }
 
-    /// Of one partition.
+    /// Returns the work of one partition.
     pub fn of(&self, stream: &str, partition: u32) -> Option<Work> {
         self.partitions.get(stream)?.get(&partition).copied()
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instances_are_wanted_by_lag_within_the_partitions() {
+    fn lag_determines_instances_up_to_the_partitions() {
         let wanted = |lag| Work { lag, ..Work::default() }.wanted_instances(1_000, 8);
         assert_eq!([None, Some(0), Some(1), Some(1_000)].map(wanted), [1; 4]);
         assert_eq!([Some(1_001), Some(7_000), Some(7_001)].map(wanted), [2, 7, 8]);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn report_is_read_as_written() {
         let mut report = Report::default();
         let work = Work { lag: Some(3), ready_keys: 1, blocked_keys: 2 };
         report.add("orders", 7, work);

@@ -15,8 +15,9 @@ pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 /// The events of each key that wait in the store.
 #[async_trait]
 pub trait SpillArea: Send + Sync {
-    /// Spilled events of a key from `from` on, ascending, and whether there are none after them.
-    /// At least one is read if there is one; then no more than `limit`, and `bytes` of memory.
+    /// Returns the spilled events of a key from `from` on, ascending, and whether no events follow.
+    /// Returns at least one event if there is one, and otherwise at most `limit` events and `bytes`
+    /// of memory.
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -26,8 +27,8 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<OfKey<SpillPage>, StoreError>;
 
-    /// Missing events that the store has in any form: spilled, or as `far-ahead` letters that were
-    /// put no longer than `within` ms ago.
+    /// Returns the missing events that the store has in any form: spilled, or as `far-ahead`
+    /// letters that were put at most `within` ms ago.
     async fn find(
         &self,
         partition: &Partition,

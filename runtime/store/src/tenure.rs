@@ -1,9 +1,9 @@
-//! The time in which this process may act for a partition: take its events, commit, publish.
+//! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
-//! It ends when the partition is handed over or lost. And it is suspended while the lease has run
-//! out by this process's own clock, since nobody was there to renew it: then another instance may
-//! have the partition. Commits are refused by the fence in any case. What the fence cannot refuse,
-//! deliveries of a broker and messages to it, is left alone meanwhile.
+//! The right ends when the partition is handed over or lost. It is suspended while the lease has
+//! expired by this process's own clock, because the process could not renew it: another instance
+//! may then own the partition. The fence refuses commits in any case. Deliveries from a broker and
+//! messages to it, which the fence cannot refuse, stop meanwhile.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -13,17 +13,19 @@ use tokio::sync::watch;
 use crate::{InstanceId, Partition, Table};
 use ordain_util::wait;
 
-/// Until when this process is heard of; `None`: as long as it runs.
+/// The time until which the membership of this process is valid; `None`: as long as the process
+/// runs.
 pub type Until = Option<Instant>;
 
-/// How far a tenure is.
+/// The stage of a tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The partition is this process's.
+    /// This process owns the partition.
     Held,
-    /// It is being handed over: what runs is finished, committed and published, and no more taken.
+    /// The partition is being handed over: the process finishes, commits and publishes running
+    /// work, and accepts no more.
     Leaving,
-    /// It is another's: whatever is not committed is dropped.
+    /// Another process owns the partition: uncommitted work is dropped.
     Over,
 }
 
@@ -35,40 +37,40 @@ pub struct Tenure {
     lease: OnceLock<Leased>,
 }
 
-/// The lease that it rests on.
+/// The lease that a tenure depends on.
 #[derive(Debug)]
 struct Leased {
     partition: Partition,
     epoch: u64,
-    /// When that was known.
+    /// The time when this process learned of the lease.
     at: Instant,
 }
 
 impl Tenure {
-    /// One that begins, and lasts as long as the process is heard of.
+    /// Creates a tenure that lasts as long as the membership of the process.
     pub fn new(until: watch::Receiver<Until>) -> Self {
         Self { until, stage: watch::Sender::new(Stage::Held), lease: OnceLock::new() }
     }
 
-    /// One that nobody can take away.
+    /// Creates a tenure that no other process can end.
     pub fn sole() -> Self {
         Self::new(watch::Sender::new(None).subscribe())
     }
 
-    /// Notes the lease that it rests on.
+    /// Records the lease that the tenure depends on.
     pub fn leased(&self, partition: Partition, epoch: u64) {
-        // It rests on one.
+        // A tenure depends on one lease; a second call changes nothing.
         let _ = self.lease.set(Leased { partition, epoch, at: Instant::now() });
     }
 
-    /// The epoch of the lease, once there is one.
+    /// Returns the epoch of the lease, once it is recorded.
     pub fn epoch(&self) -> Option<u64> {
         self.lease.get().map(|lease| lease.epoch)
     }
 
-    /// Ends it if the partition is not this instance's any more, by a table that was asked for then.
-    /// Where the store went back behind the lease it is handed over in order, in which it is found out
-    /// whether the store has lost anything.
+    /// Ends the tenure if, according to a table requested at `asked`, this instance no longer owns
+    /// the partition. If the store went back behind the lease, the partition is handed over in
+    /// order; the handover detects lost commits.
     pub fn judge(&self, id: InstanceId, table: &Table, asked: Instant) {
         let Some(Leased { partition, epoch, at }) = self.lease.get() else { return };
         let found = table.leases.get(partition);
@@ -78,27 +80,27 @@ impl Tenure {
         if is_lost {
             self.set(Stage::Over);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
-            // An older table says nothing of the lease.
+            // A table requested before the lease was granted does not count.
             self.set(Stage::Leaving);
         }
     }
 
-    /// How far it is.
+    /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the tenure has ended.
     pub fn is_over(&self) -> bool {
         self.stage() == Stage::Over
     }
 
-    /// Whether it has neither ended nor is suspended.
+    /// Returns whether the tenure has not ended and is not suspended.
     pub fn is_on(&self) -> bool {
         !self.is_over() && self.until.borrow().is_none_or(|until| Instant::now() < until)
     }
 
-    /// Goes on to a later stage.
+    /// Changes to a later stage; ignores an earlier one.
     pub fn set(&self, stage: Stage) {
         self.stage.send_if_modified(|now| {
             let later = (*now as u8) < stage as u8;
@@ -109,12 +111,12 @@ impl Tenure {
         });
     }
 
-    /// Its stages, to wait for the next one.
+    /// Returns a receiver of the stages.
     pub fn stages(&self) -> Stages {
         Stages(self.stage.subscribe())
     }
 
-    /// Waits until it has ended or is suspended.
+    /// Waits until the tenure has ended or is suspended.
     pub async fn off(&self) {
         let mut until = self.until.clone();
         while self.is_on() {
@@ -127,7 +129,7 @@ impl Tenure {
         }
     }
 
-    /// Waits until it is on, or has ended.
+    /// Waits until the tenure is active or has ended.
     pub async fn on(&self) {
         let mut until = self.until.clone();
         while !self.is_on() && !self.is_over() {
@@ -149,14 +151,14 @@ impl Tenure {
     }
 }
 
-/// The stages of a tenure.
+/// A receiver of the stages of a tenure.
 #[derive(Debug)]
 pub struct Stages(watch::Receiver<Stage>);
 
 impl Stages {
-    /// Waits until it is at another stage than this one.
+    /// Waits until the stage differs from `stage`, and returns the new stage.
     pub async fn past(&mut self, stage: Stage) -> Stage {
-        // Where the tenure is gone nobody may act any more.
+        // A dropped tenure permits no more actions.
         self.0.wait_for(|now| *now != stage).await.map_or(Stage::Over, |now| *now)
     }
 }
@@ -173,20 +175,24 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     #[tokio::test]
-    async fn it_is_suspended_when_nobody_renews_it_and_goes_on() {
+    async fn unrenewed_tenure_is_suspended_and_resumes() {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
         let tenure = Tenure::new(heard.subscribe());
         assert!(tenure.is_on());
-        timeout(SOON, tenure.off()).await.expect("it runs out");
+        timeout(SOON, tenure.off()).await.expect("the tenure is suspended");
         assert!(!tenure.is_on() && !tenure.is_over());
         heard.send_replace(Some(Instant::now() + SOON));
-        timeout(SOON, tenure.on()).await.expect("it goes on");
-        assert!(timeout(Duration::from_millis(50), tenure.off()).await.is_err(), "it lasts");
+        timeout(SOON, tenure.on()).await.expect("the tenure resumes");
+        assert!(
+            timeout(Duration::from_millis(50), tenure.off()).await.is_err(),
+            "the tenure ended too early"
+        );
     }
 
     #[test]
-    fn a_newer_lease_ends_it_and_an_older_table_does_not() {
-        let (id, other) = (InstanceId(1), InstanceId(2));
+    fn newer_lease_ends_the_tenure_and_older_table_does_not() {
+        let id = InstanceId(1);
+        let other = InstanceId(2);
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
         let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_once() {
+    async fn tenure_ends_once() {
         let tenure = Tenure::sole();
         tenure.set(Stage::Leaving);
         let mut stages = tenure.stages();
@@ -218,8 +224,8 @@ mod tests {
         assert!(tenure.is_on());
         tenure.set(Stage::Over);
         tenure.set(Stage::Held);
-        timeout(SOON, tenure.off()).await.expect("it has ended");
+        timeout(SOON, tenure.off()).await.expect("the tenure has ended");
         assert_eq!(tenure.stage(), Stage::Over);
-        timeout(SOON, tenure.on()).await.expect("there is nothing to wait for");
+        timeout(SOON, tenure.on()).await.expect("an ended tenure does not wait");
     }
 }

@@ -1,28 +1,29 @@
-//! Which version of its handler executes the events of a stream: what a store keeps of it.
+//! The stored decision which handler version executes the events of a stream.
 //!
-//! As a text, `GENERATION DIGEST VERSION`: it stands beside leases, which people read as well.
+//! The form is text, `GENERATION DIGEST VERSION`: the decision is stored beside leases, which users
+//! read as well.
 
 use ordain_core::{Build, Decided};
 
-/// As it is kept.
+/// Encodes a decision for the store.
 pub fn encode(decided: &Decided) -> String {
     let Decided { generation, build: Build { version, digest } } = decided;
     format!("{generation} {digest} {version}")
 }
 
-/// Bytes of a version's name: a file cannot have a longer one.
+/// The maximum number of bytes of a version's name: a file cannot have a longer name.
 const VERSION: usize = 256;
 
-/// Whether a text may be a version's name.
+/// Returns whether a text may be a version's name.
 pub fn is_version(text: &str) -> bool {
     (1..=VERSION).contains(&text.len()) && !text.contains(char::is_control)
 }
 
-/// What is kept. What cannot be read is no decision: the next one mends it.
+/// Decodes a decision. Returns `None` for an unreadable one; the next decision replaces it.
 pub fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
     let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
-    let generation = generation.parse().ok().filter(|it| (1..Decided::END).contains(it))?;
+    let generation = generation.parse().ok().filter(|number| (1..Decided::END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
     is_version(version).then_some(Decided { generation, build })
 }
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decision_comes_back_and_nothing_else_is_one() {
+    fn only_decisions_are_decoded() {
         let build = Build { version: "orders@1.2.3".into(), digest: Digest([0xa5; 32]) };
         let decided = Decided { generation: 7, build };
         let text = encode(&decided);

@@ -103,7 +103,10 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
         assert_eq!((&letter["key"], &letter["cause"]), (&json!("a"), &json!("corrupt")));
         let (id, error) = (letter["id"].to_string(), letter["error"].to_string());
         ensure!(id.contains(&format!("{sequence}-")), "{letter}");
-        ensure!(error.contains("what the store has of the key cannot be read"), "{letter}");
+        ensure!(
+            error.contains("the key's stored record or spilled events cannot be read"),
+            "{letter}"
+        );
         ensure!(error.contains("spilled event 2"), "{letter}");
     }
 

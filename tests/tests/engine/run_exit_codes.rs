@@ -245,7 +245,7 @@ fn a_store_that_is_not_whole() -> Result<()> {
     std::fs::remove_file(home.path("ordain-data"))?;
     home.run_once()?;
     for (file, words) in [
-        ("ordain.store", "is not one that Ordain wrote"),
+        ("ordain.store", "was not written by Ordain"),
         ("data/0.jnl", "the store has lost commits"),
         ("data/keyspaces/1/v0", "is damaged"),
     ] {

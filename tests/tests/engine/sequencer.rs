@@ -418,7 +418,7 @@ fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
         let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();
         let causes: Vec<_> = letters.iter().map(|letter| letter.cause).collect();
         assert_eq!((rig.acked, causes), (2, vec![Cause::Corrupt; 2]), "{next} {last}");
-        assert!(letters[0].error.contains("numbers are given out"), "{}", letters[0].error);
+        assert!(letters[0].error.contains("numbers, which is impossible"), "{}", letters[0].error);
     }
     Ok(())
 }

@@ -82,7 +82,7 @@ fn what_does_not_apply_as_it_did_ends_ownership() {
     rig.refuses = true;
     rig.deliver(6);
     let Some(Stop::Rewound { detail, .. }) = rig.stopped else { panic!("{:?}", rig.stopped) };
-    assert!(detail.contains("commit 4 could not be made again"), "{detail}");
+    assert!(detail.contains("commit 4 cannot be made again"), "{detail}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ async fn lost_commits_are_noticed_by_the_next() {
     }
     own.server.go_back(&snapshot).expect("an earlier time");
     let said = rewound(&own, &mut owner, 5).await;
-    assert_eq!(said, ("commit 1 is the last one".to_owned(), Some(1)));
+    assert_eq!(said, ("the store's last commit is number 1".to_owned(), Some(1)));
     // Another shard, of which nothing is lost, goes on.
     let other = (0..).map(|number| format!("other-{number}"));
     let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
@@ -62,7 +62,7 @@ async fn a_lost_claim_is_noticed() {
     // Before any claim.
     own.server.go_back(&empty).expect("an earlier time");
     let said = rewound(&own, &mut first, 2).await;
-    assert_eq!(said, ("there is no claim at all".to_owned(), None));
+    assert_eq!(said, ("the shard has no claim".to_owned(), None));
 
     // An older claim than this one.
     own.server.go_back(&claimed).expect("another time");
@@ -72,7 +72,7 @@ async fn a_lost_claim_is_noticed() {
     second.write(&reopened, step("a", 2)).await;
     own.server.go_back(&claimed).expect("an earlier time");
     let said = rewound(&own, &mut second, 3).await;
-    assert_eq!(said, ("the claim is of epoch 1, and the commit's of epoch 2".to_owned(), None));
+    assert_eq!(said, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
 
     // Another owner that got the same epoch in the other history.
     let reopened = Redis::open(own.options.clone()).await.expect("the store");
@@ -80,7 +80,7 @@ async fn a_lost_claim_is_noticed() {
     assert_eq!(third.claim.epoch, second.claim.epoch);
     assert_ne!(third.claim.random, second.claim.random);
     let said = rewound(&own, &mut second, 3).await;
-    assert_eq!(said, ("the claim is another one of epoch 2".to_owned(), None));
+    assert_eq!(said, ("another claim has epoch 2".to_owned(), None));
     let found = own.store.key("s", "a").await.expect("a read").expect("a job");
     assert_eq!(found.0.job.map(|job| job.next), Ok(2));
 }

@@ -375,5 +375,5 @@ async fn a_due_entry_that_is_no_text() {
     own.lua(copy, &data, key);
     let read = store.due(&owner.partition, None, 10, false).await;
     let Err(StoreError::Corrupt(words)) = read else { panic!("{read:?}") };
-    assert!(words.contains(&due) && words.contains("no key"), "{words}");
+    assert!(words.contains(&due) && words.contains("not a key"), "{words}");
 }

@@ -42,6 +42,6 @@ async fn a_server_without_persistence_is_noticed() {
     let batch = owner.batch(vec![step("a", 2)]);
     let reply = until_answered(&own.store, &owner, &batch).await;
     let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
-    assert_eq!((&*found, last), ("there is no claim at all", None));
+    assert_eq!((&*found, last), ("the shard has no claim", None));
     assert_eq!(own.command(&["EXISTS", &own.name(0, "store")]).int(), Some(0));
 }

@@ -220,7 +220,7 @@ async fn a_user_without_dangerous_commands() {
     let server = start("~ordain:* +@all -@dangerous +info");
     let store = Redis::open(options_of(&server)).await.expect("the store");
     assert!(
-        store.durability().words.contains("does not say how it syncs"),
+        store.durability().words.contains("does not report how it syncs"),
         "{:?}",
         store.durability()
     );

@@ -1,4 +1,4 @@
-//! What becomes of an event when it arrives.
+//! Decides about arriving events.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// What cannot be taken now is so when it is delivered.
+    /// Accepts an offered event. Drops an event that cannot be accepted now; the source will
+    /// deliver it later.
     pub(super) fn offered(&mut self, event: Arc<Event>) {
         if self.refuse(&event).is_some() {
             return;
@@ -42,22 +43,22 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// Where a `fifo` key would drop one, what is offered after it would overtake it: the source
-    /// bounds what it offers.
+    /// Accepts an event without a delivery, unless it overflows. A `fifo` key never drops such an
+    /// event, because the next offered event would overtake it; the source limits its offers.
     fn take_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == Ordering::Fifo || !self.overflows(index) {
             self.take(index, 0, event);
         }
     }
 
-    /// What replay has found.
+    /// Accepts an event that replay found.
     pub(super) fn take_found(&mut self, index: u32, event: Arc<Event>) {
         let sequence = event.sequence().unwrap_or_default();
         self.take(index, 0, event);
         self.lanes[index].held.found(sequence);
     }
 
-    /// The letter of an event that can belong to no lane.
+    /// Returns the dead letter of an event that cannot belong to any lane.
     pub(super) fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
@@ -65,7 +66,7 @@ impl Sequencer {
             if !event.id().is_empty() {
                 return None;
             }
-            (Cause::NoId, "the event has no id, by which a repeat could be known".into())
+            (Cause::NoId, "the event has no id, which is needed to detect repeats".into())
         } else {
             let first = self.settings.first;
             match event.sequence() {
@@ -97,7 +98,7 @@ impl Sequencer {
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
         if first_of_all {
-            // It may run before it is known that there is no job: the commit checks that.
+            // The event may run before the load shows that there is no job. The commit checks that.
             lane.mode = Mode::Live;
             lane.absent = true;
             lane.assumed = true;
@@ -107,7 +108,7 @@ impl Sequencer {
         index
     }
 
-    /// Decides about an event of a lane, or lets it wait for its job.
+    /// Decides about an event of a lane, or keeps the event until the lane's job is loaded.
     pub(super) fn take(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -120,12 +121,14 @@ impl Sequencer {
                 }
             }
             Mode::Broken(error) => {
-                let error = format!("what the store has of the key cannot be read: {error}");
+                let error =
+                    format!("the key's stored record or spilled events cannot be read: {error}");
                 let sequence = event.sequence().unwrap_or(0);
                 let letter = aside(&lane.key, sequence, &event, Cause::Corrupt, error);
                 self.free_letter(letter, delivery);
             }
-            // The store may have forgotten the key: then this event may be of its next life.
+            // The store may have removed the key. This event may then belong to the key's next
+            // life.
             Mode::Live if self.now >= lane.forgotten_at && lane.durable() => {
                 self.wait(index, delivery, event);
                 self.load_again(index);
@@ -137,13 +140,13 @@ impl Sequencer {
         }
     }
 
-    /// Lets an event wait until its lane can decide about it.
+    /// Keeps an event until its lane can decide about it.
     pub(super) fn wait(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
         self.memory += event.memory();
         self.lanes[index].arrivals.push(Arrival::new(delivery, event));
     }
 
-    /// Decides about the events that waited.
+    /// Decides about the events that the lane kept.
     pub(super) fn take_arrivals(&mut self, index: u32) {
         for Arrival { delivery, event, replayed } in std::mem::take(&mut self.lanes[index].arrivals)
         {
@@ -159,7 +162,7 @@ impl Sequencer {
     }
 
     fn take_sequenced(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
-        let sequence = event.sequence().expect("events without one never reach a lane");
+        let sequence = event.sequence().expect("events without a sequence never reach a lane");
         let lane = &mut self.lanes[index];
         if sequence < lane.done && fault!(self, TakeADuplicateForNew) && sequence + 1 == lane.done {
             lane.done = sequence;
@@ -216,7 +219,7 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// A new event of the lane, at or after `done`.
+    /// Holds a new event of the lane, at or after `done`.
     fn hold(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -232,14 +235,14 @@ impl Sequencer {
                 }
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
-                     missing one",
+                     missing sequence",
                     self.settings.gap.max_width, lane.front
                 );
                 let letter = aside(&lane.key, sequence, &event, Cause::FarAhead, error);
                 self.free_letter(letter, delivery);
                 return;
             }
-            // What replay found runs at once if nothing before it is missing, and needs no room.
+            // An event from replay runs at once if no earlier event is missing, and needs no room.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
                 self.overflow(index, sequence, delivery, &event);
@@ -253,7 +256,7 @@ impl Sequencer {
             if sequence == lane.done
                 && lane.job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap)
             {
-                // The event whose absence stopped the key has come after all.
+                // The missing event that stopped the key has arrived after all.
                 self.resume(index);
             } else {
                 lane.spill_all = true;
@@ -266,7 +269,7 @@ impl Sequencer {
         }
     }
 
-    /// Puts an event in its place; nothing with its sequence is there.
+    /// Inserts an event whose sequence is not held.
     pub(super) fn insert(&mut self, index: u32, held: Held) {
         self.memory += held.event.memory();
         let lane = &mut self.lanes[index];
@@ -283,7 +286,7 @@ impl Sequencer {
     }
 }
 
-/// Whether the event can be the next one of a job whose `next` is this.
+/// Returns whether the event can be the next event of a job with this `next`.
 pub(super) fn is_next(settings: &Settings, next: u64, event: &Event) -> bool {
     match settings.ordering {
         Ordering::Sequenced => event.sequence() == Some(next),

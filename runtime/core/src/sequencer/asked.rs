@@ -1,5 +1,5 @@
-//! What was asked for and not yet answered, by token: completions that nobody asked for, or that
-//! come twice, must not count.
+//! The set of outstanding requests, by token. A completion without a request, or a second
+//! completion, must not count.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;

@@ -1,4 +1,4 @@
-//! Results of a lane on their way into a commit.
+//! Results of a lane that wait for their commit.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::letter::{DeadLetter, LetterId};
 use crate::settings::Settings;
 use crate::version::Decided;
 
-/// Results of one version, to be committed together.
+/// Results of one version that are committed together.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// `done` after it.
+    /// The value of `done` after these results.
     pub(super) next: u64,
     pub(super) events: usize,
-    /// Of `events`, those with effect.
+    /// The number of `events` with effect.
     pub(super) effects: usize,
     pub(super) version: Option<Arc<Decided>>,
     pub(super) state: Change,
     pub(super) messages: Vec<Emitted>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) consumed: Vec<LetterId>,
-    /// Ranges that it skips unseen, ascending.
+    /// Ranges that these results skip unseen, ascending.
     pub(super) skipped: Vec<(u64, u64)>,
-    /// Deliveries that are settled by it without being held: late originals.
+    /// Deliveries that these results settle although their events are not held: late originals.
     pub(super) joined: Vec<(Delivery, Arc<Event>)>,
     pub(super) bytes: usize,
 }
@@ -48,7 +48,7 @@ impl Chunk {
 }
 
 impl Lane {
-    /// The chunk that a result of this version at `done` belongs to.
+    /// Returns the chunk for a result of this version at `done`.
     pub(super) fn chunk(
         &mut self,
         version: Option<Arc<Decided>>,
@@ -62,7 +62,8 @@ impl Lane {
         if !fits {
             self.pending.push(Box::new(Chunk::new(self.done, version.clone())));
         }
-        let chunk = self.pending.last_mut().expect("one was just pushed if there was none");
+        let chunk =
+            self.pending.last_mut().expect("the code above pushes a chunk if there is none");
         if chunk.version.is_none() {
             chunk.version = version;
         }

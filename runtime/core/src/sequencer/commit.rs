@@ -1,6 +1,6 @@
-//! Commits: what a lane has to write, batches of a shard, and the answers. A shard has one batch
-//! in flight; the next one closes when it returns, so that batches grow with the load. Those that
-//! the store has lost (`again`) go before it.
+//! Forms the writes of lanes and the batches of shards, and handles the replies. A shard has one
+//! batch in flight. The next batch closes when the reply arrives, so that batches grow with the
+//! load. Commits that the store has lost (`again`) precede it.
 
 mod again;
 mod applied;
@@ -18,22 +18,24 @@ use crate::job::{Applied, Batch, CommitReply};
 use crate::settings::Backoff;
 use again::Kept;
 
-/// Between two sendings of a batch that got no answer: soon enough for a lost reply, rare enough
-/// for a store that is down.
+/// The delay before a batch without a reply is sent again: short enough for a lost reply, long
+/// enough for a store that is down.
 const RESEND: Backoff = Backoff { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    /// The difference between the server's clock and the sequencer's at the last reply; wraps around.
+    /// The difference between the server's clock and the sequencer's at the last reply; wraps
+    /// around.
     pub(super) store_ahead: u64,
-    /// Number of the last batch formed.
+    /// The number of the last batch formed.
     number: u64,
-    /// Batches on their way into the store, in order; the first is under way.
+    /// Batches to send to the store, in order; the first is being sent.
     sending: VecDeque<Arc<Batch>>,
-    /// When the first is sent again, since it got no answer, and how often it got none.
+    /// The time when the first batch is sent again, because it got no reply, and the number of such
+    /// tries.
     pub(super) resend_at: Option<u64>,
     tries: u32,
-    /// The batch formed last, until it is answered: it goes as the last of `sending`.
+    /// The last batch formed, until its reply arrives. It is the last of `sending`.
     in_flight: Option<InFlight>,
     /// Lanes with something to write.
     pub(super) dirty: VecDeque<u32>,
@@ -41,20 +43,21 @@ pub(super) struct Shard {
     /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
     kept: Kept,
-    /// The store may have gone back: as soon as nothing is under way it is asked.
+    /// `true` if the store may have gone back. The shard then queries the store as soon as no batch
+    /// is being sent.
     in_doubt: bool,
-    /// What was sent since then is not all answered.
+    /// `true` if replies to batches sent since then are outstanding.
     asked: bool,
-    /// It has gone back, or may have, and not all is known to be there again.
+    /// `true` if the store has gone back, or may have, and may still lack commits.
     gone_back: bool,
 }
 
 #[derive(Debug)]
 struct InFlight {
     batch: Arc<Batch>,
-    /// What each write needs when it is answered.
+    /// The data that each write needs when its reply arrives.
     lanes: Vec<InWrite>,
-    /// Deliveries of the free letters.
+    /// The deliveries of the free letters.
     letters: Vec<Delivery>,
     /// Bytes of messages and letters.
     bytes: usize,
@@ -82,21 +85,21 @@ impl Shard {
         self.in_doubt || self.asked || self.gone_back
     }
 
-    /// Whether kept commits are on their way into the store.
+    /// Returns whether kept commits are being sent to the store.
     fn makes_again(&self) -> bool {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }
 
-    /// Whether this is the batch whose answer is waited for.
+    /// Returns whether the shard waits for the reply to this batch.
     fn awaits(&self, number: u64) -> bool {
-        self.resend_at.is_none() && self.sending.front().is_some_and(|it| it.number == number)
+        self.resend_at.is_none() && self.sending.front().is_some_and(|batch| batch.number == number)
     }
 }
 
 impl Sequencer {
-    /// Forms a batch for each shard that has something to write and nothing under way.
+    /// Forms a batch for each shard that has something to write and no batch in flight.
     pub(super) fn close_batches(&mut self) {
-        // Messages are bounded where turns start. Letters come from everywhere.
+        // Turns limit their messages when they start; letters have no such limit.
         let full = self.settings.forward_letters && self.outbox >= self.settings.max_outbox;
         for shard in 0..self.shards.len() {
             if self.shards[shard].sending.is_empty() {
@@ -110,11 +113,16 @@ impl Sequencer {
 
     fn close_batch(&mut self, shard: usize) {
         let mut batch = self.new_batch(shard);
-        let (mut lanes, mut letters, mut kept) = (Vec::new(), Vec::new(), 0);
-        let (max_events, max_bytes) = (self.settings.batch_events, self.settings.batch_bytes);
-        let (mut events, mut bytes) = (0, 0);
+        let mut lanes = Vec::new();
+        let mut letters = Vec::new();
+        let mut kept = 0;
+        let max_events = self.settings.batch_events;
+        let max_bytes = self.settings.batch_bytes;
+        let mut events = 0;
+        let mut bytes = 0;
         let full = |events: usize, bytes: usize| events >= max_events || bytes >= max_bytes;
-        // Letters first: a key's end is written only after the letters of what lay beyond it.
+        // Letters come first: a key's end is written only after the letters of the events beyond
+        // it.
         while !full(events, bytes)
             && let Some(free) = self.shards[shard].letters.pop_front()
         {
@@ -167,7 +175,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Commit(batch));
     }
 
-    /// Sends batches again that got no answer.
+    /// Sends batches without a reply again.
     pub(super) fn resend(&mut self) {
         for shard in &mut self.shards {
             if shard.resend_at.take_if(|at| *at <= self.now).is_some() {
@@ -177,7 +185,8 @@ impl Sequencer {
     }
 
     pub(super) fn committed(&mut self, shard: u32, number: u64, reply: CommitReply) {
-        let Some(state) = self.shards.get_mut(shard as usize).filter(|it| it.awaits(number)) else {
+        let Some(state) = self.shards.get_mut(shard as usize).filter(|shard| shard.awaits(number))
+        else {
             self.stats.stale += 1;
             return;
         };
@@ -192,7 +201,7 @@ impl Sequencer {
         }
     }
 
-    /// The first batch of a shard is in the store; the next one goes.
+    /// Removes the first batch of a shard, because it is stored, and sends the next.
     fn sent(&mut self, shard: u32, applied: Applied) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;
@@ -224,7 +233,8 @@ impl Sequencer {
         self.effects.push_back(Effect::Stop(stop));
     }
 
-    /// Messages that are committed and not published: commit, how many, bytes.
+    /// Counts the previous owner's unpublished messages: the commit's number, the number of
+    /// messages, and their bytes.
     pub(super) fn left_over(&mut self, shard: u32, left: (u64, usize, usize)) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;

@@ -1,4 +1,4 @@
-//! Turns to the workers, and their results.
+//! Sends turns to the workers, and handles their results.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::turn::{Token, Turn, TurnDone, Verdict};
 use crate::version::Decided;
 
 impl Sequencer {
-    /// Starts turns round robin, as far as the limits allow.
+    /// Starts turns round robin, as far as the limits permit.
     pub(super) fn dispatch(&mut self) {
         while self.may_start_turn() {
             let Some(index) = self.ready.pop_front() else { return };
@@ -30,7 +30,7 @@ impl Sequencer {
             if self.lanes[index].rare.is_some() {
                 self.settle(index);
             } else {
-                // That it runs now is all that has changed.
+                // Only the lane's running state has changed.
                 self.count(index);
             }
         }
@@ -108,7 +108,7 @@ impl Sequencer {
         let TurnDone { version, verdicts, state, failure, .. } = done;
         assert!(
             verdicts.len() <= turn.events as usize,
-            "a worker settles no more than it was given"
+            "a worker must not settle more events than its turn has"
         );
         if !verdicts.is_empty() {
             self.take_verdicts(index, &version, verdicts, state);
@@ -133,9 +133,9 @@ impl Sequencer {
         let mut done = lane.done;
         let mut bytes = state.memory();
         let mut ended = false;
-        // Taken out, so that the lane's events can be looked at while it is filled.
+        // The chunk is taken out, so that the lane's events can be read while the chunk is filled.
         lane.chunk(Some(Arc::clone(version)), &self.settings);
-        let mut chunk = lane.pending.pop().expect("there is one now");
+        let mut chunk = lane.pending.pop().expect("the line above creates a chunk");
         let before = chunk.bytes;
         for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
             ended = held.event.end();
@@ -149,7 +149,8 @@ impl Sequencer {
                     };
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();
-                        let (sequence, index) = (held.sequence, position as u32);
+                        let sequence = held.sequence;
+                        let index = position as u32;
                         chunk.messages.push(Emitted { sequence, index, event, message });
                     }
                 }

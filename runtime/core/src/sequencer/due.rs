@@ -1,28 +1,28 @@
-//! The due index, which brings quiet keys back, and keys that somebody wants looked at.
+//! Reads the due index, which brings idle keys back, and reloads keys on request.
 
 use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// Time until the next pass over the due index, in ms, where there was no room for a key that is
-/// due, or one that is due has left memory during the pass: lanes that come and go must not make
-/// it spin.
+/// The delay until the next pass over the due index, in ms, if a due key found no lane, or if a due
+/// key left memory during the pass. The delay prevents lanes that come and go from causing a busy
+/// loop.
 const DUE_PAUSE: u64 = 1_000;
-/// The same once the source is at its end, when somebody waits for everything to settle.
+/// The same delay after the end of the source, when the caller waits for everything to settle.
 const DUE_PAUSE_AT_END: u64 = 20;
-/// Entries in one read of the due index.
+/// The maximum number of entries in one read of the due index.
 const DUE_PAGE: usize = 256;
 
-/// The pass over the due index.
+/// The current pass over the due index.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// When the next pass starts.
+    /// The time when the next pass starts.
     at: u64,
-    /// Where this pass goes on.
+    /// The entry after which this pass continues.
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// Nothing has left memory with something to do since the last pass began.
+    /// `true` if no lane with pending work has left memory since the last pass began.
     clean: bool,
 }
 
@@ -39,7 +39,7 @@ impl Due {
         self.clean && !self.reading && !self.in_pass
     }
 
-    /// Something of a key that is not in memory may be due earlier than was known.
+    /// Schedules a pass, because a key that is not in memory may be due earlier than known.
     pub(super) fn soon(&mut self, at: u64) {
         self.clean = false;
         self.at = self.at.min(at);
@@ -84,11 +84,11 @@ impl Sequencer {
             self.due.at = self.now;
             return;
         }
-        // The store had only what was no longer true, and has not looked at all of it.
+        // The store skipped invalid entries and has not searched the whole index.
         self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;
-        // Entries of lanes in memory may have passed: those look after themselves.
+        // Entries of lanes in memory may have passed; these lanes have their own timers.
         let poll = self.settings.due_poll;
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
@@ -98,7 +98,7 @@ impl Sequencer {
         }
     }
 
-    /// Brings in the keys that somebody wants looked at.
+    /// Loads the keys of [`Input::Look`](crate::Input::Look) requests.
     pub(super) fn look(&mut self) {
         while let Some(key) = self.looks.pop_front() {
             if !self.bring_in(&key) {
@@ -108,9 +108,9 @@ impl Sequencer {
         }
     }
 
-    /// Loads a due key again whose lane knows of nothing to do. The entry may have come with a
-    /// take-over that the lane has not heard of: another partition had the key, spilled events of
-    /// it, and lost it again to a load that nobody here waits for any more.
+    /// Loads a due key again if its lane has nothing due. The entry may come from a take-over
+    /// unknown to the lane: another partition took the key over, spilled events, and lost the key
+    /// again to a load whose lane has gone.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];
@@ -119,7 +119,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads a key that is not in memory; `false` if there is no room.
+    /// Loads a key that is not in memory. Returns `false` if no lane is free.
     pub(super) fn bring_in(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;

@@ -1,46 +1,46 @@
-//! Missing events: a clock from the arrival of the first later one, rounds of asking every replay
-//! source ([`round`]), and what happens when all rounds were in vain ([`exhausted`]). The event itself ends it at
-//! any point.
+//! Handles missing events. A clock starts at the arrival of the first later event; rounds then
+//! query every replay source ([`round`]); [`exhausted`] acts if all rounds fail. The arrival of the
+//! event ends the gap at any time.
 
 mod exhausted;
 mod round;
 
 use super::Sequencer;
 
-/// The gap that a lane has at its `front`.
+/// The gap at the `front` of a lane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
     /// The first missing sequence.
     pub(super) at: u64,
     stage: Stage,
-    /// Rounds made.
+    /// The number of finished rounds.
     pub(super) round: u32,
-    /// Some source may know more later.
+    /// `true` if a source may find more events later.
     again: bool,
-    /// Some source could not be asked in this round, which does not count then.
+    /// `true` if a source could not be queried in this round. The round then does not count.
     unasked: bool,
-    /// Asked because the key has been silent, not because a later event is there.
+    /// `true` if the gap is a request for the next event of a silent key, without a later event.
     pub(super) tail: bool,
-    /// When it was first known that the event is missing.
+    /// The time when the event was first known to be missing.
     pub(super) since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Until the next round.
+    /// The gap waits until this time for the next round.
     Clock(u64),
-    /// The job is loaded again: another owner may have gone past the gap.
+    /// The job is loaded again, because another owner may have passed the gap.
     Reloading,
-    /// This source is asked.
+    /// The round queries this source.
     Asking(usize),
-    /// All rounds are over; it acts once everything before the gap has run.
+    /// All rounds are over. The lane acts when everything before the gap has been executed.
     Exhausted,
-    /// It waits for ever.
+    /// The gap waits for ever.
     Waiting,
 }
 
 impl Gap {
-    /// When the next round starts, if it is the clock that is waited for.
+    /// Returns the time of the next round, if the gap waits for its clock.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.stage {
             Stage::Clock(at) => Some(at),
@@ -48,7 +48,7 @@ impl Gap {
         }
     }
 
-    /// When its owner must look at it if it leaves memory now.
+    /// Returns the time when the owner must process the gap if the lane leaves memory now.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
         match self.stage {
             Stage::Clock(at) => Some(at),
@@ -57,7 +57,7 @@ impl Gap {
         }
     }
 
-    /// Whether an answer is on its way.
+    /// Returns whether an answer is outstanding.
     pub(super) fn asks(&self) -> bool {
         matches!(self.stage, Stage::Reloading | Stage::Asking(_))
     }
@@ -72,14 +72,15 @@ impl Gap {
 }
 
 impl Sequencer {
-    /// Starts, keeps or ends the lane's gap according to what is there now.
+    /// Starts, keeps or ends the lane's gap, depending on the events held now.
     pub(super) fn update_gap(&mut self, index: u32) {
         self.lanes[index].end_listed_gap();
-        let (now, ended) = (self.now, self.ended);
+        let now = self.now;
+        let ended = self.ended;
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            // It stands still while what lies before it is in the store only.
+            // The gap stays unchanged while the events before it are only in the store.
             let closed = |gap: &Gap| gap.at < lane.front || lane.highest() <= Some(gap.at);
             let over = |gap: &Gap| {
                 if gap.tail {
@@ -115,9 +116,9 @@ impl Sequencer {
             let asked = lane.rare.asked.iter().any(|range| range.contains(&front));
             let before = lane.rare.gap.filter(|gap| !gap.tail && asked);
             let (round, wait) = match before {
-                // What a source had of it, it may have more of.
+                // A source that returned a part of the gap may have more of it.
                 Some(before) if lane.is_replayed(before.at) => (before.round, 0),
-                // What has come by itself may not be the last that does.
+                // An event that arrived by itself may be followed by others.
                 Some(before) if before.stage != Stage::Exhausted => {
                     (before.round, self.settings.gap.backoff.min)
                 }
@@ -127,7 +128,8 @@ impl Sequencer {
             };
             let rare = lane.rare.make();
             let until = match rare.gap_due.take() {
-                // What the last owner had not acknowledged comes again: it gets the time for that.
+                // The source delivers the previous owner's unacknowledged events again, within this
+                // time.
                 Some(due) if !ended => due.max(self.born.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
@@ -139,35 +141,37 @@ impl Sequencer {
             if before.is_none() {
                 rare.asked.clear();
             }
-            let (again, unasked, tail) = (false, false, false);
+            let again = false;
+            let unasked = false;
+            let tail = false;
             rare.gap = Some(Gap { at: front, stage, round, again, unasked, tail, since });
             if ended || until <= now {
                 self.gap_round(index);
             }
         } else if lane.rare.gap.as_ref().and_then(Gap::clock).is_some_and(|at| at <= now) {
-            // It ran out while the gap stood still.
+            // The clock expired while the gap could not change.
             self.gap_round(index);
         }
         self.act_on_exhausted(index);
     }
 
-    /// Counts the lane's gap as recovered if what was missing has come.
+    /// Counts the lane's gap as recovered if the missing event has arrived.
     fn note_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        // One that was skipped has not come.
+        // A skipped event has not arrived.
         let came = |gap: &Gap| !gap.tail && gap.at < lane.front && gap.stage != Stage::Exhausted;
         if let Some(gap) = lane.rare.gap.filter(came) {
             self.stats.recovery.add(self.now.saturating_sub(gap.since));
         }
     }
 
-    /// When a key that is silent from now on is asked for its next event.
+    /// Returns the time to request the next event of a key that is silent from now on.
     pub(super) fn tail_from_now(&self) -> Option<u64> {
         let wait = |tail| if self.ended { 0 } else { tail };
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
-    /// The key has been silent for `gap.tail`: asks once for the event that would be next.
+    /// Requests the next event once, because the key has been silent for `gap.tail`.
     pub(super) fn ask_for_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(rare) = lane.rare.there() {
@@ -180,13 +184,15 @@ impl Sequencer {
         let at = lane.done;
         let stage = Stage::Asking(0);
         let since = self.now;
-        let (again, unasked, tail) = (false, false, true);
+        let again = false;
+        let unasked = false;
+        let tail = true;
         let gap = Gap { at, stage, round: 0, again, unasked, tail, since };
         lane.rare.make().gap = Some(gap);
         self.ask_source(index, 0);
     }
 
-    /// Nothing more will come from the source.
+    /// Handles the end of the source: no more events will arrive.
     pub(super) fn source_ended(&mut self) {
         self.ended = true;
         self.due.soon(self.now);
@@ -202,14 +208,14 @@ impl Sequencer {
         }
     }
 
-    /// What it had meanwhile comes first, and has the time for that.
+    /// Gives the source `gap.timeout` to deliver the events that it held while it was unavailable.
     pub(super) fn source_is_back(&mut self) {
         if self.away_until == u64::MAX {
             self.away_until = self.now.saturating_add(self.settings.gap.timeout);
         }
     }
 
-    /// Whether every lane that waits does so without an end.
+    /// Returns whether all waiting lanes wait for ever.
     pub(super) fn waiting_for_ever(&self) -> bool {
         self.restless == 0
     }

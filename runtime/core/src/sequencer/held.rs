@@ -1,26 +1,27 @@
-//! The events of one key that are in memory, by sequence, and the counts that every write and
-//! every turn asks for. Each change of an event goes through here, so that the counts are right.
+//! The events of one key in memory, ordered by sequence, with the counts that every write and every
+//! turn needs. Every change of an event must go through this module, so that the counts are
+//! correct.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::event::{Delivery, Event};
 
-/// One event in memory.
+/// An event in memory.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) sequence: u64,
-    /// When it came.
+    /// The time of arrival.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// 0 where there is none, or none any more.
+    /// The delivery that ends with the event; 0 if it has none, or none any more.
     pub(super) delivery: Delivery,
     pub(super) copy: SpillCopy,
-    /// Found by replay: it may stand in a `far-ahead` letter.
+    /// `true` if replay found the event: it may be in a `far-ahead` letter.
     pub(super) replayed: bool,
 }
 
-/// Whether the store's spill area has a copy of an event in memory.
+/// The state of an event's copy in the store's spill area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpillCopy {
     None,
@@ -28,19 +29,20 @@ pub(super) enum SpillCopy {
     Stored,
 }
 
-/// Room made for a key's events when the first one comes.
+/// The initial capacity for a key's events.
 const FEW: usize = 4;
 
-/// What is held of one key: executed first (until that is durable), then what is to run.
+/// The held events of one key: first the executed events (until they are durable), then the events
+/// to execute.
 #[derive(Debug, Default)]
 pub(super) struct HeldEvents {
     /// Ascending by sequence.
     queue: VecDeque<Held>,
-    /// How many, from the front, were executed.
+    /// The number of executed events at the front.
     ran: u32,
-    /// How many are not durable.
+    /// The number of events that are not durable.
     loose: u32,
-    /// How many have a copy, or get one by the write in flight.
+    /// The number of events that have a copy in the spill area, or get one by the write in flight.
     copies: u32,
 }
 
@@ -49,7 +51,7 @@ impl HeldEvents {
         self.queue.is_empty()
     }
 
-    /// How many were not executed yet.
+    /// Returns the number of events not executed yet.
     pub(super) fn to_run(&self) -> usize {
         self.queue.len() - self.ran as usize
     }
@@ -58,12 +60,13 @@ impl HeldEvents {
         self.queue.len()
     }
 
-    /// How many are not durable.
+    /// Returns the number of events that are not durable.
     pub(super) fn loose(&self) -> usize {
         self.loose as usize
     }
 
-    /// How many have a copy, or get one by the write in flight.
+    /// Returns the number of events that have a copy in the spill area, or get one by the write in
+    /// flight.
     pub(super) fn copies(&self) -> usize {
         self.copies as usize
     }
@@ -72,7 +75,7 @@ impl HeldEvents {
         self.queue.back().map(|held| held.sequence)
     }
 
-    /// Where the sequence is, or would be.
+    /// Returns the position of the sequence, or the position where it would be inserted.
     pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
         match self.queue.back() {
             None => Err(0),
@@ -86,17 +89,17 @@ impl HeldEvents {
         self.queue.get(position)
     }
 
-    /// Whether what is there has the same content.
+    /// Returns whether the event at a position has the same content.
     pub(super) fn same(&self, position: usize, event: &Event) -> bool {
         self.get(position).is_some_and(|held| held.event.content() == event.content())
     }
 
-    /// The first that was not executed.
+    /// Returns the first event that was not executed.
     pub(super) fn head(&self) -> Option<&Held> {
         self.queue.get(self.ran as usize)
     }
 
-    /// Those that were not executed.
+    /// Returns the events that were not executed.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Held> {
         self.queue.range(self.ran as usize..)
     }
@@ -105,8 +108,8 @@ impl HeldEvents {
         self.queue.iter()
     }
 
-    /// Puts an event in its place, before `done` as one that was executed. Whether a later one
-    /// was there already.
+    /// Inserts an event; an event below `done` counts as executed. Returns whether a later event
+    /// was held already.
     pub(super) fn insert(&mut self, held: Held, done: u64) -> bool {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
@@ -121,12 +124,12 @@ impl HeldEvents {
         position + 1 < self.queue.len()
     }
 
-    /// So many more were executed.
+    /// Counts `events` more events as executed.
     pub(super) fn executed(&mut self, events: usize) {
         self.ran += events as u32;
     }
 
-    /// Replay has found it, unless the source has delivered it before.
+    /// Marks an event as found by replay, unless the source has delivered it before.
     pub(super) fn found(&mut self, sequence: u64) {
         if let Ok(position) = self.find(sequence) {
             let held = &mut self.queue[position];
@@ -134,13 +137,13 @@ impl HeldEvents {
         }
     }
 
-    /// The source has delivered what replay had found.
+    /// Sets the delivery of an event that replay had found first.
     pub(super) fn deliver(&mut self, position: usize, delivery: Delivery) {
         self.queue[position].delivery = delivery;
     }
 
-    /// The store has a copy: of which sequence, and the delivery that ends with that; `None` if it
-    /// was known.
+    /// Records that the store has a copy of an event. Returns the sequence and the delivery that
+    /// ends with the copy; `None` if the copy was known.
     pub(super) fn stored(&mut self, position: usize) -> Option<(u64, Delivery)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
@@ -152,8 +155,8 @@ impl HeldEvents {
         Some((held.sequence, std::mem::take(&mut held.delivery)))
     }
 
-    /// Takes events from `next` on that have no copy as being written, in order, for as long as
-    /// `write` has room for one. Whether it had room for all.
+    /// Marks events from `next` on without a copy as being written, in order, until `write` returns
+    /// `false` because it is full. Returns whether all events fitted.
     pub(super) fn write_copies(&mut self, next: u64, mut write: impl FnMut(&Held) -> bool) -> bool {
         for held in &mut self.queue {
             if held.sequence < next || held.copy != SpillCopy::None {
@@ -168,23 +171,23 @@ impl HeldEvents {
         true
     }
 
-    /// Takes out the first one if it lies below `next`.
+    /// Removes and returns the first event if it lies below `next`.
     pub(super) fn pop_below(&mut self, next: u64) -> Option<Held> {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
         self.ran = self.ran.saturating_sub(1);
         self.forget(&held);
         if self.queue.is_empty() {
-            // Most keys have nothing in memory most of the time: the room is for others.
+            // Most keys hold no events most of the time, so this frees the memory for others.
             self.queue = VecDeque::new();
         }
         Some(held)
     }
 
-    /// Takes out those that were not executed, apart from the first `skip`, and that `which`
-    /// names.
+    /// Removes and returns the events selected by `which`, except executed events and the first
+    /// `skip` others.
     pub(super) fn extract(&mut self, skip: usize, which: impl Fn(&Held) -> bool) -> Vec<Held> {
         let keep = (self.ran as usize + skip).min(self.queue.len());
-        // Mostly there is none: then nothing is moved.
+        // Usually no event matches, and nothing needs to move.
         if !self.queue.range(keep..).any(&which) {
             return Vec::new();
         }
@@ -196,7 +199,7 @@ impl HeldEvents {
         out
     }
 
-    /// Takes out all.
+    /// Removes and returns all events.
     pub(super) fn take(&mut self) -> VecDeque<Held> {
         std::mem::take(self).queue
     }

@@ -19,7 +19,7 @@ pub(super) struct Ids {
     order: VecDeque<(u64, u64)>,
 }
 
-/// Bytes for one id in both tables, roughly.
+/// The approximate memory of one id in both tables, in bytes.
 const ID_MEMORY: usize = 48;
 
 /// Ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in batches.
@@ -37,7 +37,7 @@ impl Ids {
         ids
     }
 
-    /// Sequence and short content under which the id was taken.
+    /// Returns the sequence and the short content digest under which the id was accepted.
     pub(super) fn get(&self, id: u64) -> Option<(u64, u32)> {
         self.by_id.get(&id).copied()
     }
@@ -53,8 +53,8 @@ impl Ids {
         first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)
     }
 
-    /// Forgets all but the newest `limit`, but nothing from `keep` on, whose events are not yet
-    /// durable. Returns the first sequence that is remembered.
+    /// Removes all but the newest `limit` ids, but keeps the ids from `keep` on, whose events are
+    /// not yet durable. Returns the first remembered sequence.
     fn trim(&mut self, limit: usize, keep: u64) -> u64 {
         while self.order.len() > limit {
             let Some(&(sequence, id)) = self.order.front() else { break };
@@ -69,10 +69,10 @@ impl Ids {
         self.order.front().map_or(keep, |&(sequence, _)| sequence)
     }
 
-    /// Forgets the ids of this sequence and all after it: their events end without a number.
+    /// Removes the ids from this sequence on, because their events end without a number.
     pub(super) fn forget_from(&mut self, from: u64) {
         while self.order.back().is_some_and(|&(sequence, _)| sequence >= from) {
-            let (sequence, id) = self.order.pop_back().expect("it was just looked at");
+            let (sequence, id) = self.order.pop_back().expect("the loop condition found an entry");
             if self.by_id.get(&id).is_some_and(|taken| taken.0 == sequence) {
                 self.by_id.remove(&id);
             }
@@ -100,7 +100,7 @@ impl Sequencer {
         young.min(ids.newest_from(self.settings.id_floor)).min(lane.job.next)
     }
 
-    /// Forgets surplus and old ids of a lane. The next write removes them from the store.
+    /// Removes surplus and old ids of a lane. The next write removes them from the store.
     pub(super) fn trim_ids(&mut self, index: u32) {
         let known_from = self.known_ids_from(&self.lanes[index]);
         let window = self.settings.id_window;

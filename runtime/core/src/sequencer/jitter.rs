@@ -1,4 +1,4 @@
-//! Delays between tries: exponential, with jitter, from a seed.
+//! Computes delays between tries: exponential, with jitter from a seed.
 
 use crate::settings::Backoff;
 
@@ -10,7 +10,8 @@ impl Jitter {
         Self(seed)
     }
 
-    /// splitmix64, by Sebastiano Vigna (public domain): good enough to spread retries.
+    /// Returns the next number of splitmix64, by Sebastiano Vigna (public domain), which is good
+    /// enough to spread retries.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,8 +20,8 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// Delay before the next try after `tries` of them: anywhere between the lower bound and the
-    /// doubled one, up to the upper bound.
+    /// Returns the delay before the next try after `tries` tries. The delay is random between the
+    /// lower bound and the doubled lower bound, up to the upper bound.
     pub(super) fn delay(&mut self, backoff: Backoff, tries: u32) -> u64 {
         let doubled = backoff.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
         let ceiling = doubled.min(backoff.max).max(backoff.min);

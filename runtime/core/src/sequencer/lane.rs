@@ -1,4 +1,4 @@
-//! One active key: what is held of it in memory and how far it has come. Nothing here knows of
+//! The state of one active key: its held events and its progress. This module must never access
 //! other lanes.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` has every event from `job.next` on that is in memory, durable or not, since a refused
-//! commit runs them again; `rare.rest` is what only the store's spill area has.
+//! `held` contains all events in memory from `job.next` on, durable or not, because a refused
+//! commit executes them again. `rare.rest` counts the events that only the store's spill area has.
 
 use std::sync::Arc;
 
@@ -24,20 +24,21 @@ use crate::job::{Job, Spilled, Status, Trouble};
 use crate::settings::{Ordering, Settings};
 use crate::stats::LaneState;
 
-/// Each event touches all of it several times, and most lanes are in no cache: what few lanes have
-/// belongs in [`Rare`].
+/// Each event touches the whole lane several times, and most lanes are in no cache. Fields that few
+/// lanes need belong in [`Rare`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// How soon the decision is heard of that a job was executed under, about, in ms.
+/// The approximate time, in ms, until this instance learns of the decision under which a job was
+/// executed.
 const NEWS: u64 = 1_000;
 
 /// An event that waits for its lane to decide about it.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    /// 0: it has not been delivered.
+    /// The position of the delivery; 0 if the event has not been delivered.
     pub(super) delivery: Delivery,
     pub(super) event: Arc<Event>,
-    /// Replay had found it.
+    /// `true` if replay found the event.
     pub(super) replayed: bool,
 }
 
@@ -48,60 +49,59 @@ impl Arrival {
 }
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "independent marks, not one state in disguise")]
+#[allow(clippy::struct_excessive_bools, reason = "independent flags, not one state")]
 pub(super) struct Lane {
     pub(super) key: Key,
     pub(super) shard: u32,
-    /// Never used twice, while a lane's place is.
+    /// A number that is never used twice, although the lane's index is.
     pub(super) birth: u64,
     pub(super) mode: Mode,
-    /// The record as it will be once the commit in flight is applied, except that what concerns
-    /// the event at `done` (attempts, rounds, status, trouble) is ahead of the store.
+    /// The record as it will be after the commit in flight, except that the fields of the event at
+    /// `done` (attempts, rounds, status, trouble) are ahead of the store.
     pub(super) job: Job,
-    /// The store has no record, as far as is known.
+    /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
-    /// That there is no record is only assumed: no commit has confirmed it. Nothing may be ended
-    /// on the strength of it.
+    /// `true` if the missing record is only an assumption that no commit has confirmed. No event may
+    /// end on the basis of this assumption.
     pub(super) assumed: bool,
-    /// After everything below `done`.
+    /// The state after all events below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldEvents,
-    /// What waits until the job is loaded, in order.
+    /// Events that wait until the job is loaded, in order.
     pub(super) arrivals: Vec<Arrival>,
-    /// Executed or settled, not yet in a commit.
+    /// Executed or settled results that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<Chunk>; 2]>,
     pub(super) rare: Rare,
     pub(super) turn: Option<InTurn>,
     pub(super) load: Option<u64>,
-    /// A commit with a write of this lane is in flight.
+    /// `true` if a commit with a write of this lane is in flight.
     pub(super) writing: bool,
-    /// That commit settles a late original.
+    /// `true` if that commit settles a late original.
     pub(super) joining: bool,
-    /// It stands in its shard's queue of lanes to write.
+    /// `true` if the lane is in its shard's queue of lanes to write.
     pub(super) dirty: bool,
-    /// It stands in the queue of lanes to run.
+    /// `true` if the lane is in the queue of lanes to run.
     pub(super) ready: bool,
-    /// The record is to be written although nothing is pending.
+    /// `true` if the record must be written although no result is pending.
     pub(super) header: bool,
-    /// Everything held is to be spilled.
+    /// `true` if all held events must be spilled.
     pub(super) spill_all: bool,
-    /// The key has ended with the last event below `done`.
+    /// `true` if the key ended with the last event below `done`.
     pub(super) ended: bool,
-    /// When the store forgets the key, if nothing is written until then.
+    /// The time when the store removes the key if no write follows.
     pub(super) forgotten_at: u64,
     pub(super) ids: Option<Box<Ids>>,
-    /// As counted.
+    /// The state as counted in the statistics.
     pub(super) class: LaneState,
-    /// As counted: something will happen to it by itself.
+    /// `true` if the lane is counted as one that will change without a new input.
     pub(super) restless: bool,
-    /// As counted: memory apart from its events.
+    /// The counted memory without the events, in bytes.
     pub(super) charged: usize,
 }
 
-/// The part of a stored record, beside its `next`, by which it shows that another owner has been
-/// there.
+/// The fields of a stored record, besides `next`, that reveal another owner's write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     generation: u32,
@@ -111,7 +111,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Of a job that nothing has happened to.
+    /// The fields of a new job.
     pub(super) const NEW: Self = Self {
         generation: 0,
         attempts: 0,
@@ -127,13 +127,13 @@ impl Known {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Waits for its job.
+    /// The lane waits for its job.
     Loading,
-    /// Its job is known.
+    /// The lane's job is loaded.
     Live,
-    /// Another partition has the job, whose next event is this.
+    /// Another partition has the job, whose `next` is this.
     Foreign(u64),
-    /// Its job or its spilled events cannot be read.
+    /// The lane's job or its spilled events cannot be read.
     Broken(String),
 }
 
@@ -148,8 +148,8 @@ pub(super) struct Check {
 pub(super) struct InTurn {
     pub(super) serial: u64,
     pub(super) events: u32,
-    /// The lane started again meanwhile: the result is worth nothing, but until it comes no other
-    /// turn may start.
+    /// `true` if the lane has restarted since the turn began. The result is void, but no other turn
+    /// may start before it arrives.
     pub(super) stale: bool,
 }
 
@@ -195,19 +195,20 @@ impl Lane {
         self.mode == Mode::Live
     }
 
-    /// Whether a late original is settled, but not yet durably: its repeats must wait.
+    /// Returns whether a late original is settled but not yet durable, so that its repeats must
+    /// wait.
     pub(super) fn joins(&self) -> bool {
         self.joining || self.pending.iter().any(|chunk| !chunk.joined.is_empty())
     }
 
-    /// Whether the sequence was skipped unseen, durably or not.
+    /// Returns whether the sequence was skipped unseen, durably or not.
     pub(super) fn skipped(&self, sequence: u64) -> bool {
         let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
         self.job.holes.contains(sequence)
             || self.pending.iter().any(|chunk| chunk.skipped.iter().any(within))
     }
 
-    /// Whether the store knows that the key has ended.
+    /// Returns whether the key's end is durable.
     pub(super) fn over(&self) -> bool {
         self.job.status == Status::Completed && !self.writing && self.pending.is_empty()
     }
@@ -216,12 +217,12 @@ impl Lane {
         self.load.is_none() && (self.mode == Mode::Loading || self.reloads())
     }
 
-    /// Whether a round of its gap begins with the job being loaded again.
+    /// Returns whether a round of the lane's gap begins with a load of the job.
     pub(super) fn reloads(&self) -> bool {
         self.live() && self.rare.gap.as_ref().is_some_and(super::gap::Gap::reloading)
     }
 
-    /// Events being executed whose results will count.
+    /// Returns the number of events being executed whose results will count.
     pub(super) fn running(&self) -> usize {
         self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events as usize)
     }
@@ -230,21 +231,21 @@ impl Lane {
         self.job.status == Status::Parked
     }
 
-    /// The highest sequence known to be held somewhere.
+    /// Returns the highest sequence known to be held in memory or in the store.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
         let rest = (self.rare.rest.count > 0).then_some(self.rare.rest.last);
         held.max(rest)
     }
 
-    /// Deliveries of repeats of an event, which end with it.
+    /// Removes and returns the deliveries of an event's repeats, which end with the event.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<Delivery> {
         let Some(rare) = self.rare.there() else { return Vec::new() };
         let same = rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
     }
 
-    /// Moves `front` over everything that is known to be there.
+    /// Moves `front` past all events known to be held.
     pub(super) fn advance_front(&mut self) {
         self.front = self.front.max(self.done);
         if self.highest() < Some(self.front) {
@@ -267,23 +268,23 @@ impl Lane {
         }
     }
 
-    /// Whether event `front` is certainly missing while a later one is there.
+    /// Returns whether event `front` is certainly missing while a later event is held.
     pub(super) fn has_gap(&self) -> bool {
         self.misses(self.front) && self.highest().is_some_and(|highest| highest > self.front)
     }
 
-    /// Whether this is the first sequence that is missing, for certain: not while it may be among
-    /// what only the store has.
+    /// Returns whether this is the first sequence that is certainly missing. A sequence that may be
+    /// among the spilled events is not.
     pub(super) fn misses(&self, sequence: u64) -> bool {
         sequence == self.front && !self.rare.rest.spans(sequence)
     }
 
-    /// When the clock of its gap runs out, unless it stands still.
+    /// Returns the time when the clock of the lane's gap expires, unless the clock is suspended.
     pub(super) fn gap_clock(&self) -> Option<u64> {
         self.rare.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
-    /// Whether what is held cannot all be run now.
+    /// Returns whether some held events cannot run now.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()
@@ -293,16 +294,16 @@ impl Lane {
                 || self.rare.rest.count > 0)
     }
 
-    /// Notes whether its job was executed under a decision that is not known here yet.
+    /// Records whether the job was executed under a decision that this instance does not know yet.
     pub(super) fn compare_versions(&mut self, settings: &Settings) {
         let generation = self.job.version_generation();
-        let known = settings.version.as_ref().map_or(0, |it| it.generation);
+        let known = settings.version.as_ref().map_or(0, |decided| decided.generation);
         if generation > known || self.rare.newer.is_some() {
             self.rare.make().newer = (generation > known).then_some(generation);
         }
     }
 
-    /// Whether there is nothing here that may execute its events.
+    /// Returns whether no version that may execute the lane's events is available here.
     pub(super) fn lacks_version(&self, settings: &Settings) -> bool {
         settings.version.is_none() || self.rare.newer.is_some()
     }
@@ -325,8 +326,8 @@ impl Lane {
             }
     }
 
-    /// Whether there is anything to spill and room for it. The event that a key stopped at needs
-    /// no room: it is what the others wait for.
+    /// Returns whether the lane has events to spill and room for them. The event at which a key
+    /// stopped needs no room, because the others wait for it.
     pub(super) fn can_spill(&self, settings: &Settings) -> bool {
         let head = || {
             let head = self.held.head();
@@ -335,21 +336,23 @@ impl Lane {
         self.held.loose() > 0 && (self.job.spilled.count < settings.spill_limit || head())
     }
 
-    /// Checks that can be made now: none while a page is being read, whose bounds they would
-    /// change, and no more than the spill area takes if all of them turn out to be new.
+    /// Returns the number of checks that can be made now: none during a read of spilled events,
+    /// whose bounds they would change, and at most the free room of the spill area, in case all
+    /// events are new.
     pub(super) fn check_room(&self, settings: &Settings) -> usize {
         if self.rare.page.is_some() {
             0
         } else if self.rare.rest.contiguous() {
-            // None of them can be new.
+            // No check can be of a new event.
             usize::MAX
         } else {
             settings.spill_limit.saturating_sub(self.job.spilled.count) as usize
         }
     }
 
-    /// Nothing is written while the job is being loaded again: the load takes it over, so that a
-    /// write that knows nothing of what another partition has done to it would be taken.
+    /// Returns whether the lane has something to write. Nothing is written during a load: the load
+    /// takes the job over, so the store would accept a write that ignores another partition's
+    /// changes.
     pub(super) fn wants_write(&self, settings: &Settings) -> bool {
         self.live()
             && self.load.is_none()
@@ -359,13 +362,14 @@ impl Lane {
                 || (self.spill_all && self.can_spill(settings)))
     }
 
-    /// Why it breaks now: its spilled events cannot be read, and all that it has done is written.
+    /// Returns the reason why the lane breaks now: its spilled events cannot be read, and all its
+    /// results are written.
     pub(super) fn breaks(&mut self) -> Option<String> {
         let written = self.pending.is_empty() && !self.header && !self.writing;
         self.rare.there()?.unreadable.take_if(|_| written)
     }
 
-    /// Whether it only waits, with events that may not be spilled any more.
+    /// Returns whether the lane is idle and its held events exceed the spill limit.
     pub(super) fn durable_but_full(&self, settings: &Settings) -> bool {
         self.held.loose() > 0
             && self.turn.is_none()
@@ -376,8 +380,7 @@ impl Lane {
             && !self.can_spill(settings)
     }
 
-    /// Whether the store knows everything that this lane does, and it waits for nothing that it
-    /// has asked for.
+    /// Returns whether everything in the lane is durable and no request is outstanding.
     pub(super) fn durable(&self) -> bool {
         self.held.loose() == 0
             && self.mode != Mode::Loading
@@ -394,24 +397,24 @@ impl Lane {
             && self.rare.gap.as_ref().is_none_or(|gap| !gap.asks())
     }
 
-    /// The event to run next: its sequence and content.
+    /// Returns the sequence and content of the next event to run.
     pub(super) fn at_done(&self) -> Option<(u64, u64)> {
         let held = self.held.head().filter(|held| held.sequence == self.done)?;
         Some((held.sequence, held.event.content()))
     }
 
-    /// Whether that event is here, or may be among what only the store has.
+    /// Returns whether the next event is held, or may be among the spilled events.
     pub(super) fn has_next(&self) -> bool {
         self.at_done().is_some() || self.rare.rest.spans(self.done)
     }
 
-    /// Whether that event has trapped once. Another one may stand under its number by now.
+    /// Returns whether the next event has trapped once. Another event may have its sequence by now.
     pub(super) fn has_trapped(&self) -> bool {
         self.rare.again.is_some() && self.rare.again == self.at_done()
     }
 
-    /// When its owner must look at it again, from what the store knows of it, or `None` if only
-    /// an event or a person can change anything.
+    /// Returns the time when the owner must process the lane again, according to its durable state.
+    /// `None` if only an event or a manual action can change the key.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
             return self.ended.then_some(now).filter(|_| self.job.spilled.count > 0);
@@ -422,7 +425,8 @@ impl Lane {
         if self.job.spilled.count > 0 {
             return match &self.rare.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
-                // Lanes that come and go must not make the due index spin.
+                // The delay prevents lanes that come and go from causing a busy loop over the due
+                // index.
                 _ if self.rare.newer.is_some() => Some(now.saturating_add(NEWS)),
                 _ => Some(now),
             };
@@ -430,12 +434,13 @@ impl Lane {
         self.rare.tail_at
     }
 
-    /// Whether a due entry of its key can only be one that it has not heard of.
+    /// Returns whether the lane has nothing due, so that a due entry of its key must come from
+    /// another owner.
     pub(super) fn knows_nothing_due(&self, now: u64) -> bool {
         self.live() && self.due(now).is_none()
     }
 
-    /// What it costs in memory apart from its events.
+    /// Returns the memory cost without the events, in bytes.
     pub(super) fn own_memory(&self) -> usize {
         size_of::<Self>()
             + self.key.len()

@@ -1,4 +1,4 @@
-//! All lanes of a partition: by place, by key, and in two lists, least recently used first.
+//! All lanes of a partition: by index, by key, and in two lists, least recently used first.
 
 use std::ops::{Index, IndexMut};
 
@@ -12,20 +12,20 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct Lanes {
     slab: Slab<Lane>,
-    /// By place, apart from the lanes: moving one in a list touches its neighbours, and whole
-    /// lanes would have to be fetched for that.
+    /// Links by index, separate from the lanes. A list operation touches the neighbours, and would
+    /// otherwise load whole lanes into the cache.
     links: Vec<Link>,
     by_key: HashTable<u32>,
     hasher: FixedState,
     ends: [Ends; 2],
 }
 
-/// Which list a lane stands in.
+/// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
-    /// The store knows all that they do: they may leave.
+    /// Lanes whose state is durable: they may leave memory.
     Leaving = 0,
-    /// They hold what they cannot run: spilling it would let them leave.
+    /// Lanes that hold events that they cannot run: they could leave memory after a spill.
     Blocked = 1,
 }
 
@@ -38,10 +38,10 @@ struct Ends {
     count: usize,
 }
 
-/// A lane's place in its list, and what else is asked about it without the lane.
+/// A lane's position in its list, and data for lookups without the lane.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// Of the key.
+    /// The hash of the key.
     hash: u64,
     list: Option<List>,
     before: u32,
@@ -101,7 +101,7 @@ impl Lanes {
         lane
     }
 
-    /// In the order of their places.
+    /// Returns the indices of all lanes, ascending.
     pub(super) fn indices(&self) -> Vec<u32> {
         self.slab.iter().map(|(index, _)| index as u32).collect()
     }
@@ -115,8 +115,7 @@ impl Lanes {
         (first != NIL).then_some(first)
     }
 
-    /// Puts the lane at the end of a list, or in none. In the list it stands in it moves to the
-    /// end, as the one used last.
+    /// Moves the lane to the end of a list, as the most recently used, or removes it from its list.
     pub(super) fn list(&mut self, index: u32, list: Option<List>) {
         let link = self.links[index as usize];
         let stays = link.list == list;

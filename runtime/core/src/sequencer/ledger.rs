@@ -1,4 +1,4 @@
-//! What a lane notes of its gaps in its job: from when their clock runs out.
+//! Records the gaps of a lane in its job, from the time when their clock expires.
 
 use std::sync::Arc;
 
@@ -7,14 +7,15 @@ use crate::event::Event;
 use crate::gaps::{GapEnd, GapEntry};
 
 impl Lane {
-    /// The clock of its gap has run out: from now on it stands in the ledger.
+    /// Records the lane's gap, because its clock has expired.
     pub(super) fn list_gap(&mut self, now: u64) {
         let Some(gap) = self.rare.gap.filter(|gap| !gap.tail) else { return };
-        let (at, missing) = (gap.at, self.last_missing(gap.at));
+        let at = gap.at;
+        let missing = self.last_missing(gap.at);
         let known = self.job.gaps.take_back(at);
-        // Of what stood there, a part behind this one may have come.
-        let last = known.as_ref().map_or(missing, |it| it.last.max(missing));
-        let first = known.as_ref().map_or(at, |it| it.first.min(at));
+        // A part of the recorded gap behind this sequence may have arrived.
+        let last = known.as_ref().map_or(missing, |entry| entry.last.max(missing));
+        let first = known.as_ref().map_or(at, |entry| entry.first.min(at));
         let known = known.unwrap_or_else(|| {
             let new = GapEntry::new(at, missing, now.saturating_sub(gap.since));
             GapEntry { rounds: gap.round, known: gap.since, ..new }
@@ -22,15 +23,16 @@ impl Lane {
         self.job.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
     }
 
-    /// A lost last event was found, which was asked for then.
+    /// Records that replay found a lost last event, which was requested since `since`.
     pub(super) fn list_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
-        // What was found before, and lost again, is found anew.
+        // An earlier record of the same event was lost; the event is recorded anew.
         self.job.gaps.take_back(sequence);
         self.job.gaps.push(GapEntry { rounds: 1, known: since, ..new });
     }
 
-    /// Notes what a source answered: what it had of the gap, or why it failed.
+    /// Records a source's answer: the events of the gap that it returned, or the reason of its
+    /// failure.
     pub(super) fn note_answer(
         &mut self,
         source: &Arc<str>,
@@ -44,10 +46,10 @@ impl Lane {
         }
     }
 
-    /// A part of the gap is skipped, the first or the next one.
+    /// Records that a part of the gap is skipped, the first part or the next.
     pub(super) fn note_skip(&mut self, first: u64, last: u64) {
         if let Some(listed) = self.job.gaps.open_mut() {
-            // It may be wider by now: what was held behind it has become a letter.
+            // The gap may be wider by now, because the held event behind it has become a letter.
             (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
         } else if let Some(listed) = self.job.gaps.last_mut()
             && listed.end == GapEnd::Skipped
@@ -57,36 +59,36 @@ impl Lane {
         }
     }
 
-    /// Whether an event that is held was found by replay.
+    /// Returns whether a held event was found by replay.
     pub(super) fn is_replayed(&self, sequence: u64) -> bool {
         let held = self.held.find(sequence).ok().and_then(|at| self.held.get(at));
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Says what becomes of the gap in the ledger that nobody is asked for any more.
+    /// Records the end of the gap whose replay rounds are over.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.job.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
         }
     }
 
-    /// Ends the gap in the ledger up to a sequence; the rest of it is a part of its own, as open as it was.
+    /// Ends the recorded gap up to a sequence. The rest becomes a separate part, as open as before.
     fn end_gap(&mut self, end: GapEnd, last: u64) {
         let Some(listed) = self.job.gaps.open_mut() else { return };
-        let whole = listed.clone();
+        let gap = listed.clone();
         listed.last = listed.last.min(last).max(listed.first);
         (listed.end, listed.until) = (end, 0);
         let first = listed.last + 1;
         self.job.gaps.join_parts();
-        if end != GapEnd::Passed && first <= whole.last {
-            self.job.gaps.push(GapEntry { first, ..whole });
+        if end != GapEnd::Passed && first <= gap.last {
+            self.job.gaps.push(GapEntry { first, ..gap });
         }
     }
 
-    /// Ends the gap in the ledger if what was missing has come, or something went past it.
+    /// Ends the recorded gap if the missing event has arrived, or if the key has passed it.
     pub(super) fn end_listed_gap(&mut self) {
         let Some(listed) = self.job.gaps.open() else { return };
-        // A part of it may have come before.
+        // A part of the gap may have arrived before.
         let gap = self.rare.gap.filter(|gap| !gap.tail);
         let at = gap.map_or(self.done, |gap| gap.at).max(listed.first);
         if self.front <= at && !self.ended {
@@ -99,16 +101,16 @@ impl Lane {
         } else {
             GapEnd::Passed
         };
-        // Where the key has ended before it, all of it is passed.
+        // If the key ended before the gap, the whole gap is passed.
         let last = if self.front > at { self.front - 1 } else { u64::MAX };
         self.end_gap(end, last);
     }
 
-    /// The last of the missing sequences that begin with this one.
+    /// Returns the last of the consecutive missing sequences that begin with `first`.
     fn last_missing(&self, first: u64) -> u64 {
-        let held = self.held.iter().map(|held| held.sequence).find(|it| *it > first);
+        let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.rare.rest.count > 0).then_some(self.rare.rest.first);
-        let next = [held, rest.filter(|it| *it > first)].into_iter().flatten().min();
+        let next = [held, rest.filter(|sequence| *sequence > first)].into_iter().flatten().min();
         next.map_or(first, |next| next - 1)
     }
 }

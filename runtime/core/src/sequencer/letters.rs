@@ -1,4 +1,4 @@
-//! Dead letters: what they say and which write carries them.
+//! Creates dead letters and chooses the write that carries them.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::Ordering;
 use crate::version::Version;
 
-/// A letter that belongs to no job's progress, and the delivery that ends with it.
+/// A letter that belongs to no job's progress, and the delivery that ends with the letter.
 #[derive(Debug)]
 pub(super) struct FreeLetter {
     pub(super) letter: DeadLetter,
     pub(super) delivery: Delivery,
 }
 
-/// Tag of a letter with an event: the same for each delivery of the same event, so that a
-/// redelivery puts the same letter.
+/// Returns the tag of a letter with an event. The tag is the same for each delivery of the same
+/// event, so that a redelivery puts the same letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
     let mixed = event.content() ^ event.id_digest().rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// The letter of an event that never settles under its sequence.
+/// Creates the letter of an event that never settles under its sequence.
 pub(super) fn aside(
     key: &Key,
     sequence: u64,
@@ -41,7 +41,7 @@ pub(super) fn aside(
     }
 }
 
-/// The letter that tells how a sequence was settled.
+/// Creates the letter that records how a sequence was settled.
 pub(super) fn settling(
     key: &Key,
     sequence: u64,
@@ -54,8 +54,8 @@ pub(super) fn settling(
         id: LetterId {
             key: Arc::clone(key),
             sequence,
-            // With the event's content, so that a key born again after its end does not replace
-            // a letter of its former life.
+            // The tag includes the event's content. A key that starts again after its end therefore
+            // does not replace a letter of its earlier life.
             tag: event.map_or(0, |event| tag(event, cause)),
         },
         cause,
@@ -67,20 +67,20 @@ pub(super) fn settling(
     }
 }
 
-/// Identity of the letter that an event found by replay may come from.
+/// Returns the id of the letter that an event found by replay may come from.
 pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
     LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
 }
 
 impl Sequencer {
-    /// A delivery that is no event: its letter was made by the decoder.
+    /// Handles a delivery that is not an event. The decoder created its letter.
     pub(super) fn unreadable(&mut self, delivery: Delivery, letter: DeadLetter) {
         self.stats.delivered += 1;
         self.window.open(delivery, NO_LANE, self.now);
         self.free_letter(letter, delivery);
     }
 
-    /// Writes a letter with the next commit of its shard; the delivery ends with it.
+    /// Queues a letter for the next commit of its shard; the delivery ends with that commit.
     pub(super) fn free_letter(&mut self, letter: DeadLetter, delivery: Delivery) {
         let shard = match &*letter.id.key {
             "" => (letter.id.tag % u64::from(self.settings.shards)) as u32,
@@ -103,7 +103,7 @@ impl Sequencer {
             return;
         }
         let error = format!(
-            "the key is blocked at {} and has {} events behind it already (spill_limit)",
+            "the key is blocked at sequence {} and already holds {} events behind it (spill_limit)",
             lane.done, self.settings.spill_limit
         );
         let letter = aside(&lane.key, sequence, event, Cause::Overflow, error);
@@ -118,7 +118,7 @@ impl Sequencer {
         event: &Arc<Event>,
     ) {
         if !self.lanes[index].over() {
-            // The end is not durable yet: if its commit is refused, this event may still count.
+            // The end is not durable yet. If its commit is refused, this event may still count.
             self.wait(index, delivery, Arc::clone(event));
             return;
         }
@@ -134,7 +134,7 @@ impl Sequencer {
     ) -> DeadLetter {
         let lane = &self.lanes[index];
         let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
-        // A number that Ordain gave, and that nothing was settled under, identifies nothing.
+        // A number that Ordain assigned, and under which nothing was settled, identifies nothing.
         let fifo = self.settings.ordering == Ordering::Fifo;
         let sequence = if fifo { 0 } else { sequence };
         aside(&lane.key, sequence, event, Cause::AfterEnd, error)

@@ -1,4 +1,4 @@
-//! Lanes come in, start again, and leave; and the due index, which brings quiet keys back.
+//! Creates, loads and evicts lanes.
 
 use super::Sequencer;
 use super::lane::{Known, Lane, Mode};
@@ -9,13 +9,14 @@ use crate::job::{Job, Loaded, Status};
 use crate::settings::Ordering;
 use crate::turn::Token;
 
-/// No `fifo` key gets there: a million a second for half a million years. From here to the end there
-/// is room for all that a lane may take.
+/// The exclusive upper bound for the numbers of a `fifo` key: no key reaches it with a million
+/// events per second for half a million years. The remaining numbers cover everything that a lane
+/// may hold.
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
-    /// A lane for a key that has none. Room is made by letting the one go that was used longest
-    /// ago; whoever brings events or keys in has asked for room before.
+    /// Creates a lane for a key without one. If necessary, this evicts the least recently used
+    /// durable lane; the caller must have checked that there is room.
     pub(super) fn make_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
             && let Some(oldest) = self.lanes.first(List::Leaving)
@@ -30,10 +31,10 @@ impl Sequencer {
         index
     }
 
-    /// Lets a lane go of which the store knows all.
+    /// Evicts a lane whose state is durable.
     pub(super) fn leave(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
-        debug_assert!(lane.durable(), "only what is durable may leave");
+        debug_assert!(lane.durable(), "only a durable lane may leave");
         self.memory -= lane.charged;
         self.memory -= lane.held.iter().map(|held| held.event.memory()).sum::<usize>();
         self.stats.lanes_by_state[lane.class as usize] -= 1;
@@ -68,7 +69,7 @@ impl Sequencer {
     }
 
     pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
-        // Also one that nobody waits for any more was under way.
+        // This counts answers that no lane waits for, too.
         self.loads_under_way.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.load)) else { return };
         if self.lanes[index].live() {
@@ -91,7 +92,7 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// The lane that still waits for this completion. A stale one is dropped.
+    /// Returns the lane that still waits for this completion. Drops a stale completion.
     pub(super) fn answered(
         &mut self,
         token: Token,
@@ -118,7 +119,9 @@ impl Sequencer {
         self.newest_generation = self.newest_generation.max(loaded.job.version_generation());
         let last = loaded.job.next.max(loaded.job.spilled.last);
         if settings.ordering == Ordering::Fifo && last >= NUMBERS_END {
-            lane.mode = Mode::Broken(format!("it says that {last} numbers are given out"));
+            lane.mode = Mode::Broken(format!(
+                "the record has assigned {last} numbers, which is impossible"
+            ));
             return;
         }
         lane.mode = Mode::Live;
@@ -129,7 +132,7 @@ impl Sequencer {
             lane.state = loaded.state;
         }
         if lane.job.version == settings.version {
-            // One for all.
+            // All lanes share one copy of the decision.
             lane.job.version.clone_from(&settings.version);
         }
         if !ignore_newer {
@@ -149,7 +152,8 @@ impl Sequencer {
         let wait = loaded.due_in.unwrap_or(0);
         if known != Known::NEW {
             let rare = lane.rare.make();
-            (rare.known, rare.rest) = (known, lane.job.spilled);
+            rare.known = known;
+            rare.rest = lane.job.spilled;
         }
         if lane.rare.rest.count > 0 {
             lane.rare.make().gap_due = Some(now + wait.min(settings.gap.timeout));
@@ -163,7 +167,8 @@ impl Sequencer {
             Status::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
                 let wait = if self.ended { 0 } else { wait };
                 lane.rare.make().tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
-                // An entry that no setting asks for any more would come up again and again.
+                // Without a write, an entry that the present settings no longer request would come
+                // due again and again.
                 lane.header |= lane.rare.tail_at.is_none();
             }
             Status::Active | Status::Parked | Status::Completed => {}
@@ -176,7 +181,7 @@ impl Sequencer {
     }
 }
 
-/// Only the fault `KeepRefusedState` leaves a state in a lane that waits for its job.
+/// Returns whether the fault `KeepRefusedState` left a state in a lane that waits for its job.
 fn fault_keeps_state(lane: &Lane) -> bool {
     cfg!(feature = "faults") && lane.state.is_some()
 }

@@ -1,58 +1,59 @@
-//! The memory budget: what is counted, when intake stops, what leaves, and what has to wait.
+//! The memory budget: what it counts, when the intake stops, which lanes leave, and which actions
+//! wait.
 //!
-//! At three quarters of the budget intake stops, blocked lanes spill and idle ones leave: the last
-//! quarter is for what is in already. What a turn, a load or a read of spilled events brings is
-//! known only afterwards. So at the whole budget none of them is to start while something is being
-//! committed or published, and then one turn at a time; loads and reads when nothing is there to
-//! run. A turn that runs long holds up none of that.
+//! At three quarters of the budget the intake stops, blocked lanes spill and idle lanes leave. The
+//! last quarter is for events already accepted. The memory that a turn, a load or a read of spilled
+//! events needs is known only afterwards. At the full budget, therefore, none of them starts while
+//! a commit or a publication is in progress. After that, turns start one at a time, and loads and
+//! reads start when no lane is ready. A long turn delays none of that.
 
 use super::Sequencer;
 use super::lanes::List;
 
-/// A turn that takes longer than this, in ms, is slow: the others don't wait for it.
+/// The duration, in ms, after which a turn is slow and others no longer wait for it.
 const SOON: u64 = 50;
 
 impl Sequencer {
-    /// Whether what it has asked to [`Run`](crate::Effect::Run) may start now: where memory is
-    /// full it waits for what is being committed and published.
+    /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, it
+    /// waits for commits and publications in progress.
     pub fn may_run(&self) -> bool {
         !self.full() || self.written()
     }
 
-    /// Whether what it has asked to [`Load`](crate::Effect::Load) and to
-    /// [read](crate::Effect::ReadSpill) may be read now: where memory is full, what can run goes
-    /// first.
+    /// Returns whether a requested [`Load`](crate::Effect::Load) or
+    /// [`ReadSpill`](crate::Effect::ReadSpill) may start now. With full memory, lanes that are
+    /// ready to run go first.
     pub fn may_read(&self) -> bool {
         !self.full() || (self.written() && self.ready.is_empty() && !self.extra_runs())
     }
 
-    /// Whether another turn fits, with what it and those under way will bring.
+    /// Returns whether another turn fits, including the expected outcomes of all running turns.
     pub(super) fn fits(&self) -> bool {
         self.memory + (self.turns + 1) * self.outcome <= self.settings.memory_budget
     }
 
-    /// Whether the turn that was started last without fitting may end soon.
+    /// Returns whether the last turn that started beyond the budget may still end soon.
     pub(super) fn extra_runs(&self) -> bool {
         self.extra.is_some_and(|(_, at)| self.now < at.saturating_add(SOON))
     }
 
-    /// When the next one may start although that one has not ended.
+    /// Returns the time when the next such turn may start although the last has not ended.
     pub(super) fn extra_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.full();
         self.extra.filter(|_| waits && self.extra_runs()).map(|(_, at)| at.saturating_add(SOON))
     }
 
-    /// Whether it holds as much as it may.
+    /// Returns whether memory reaches the budget.
     pub(super) fn full(&self) -> bool {
         self.memory >= self.settings.memory_budget
     }
 
-    /// Whether it holds so much that nothing more is taken in.
+    /// Returns whether memory reaches three quarters of the budget, so that the intake stops.
     pub(super) fn filling(&self) -> bool {
         self.memory >= self.settings.memory_budget / 4 * 3
     }
 
-    /// Makes room where something holds up everything else.
+    /// Frees memory, and spills lanes that block other events.
     pub(super) fn relieve(&mut self) {
         let mut stalled = false;
         if let Some(head) = self.window.head()
@@ -80,10 +81,10 @@ impl Sequencer {
         }
     }
 
-    /// Where memory is full, a lane that waits for its turn, or for spilled events to be read, gives
-    /// up its state, if states of this size would fill memory with one for each event of the window.
-    /// It is loaded again. Only what has just been committed is given up, so that each time something
-    /// has moved on.
+    /// Evicts the state of a lane that waits for its turn or for a read of spilled events, if
+    /// memory is full and states of this size would fill it with one for each event of the window.
+    /// The lane is loaded again. Only a lane that has just committed is evicted, so that each
+    /// eviction follows progress.
     pub(super) fn unload_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

@@ -1,5 +1,6 @@
-//! What most lanes have none of (all have it where `gap.tail` is set). It is kept beside the lane:
-//! with a hundred thousand lanes it is the memory that each event touches that costs time.
+//! The cold state of a lane: fields that most lanes do not need (all lanes need them if `gap.tail`
+//! is set). They are stored apart from the lane, because with a hundred thousand lanes the memory
+//! that each event touches costs the time.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -8,41 +9,43 @@ use super::lane::{Check, Known};
 use crate::event::Delivery;
 use crate::job::Spilled;
 
-/// Reading what is not there shows that there is none.
+/// The optional cold state. Reading an absent state returns empty values.
 #[derive(Debug, Default)]
 pub(super) struct Rare(Option<Box<Parts>>);
 
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// Deliveries of repeats that wait for their original.
+    /// Deliveries of repeats that wait for their original event.
     pub(super) repeats: Vec<(u64, Delivery)>,
-    /// Deliveries that may be repeats of events in `rest`: the store compares them.
+    /// Deliveries that may be repeats of events in `rest`. The store compares them.
     pub(super) checks: Vec<Check>,
-    /// What only the store's spill area has.
+    /// The events that only the store's spill area has.
     pub(super) rest: Spilled,
-    /// What the store has of the record once the commit in flight is applied.
+    /// The stored fields of the record once the commit in flight is applied.
     pub(super) known: Known,
-    /// The read of spilled events that is under way.
+    /// The read of spilled events in progress.
     pub(super) page: Option<u64>,
-    /// Why its spilled events cannot be read: it breaks as soon as what it has executed is written.
+    /// The reason why the spilled events cannot be read. The lane breaks when its executed events
+    /// are written.
     pub(super) unreadable: Option<String>,
-    /// The question to a replay source that is under way.
+    /// The request to a replay source in progress.
     pub(super) replay: Option<u64>,
-    /// This event (sequence and content) trapped once: it is tried once more, on a fresh instance.
+    /// The event (sequence and content) that trapped once. It is tried once more, on a fresh
+    /// instance.
     pub(super) again: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
-    /// Its job was executed under this generation, which is not known here yet.
+    /// The generation under which the job was executed, if this instance does not know it yet.
     pub(super) newer: Option<u64>,
-    /// Another partition had the job, or may have it now: when to look again.
+    /// The time to load the job again, because another partition had the job or may have it now.
     pub(super) reload_at: Option<u64>,
-    /// When to ask for a lost last event.
+    /// The time to request a lost last event.
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<Gap>,
-    /// What every round of it has asked for.
+    /// The sequences that every round of the gap has requested.
     pub(super) asked: Vec<RangeInclusive<u64>>,
-    /// When the store says that a gap found now is to be asked for.
+    /// The time, from the store, of the next round for a gap found now.
     pub(super) gap_due: Option<u64>,
-    /// Earliest entry in the timers.
+    /// The earliest entry in the timers.
     pub(super) timer: Option<u64>,
 }
 
@@ -68,36 +71,36 @@ const NONE: Parts = Parts {
 static SHARED: Parts = NONE;
 
 impl Rare {
-    /// Whether there may be any of it.
+    /// Returns whether the cold state is allocated.
     pub(super) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// What there is of it: where something is only taken away, no room need be made.
+    /// Returns the cold state if it is allocated, for removals that need no allocation.
     pub(super) fn there(&mut self) -> Option<&mut Parts> {
         self.0.as_deref_mut()
     }
 
-    /// Room for it.
+    /// Returns the cold state, and allocates it if necessary.
     pub(super) fn make(&mut self) -> &mut Parts {
         self.0.get_or_insert_with(|| Box::new(NONE))
     }
 
     pub(super) fn take_checks(&mut self) -> Vec<Check> {
-        self.there().map(|it| std::mem::take(&mut it.checks)).unwrap_or_default()
+        self.there().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
     }
 
     pub(super) fn gap_mut(&mut self) -> Option<&mut Gap> {
         self.there()?.gap.as_mut()
     }
 
-    /// Bytes it takes.
+    /// Returns the memory of the cold state, in bytes.
     pub(super) fn memory(&self) -> usize {
-        let asked = |it: &Parts| it.asked.capacity() * size_of::<RangeInclusive<u64>>();
-        self.0.as_deref().map_or(0, |it| size_of::<Parts>() + asked(it))
+        let asked = |parts: &Parts| parts.asked.capacity() * size_of::<RangeInclusive<u64>>();
+        self.0.as_deref().map_or(0, |parts| size_of::<Parts>() + asked(parts))
     }
 
-    /// Gives the room back if there is none of it any more.
+    /// Frees the cold state if it is empty.
     pub(super) fn release(&mut self) {
         if self.0.as_deref().is_some_and(Parts::are_none) {
             self.0 = None;
@@ -106,7 +109,7 @@ impl Rare {
 }
 
 impl Parts {
-    /// There is no gap any more.
+    /// Removes the gap.
     pub(super) fn forget_gap(&mut self) {
         (self.gap, self.asked) = (None, Vec::new());
     }
@@ -126,13 +129,13 @@ impl Parts {
             reload_at,
             tail_at,
             gap,
-            // Of no meaning without a gap.
+            // Meaningless without a gap.
             asked: _,
             gap_due,
             timer,
         } = self;
         let numbers = [page, replay, retry_at, newer, reload_at, tail_at, gap_due, timer];
-        numbers.iter().all(|it| it.is_none())
+        numbers.iter().all(|number| number.is_none())
             && again.is_none()
             && gap.is_none()
             && unreadable.is_none()
@@ -159,25 +162,25 @@ mod tests {
     type Change = fn(&mut Parts);
 
     #[test]
-    fn it_is_kept_as_long_as_there_is_any_of_it() {
+    fn cold_state_is_kept_while_it_is_not_empty() {
         let mut rare = Rare::default();
         rare.release();
         assert!(!rare.is_some() && rare.memory() == 0);
         let job = Job { attempts: 1, status: Status::Retrying, ..Job::new(1, 0) };
         let known = Known::of(&job);
         let changes: [(Change, Change); 12] = [
-            (|it| it.repeats.push((1, 2)), |it| it.repeats.clear()),
-            (|it| it.rest.add(3), |it| it.rest = Spilled::default()),
-            (|it| it.page = Some(0), |it| it.page = None),
-            (|it| it.unreadable = Some(String::new()), |it| it.unreadable = None),
-            (|it| it.replay = Some(0), |it| it.replay = None),
-            (|it| it.again = Some((0, 0)), |it| it.again = None),
-            (|it| it.retry_at = Some(0), |it| it.retry_at = None),
-            (|it| it.newer = Some(0), |it| it.newer = None),
-            (|it| it.reload_at = Some(0), |it| it.reload_at = None),
-            (|it| it.tail_at = Some(0), |it| it.tail_at = None),
-            (|it| it.gap_due = Some(0), |it| it.gap_due = None),
-            (|it| it.timer = Some(0), |it| it.timer = None),
+            (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
+            (|parts| parts.rest.add(3), |parts| parts.rest = Spilled::default()),
+            (|parts| parts.page = Some(0), |parts| parts.page = None),
+            (|parts| parts.unreadable = Some(String::new()), |parts| parts.unreadable = None),
+            (|parts| parts.replay = Some(0), |parts| parts.replay = None),
+            (|parts| parts.again = Some((0, 0)), |parts| parts.again = None),
+            (|parts| parts.retry_at = Some(0), |parts| parts.retry_at = None),
+            (|parts| parts.newer = Some(0), |parts| parts.newer = None),
+            (|parts| parts.reload_at = Some(0), |parts| parts.reload_at = None),
+            (|parts| parts.tail_at = Some(0), |parts| parts.tail_at = None),
+            (|parts| parts.gap_due = Some(0), |parts| parts.gap_due = None),
+            (|parts| parts.timer = Some(0), |parts| parts.timer = None),
         ];
         for (number, (set, clear)) in changes.into_iter().enumerate() {
             set(rare.make());
@@ -190,7 +193,7 @@ mod tests {
         rare.make().known = known;
         rare.release();
         assert_eq!(rare.known, known);
-        // What is shared by all that have none is never written to.
+        // The shared empty state is never written to.
         assert_eq!(Rare::default().known, Known::NEW);
         assert!(Rare::default().repeats.is_empty());
     }

@@ -1,5 +1,5 @@
-//! An event whose identity has been there before: a duplicate, a conflict, or the late original
-//! of a skipped sequence.
+//! Decides about an event whose identity is known: a duplicate, a conflict, or the late original of
+//! a skipped sequence.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ impl Sequencer {
         event: &Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
-        let held = lane.held.get(position).expect("it was found there");
+        let held = lane.held.get(position).expect("the caller found the event at this position");
         let sequence = held.sequence;
         if held.event.content() != event.content() {
             self.conflict(index, sequence, delivery, event);
         } else if held.copy == SpillCopy::Stored {
             self.duplicate(delivery);
         } else if held.delivery == 0 {
-            // Found by replay or offered, and now the source has it too.
+            // Replay or an offer brought the event first, and now the source has delivered it.
             lane.held.deliver(position, delivery);
         } else if delivery != 0 {
             lane.rare.make().repeats.push((sequence, delivery));
@@ -56,15 +56,15 @@ impl Sequencer {
         }
     }
 
-    /// The original of a skipped sequence: it takes the place of the empty letter.
+    /// Settles the late original of a skipped sequence: its letter replaces the empty letter.
     fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
-        let error = "it came after its sequence had been skipped".into();
+        let error = "the event arrived after its sequence had been skipped".into();
         let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
         let bytes = letter.memory();
         let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
         let chunk = lane.chunk(None, &self.settings);
-        // In a chunk that skips it as well, the empty letter has not been written yet.
+        // If the same chunk skips the sequence, the empty letter has not been written yet.
         chunk.letters.retain(|letter| letter.id != empty);
         chunk.consumed.push(empty);
         chunk.letters.push(letter);
@@ -91,7 +91,7 @@ impl Sequencer {
             self.wait(index, delivery, Arc::clone(event));
             return;
         }
-        let error = "another event with other content has the same identity".into();
+        let error = "another event with different content has the same identity".into();
         let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.free_letter(letter, delivery);
     }

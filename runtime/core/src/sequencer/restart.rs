@@ -1,5 +1,5 @@
-//! A lane starts again, is another partition's, or cannot be read: what of it is not durable
-//! waits as if it had just arrived.
+//! Restarts a lane: from the store, as another partition's lane, or as an unreadable one. Events
+//! that are not durable wait as if they had just arrived.
 
 use super::Sequencer;
 use super::arrive::is_next;
@@ -7,8 +7,8 @@ use super::held::SpillCopy;
 use super::lane::{Arrival, InTurn, Lane, Mode};
 
 impl Sequencer {
-    /// Drops all that is not durable and starts again from the stored job. The events that are
-    /// not durable wait for it as if they had just arrived.
+    /// Discards everything that is not durable and restarts from the stored job. The events that
+    /// are not durable wait for the load as if they had just arrived.
     pub(super) fn load_again(&mut self, index: u32) {
         self.unwind(index);
         self.lanes[index].mode = Mode::Loading;
@@ -16,12 +16,13 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// Another partition has taken the job over. It is taken back only when its next event is
-    /// here, or, since its `next` moves on without this one knowing, after a while.
+    /// Yields the job, because another partition took it over. The lane takes the job back only
+    /// when its next event is here, or after `gap.timeout`, since the job's `next` may change
+    /// without this owner's knowledge.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];
-        if lane.arrivals.iter().any(|it| is_next(&self.settings, next, &it.event)) {
+        if lane.arrivals.iter().any(|arrival| is_next(&self.settings, next, &arrival.event)) {
             self.load_again(index);
             return;
         }
@@ -31,8 +32,9 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// What the store has of the key cannot be read: its events are dead-lettered, and only they,
-    /// until it has left memory and is loaded again.
+    /// Marks the lane as broken, because the key's stored record cannot be read. The sequencer
+    /// dead-letters the events of this key, and only of this key, until the lane has left memory
+    /// and is loaded again.
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
         self.lanes[index].mode = Mode::Broken(error);
@@ -40,7 +42,7 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// Turns what is not durable back into arrivals.
+    /// Turns the events that are not durable back into arrivals.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane starts again only when no write of it is in flight");
@@ -68,9 +70,10 @@ impl Sequencer {
                 lane.arrivals.push(Arrival::new(delivery, event));
             }
         }
-        // Their memory stays counted: a check becomes an arrival.
+        // Their memory stays counted, because a check becomes an arrival.
         let checks = lane.rare.take_checks();
-        lane.arrivals.extend(checks.into_iter().map(|it| Arrival::new(it.delivery, it.event)));
+        lane.arrivals
+            .extend(checks.into_iter().map(|check| Arrival::new(check.delivery, check.event)));
         lane.arrivals.extend(arrivals);
 
         let settings = &self.settings;

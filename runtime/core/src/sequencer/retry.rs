@@ -1,4 +1,4 @@
-//! Failed tries, parked keys, and what lets them go on.
+//! Handles failed tries and parked keys.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::turn::Failure;
 use crate::version::Decided;
 
 impl Sequencer {
-    /// The event at `done` failed.
+    /// Handles a failure of the event at `done`.
     pub(super) fn failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         self.stats.failures += 1;
         self.stats.failures_by_kind[failure.kind as usize] += 1;
@@ -30,13 +30,15 @@ impl Sequencer {
                 None => self.jitter.delay(settings.backoff, lane.job.attempts - 1),
             };
             let rare = lane.rare.make();
-            (rare.again, rare.retry_at) = (None, Some(self.now.saturating_add(delay)));
+            rare.again = None;
+            rare.retry_at = Some(self.now.saturating_add(delay));
             lane.job.trouble = Some(Box::new(trouble(failure, version)));
             lane.header = true;
         } else if lane.has_trapped() && !never_enough {
             self.exhausted(index, failure, version);
         } else {
-            // At once, on a fresh instance: what earlier events left behind may be to blame.
+            // The retry follows at once, on a fresh instance, because an earlier event may have
+            // damaged the instance.
             lane.rare.make().again = lane.at_done();
         }
     }
@@ -46,7 +48,7 @@ impl Sequencer {
         if self.settings.retry.on_new_version
             && active.is_none_or(|active| active.build.version != version.build.version)
         {
-            // Another version has come while this one ran: it has not tried.
+            // Another version became active during the turn, and has not tried the event yet.
             self.calm(index);
             return;
         }
@@ -58,8 +60,9 @@ impl Sequencer {
 
     fn skip_failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
         let lane = &mut self.lanes[index];
-        let held = lane.held.head().expect("it was just executed");
-        let (ends, replayed) = (held.event.end(), held.replayed);
+        let held = lane.held.head().expect("the event was just executed");
+        let ends = held.event.end();
+        let replayed = held.replayed;
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
@@ -81,7 +84,7 @@ impl Sequencer {
         self.calm(index);
     }
 
-    /// Stops the key at the event at `done`; what is held of it goes into the store.
+    /// Stops the key at the event at `done`. The lane then spills the held events.
     pub(super) fn park(&mut self, index: u32, trouble: Trouble) {
         let lane = &mut self.lanes[index];
         lane.job.status = Status::Parked;
@@ -95,19 +98,19 @@ impl Sequencer {
         lane.header = true;
     }
 
-    /// Lets a parked key go on from the event it stopped at.
+    /// Resumes a parked key from the event at which it stopped.
     pub(super) fn resume(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.job.status = Status::Active;
         lane.header = true;
         if let Some(rare) = lane.rare.there() {
-            // It was to be looked at while it was full.
+            // The reload was scheduled because the key was full.
             rare.reload_at = None;
         }
         self.calm(index);
     }
 
-    /// The event at `done` has no history yet.
+    /// Clears the failure history of the event at `done`.
     fn calm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(rare) = lane.rare.there() {
@@ -118,14 +121,14 @@ impl Sequencer {
         lane.job.trouble = None;
     }
 
-    /// The backoff is over.
+    /// Retries the event at `done`, because the backoff is over.
     pub(super) fn retry_now(&mut self, index: u32) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         lane.rare.make().retry_at = None;
         if lane.held.to_run() == 0 && lane.rare.rest.count == 0 {
-            // Its event is to come again, from the source or, if it was a lost last one, by the
-            // next asking for it; until then nothing is due.
+            // The event must arrive again: from the source or, if it was a lost last event, by the
+            // next tail request. Until then nothing is due.
             lane.rare.make().tail_at = tail;
             lane.header = true;
         }
@@ -138,11 +141,11 @@ impl Sequencer {
             self.retry_under_new_version(index);
             self.settle(index);
         }
-        // Nobody has looked for what is due while there was none.
+        // Due keys were not read while no version was available.
         self.due.soon(self.now);
     }
 
-    /// A key parked by a failure of one version tries again under another.
+    /// Resumes a key that a failure of one version parked, under another version.
     pub(super) fn retry_under_new_version(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
@@ -166,7 +169,7 @@ fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
     }
 }
 
-/// A key that is stopped because an event never came.
+/// Returns the reason of a key that is stopped because an event never arrived.
 pub(super) fn missing(error: String) -> Trouble {
     Trouble { cause: Cause::Gap, error, since: 0, version: None }
 }

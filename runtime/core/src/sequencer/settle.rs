@@ -1,5 +1,6 @@
-//! What every part calls after it has changed a lane: the lane enters the queues, lists and
-//! counts that it now belongs in. So no part has to know what else follows from its change.
+//! Re-enqueues a lane after a change. Every part calls this after it has changed a lane: the lane
+//! enters the queues, lists and counts that it now belongs in. No other part must know these
+//! consequences.
 
 use super::Sequencer;
 use super::lane::{Lane, Mode};
@@ -28,7 +29,7 @@ impl Sequencer {
                 lane.ready = true;
                 self.ready.push_back(index);
             }
-            // What is in a batch waits for its answer before it is in the next one.
+            // A lane in a batch waits for the reply before it enters the next batch.
             if !lane.dirty && !lane.writing && lane.wants_write(&self.settings) {
                 lane.dirty = true;
                 self.shards[lane.shard as usize].dirty.push_back(index);
@@ -41,7 +42,7 @@ impl Sequencer {
         }
     }
 
-    /// Sees to it that the lane is looked at when its earliest deadline comes.
+    /// Sets a timer for the lane's earliest deadline.
     fn arm(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let gap = lane.gap_clock();
@@ -79,7 +80,7 @@ impl Sequencer {
         self.settle(index);
     }
 
-    /// Puts the lane into the list and the counts that it belongs in.
+    /// Updates the list and the counts that the lane belongs in.
     pub(super) fn count(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let own = lane.own_memory();

@@ -1,4 +1,4 @@
-//! Events between memory and the store's spill area, and what makes them go there.
+//! Moves events between memory and the store's spill area, and decides when to.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::settings::{Ordering, Overflow};
 use crate::turn::Token;
 
 impl Sequencer {
-    /// Reads spilled events back when the next one to run, or to bury after the key's end, is
-    /// among them.
+    /// Reads spilled events back when the next event to execute is among them, or when a key's end
+    /// leaves spilled events to dead-letter.
     pub(super) fn want_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let asked = lane.rare.page.is_some() || lane.rare.unreadable.is_some();
@@ -24,7 +24,7 @@ impl Sequencer {
             return;
         }
         if lane.turn.is_some() {
-            // Until it has ended, which may be long, others need the room.
+            // The turn may take long, and other lanes need the memory until it ends.
             return;
         }
         let next = lane.done + lane.running() as u64;
@@ -55,14 +55,14 @@ impl Sequencer {
     }
 
     pub(super) fn spill_read(&mut self, token: Token, read: Result<SpillPage, String>) {
-        // Also one that nobody waits for any more was under way.
+        // This counts answers that no lane waits for, too.
         self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.page)) else {
             return;
         };
         let lane = &mut self.lanes[index];
         if lane.ended && !lane.over() {
-            // They are buried once the end is durable, and read again for that.
+            // When the end is durable, the events are read again and dead-lettered.
             self.settle(index);
             return;
         }
@@ -74,12 +74,13 @@ impl Sequencer {
                 return;
             }
         };
-        // What is in memory as well was spilled meanwhile: it is not counted in `rest`.
+        // Events that are also in memory were spilled meanwhile, and `rest` does not count them.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.rare.rest.count.saturating_sub(read as u64);
         match events.last() {
             Some(&(read, _)) if !end && left > 0 && read < lane.rare.rest.last => {
-                let (first, last) = (read + 1, lane.rare.rest.last);
+                let first = read + 1;
+                let last = lane.rare.rest.last;
                 lane.rare.make().rest = Spilled { count: left, first, last };
             }
             _ => lane.rare.make().rest = Spilled::default(),
@@ -91,7 +92,8 @@ impl Sequencer {
                 self.unspill(index, sequence, event);
             }
         }
-        // What may have been among the events read is known now, and what was taken for there too.
+        // Memory now knows the sequences that were read, so the checks against them are decided
+        // again.
         self.lanes[index].front = self.lanes[index].done;
         for check in self.lanes[index].rare.take_checks() {
             self.memory -= check.event.memory();
@@ -99,13 +101,13 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         if lane.rare.rest.count == 0 && (lane.ended || lane.held.is_empty()) {
-            // The record says that there is more than there is.
+            // The record counts more spilled events than the store holds.
             lane.header |= lane.job.spilled.count > 0;
         }
         self.settle(index);
     }
 
-    /// A spilled event is in memory again.
+    /// Puts a spilled event back into memory.
     fn unspill(&mut self, index: u32, sequence: u64, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence < lane.done {
@@ -113,27 +115,28 @@ impl Sequencer {
         }
         match lane.held.find(sequence) {
             Err(_) => {
-                let (copy, at) = (SpillCopy::Stored, self.now);
+                let copy = SpillCopy::Stored;
+                let at = self.now;
                 let held = Held { sequence, at, event, delivery: 0, copy, replayed: false };
                 self.insert(index, held);
             }
             Ok(position) if lane.held.same(position, &event) => {
-                // One that is being written ends with the answer to that: before, the store may
-                // still lose it, and nobody would make it again.
+                // The reply to the write finishes an event that is being written. Before that reply
+                // the store may still lose the copy, and no commit would write it again.
                 let held = lane.held.get(position);
                 if held.is_some_and(|held| held.copy != SpillCopy::Writing) {
                     self.stored(index, position);
                 }
             }
             Ok(_) => {
-                let error = "another event of the same sequence is being executed".into();
+                let error = "another event with the same sequence is being executed".into();
                 let letter = aside(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.free_letter(letter, 0);
             }
         }
     }
 
-    /// The spill area has a copy of a held event: its deliveries are finished.
+    /// Finishes the deliveries of a held event, because the spill area has a copy.
     pub(super) fn stored(&mut self, index: u32, position: usize) {
         let lane = &mut self.lanes[index];
         let Some((sequence, delivery)) = lane.held.stored(position) else { return };
@@ -147,13 +150,13 @@ impl Sequencer {
         }
     }
 
-    /// An event that was spilled before its key ended.
+    /// Dead-letters an event that was spilled before its key ended.
     pub(super) fn bury(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
         let letter = self.after_end_letter(index, sequence, event);
         self.free_letter(letter, 0);
     }
 
-    /// Forgets held events that the store has and that cannot run soon.
+    /// Evicts held events that the store has and that cannot run soon.
     pub(super) fn unload(&mut self, index: u32) {
         let slow = self.filling() && self.lanes[index].turn.is_some();
         let lane = &mut self.lanes[index];
@@ -176,14 +179,14 @@ impl Sequencer {
         lane.front = lane.done;
     }
 
-    /// When the oldest delivery has waited so long that its lane is to spill.
+    /// Returns the time when the oldest delivery has waited long enough for its lane to spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.head()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    /// Not where the handler version is missing: then all keys wait, and the source keeps what there is
-    /// no room for.
+    /// Returns whether the lane of the oldest delivery can spill. If the handler version is
+    /// missing, no lane spills: all keys wait, and the source keeps the events without room.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.version.is_some()
@@ -193,11 +196,12 @@ impl Sequencer {
             })
     }
 
-    /// Where events beyond `spill_limit` are dead-lettered, so are those that were held before
-    /// their key stopped.
+    /// Dead-letters events beyond `spill_limit`, including those held before their key stopped, if
+    /// the `overflow` setting requires it.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        // A lane with nothing but checks has nothing to spill. That does not mean that it is full.
+        // A lane that holds only checks has nothing to spill, but that does not mean that it is
+        // full.
         let room =
             lane.job.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
         if self.settings.overflow != Overflow::DeadLetter
@@ -230,7 +234,8 @@ impl Sequencer {
         for (sequence, delivery, event) in over {
             self.memory -= event.memory();
             if delivery == 0 && self.settings.ordering == Ordering::Sequenced {
-                // It was offered or found: it comes again, or can be found again.
+                // The event was offered or found by replay: it will arrive again, or replay can
+                // find it again.
                 continue;
             }
             let lane = &mut self.lanes[index];
@@ -244,19 +249,20 @@ impl Sequencer {
         }
     }
 
-    /// A parked key that may not spill any more holds up the stream. Another partition's owner,
-    /// where the event that it waits for went astray, may have ended that: it looks again.
+    /// Watches a parked key that has reached its spill limit and therefore blocks the stream.
+    /// Another partition's owner may have released the key, after the awaited event went to that
+    /// partition; this lane loads the job again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
             return;
         }
-        // What replay found or was offered holds up nobody, and comes again. What has its place by when it
-        // came would lose that.
+        // Events from replay or offers block nothing and will arrive again, so the lane drops them.
+        // Events of a `fifo` key stay, because their place depends on their time of arrival.
         let is_numbered_here = lane.ids.is_some();
-        let goes =
+        let is_dropped =
             |held: &Held| held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here;
-        for held in lane.held.extract(0, goes) {
+        for held in lane.held.extract(0, is_dropped) {
             self.memory -= held.event.memory();
             lane.front = lane.done;
         }
@@ -265,7 +271,7 @@ impl Sequencer {
         }
     }
 
-    /// Whether intake has stopped and nothing that runs will start it again.
+    /// Returns whether the intake has stopped and no activity in progress will resume it.
     pub(super) fn stalled(&self) -> bool {
         self.window.len() >= self.prefetch
             && self.turns == 0
@@ -274,23 +280,23 @@ impl Sequencer {
             && self.shards.iter().all(Shard::is_quiet)
     }
 
-    /// What is held of a key that has just ended becomes letters.
+    /// Dead-letters the held events of a key that has just ended.
     pub(super) fn completed(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
         if let Some(rare) = lane.rare.there() {
             rare.forget_gap();
-            // A read under way knows nothing of what comes back among the spilled here.
+            // A read in progress does not cover the events that are added to `rest` below.
             rare.page = None;
         }
         if let Some(ids) = &mut lane.ids {
-            // They end without a number, so that a repeat of one must not pass for settled.
+            // These events end without a number, so a repeat of one must not count as settled.
             ids.forget_from(lane.done);
         }
         for held in lane.held.take() {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
-                // It is buried with the others that the store has, as they are read.
+                // The event is dead-lettered with the other spilled events when they are read.
                 self.lanes[index].rare.make().rest.add(held.sequence);
                 continue;
             }
@@ -305,7 +311,7 @@ impl Sequencer {
         }
     }
 
-    /// Settles a sequence that never came.
+    /// Skips sequences that never arrived, and dead-letters each of them.
     pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: &str) {
         let lane = &mut self.lanes[index];
         let first = lane.done;

@@ -1,5 +1,5 @@
-//! When to look at which lane again. A lane has at most one entry that counts; entries that no
-//! longer hold are dropped when they come up, so that setting and clearing cost nothing.
+//! The times at which lanes must be processed again. A lane has at most one valid entry. Invalid
+//! entries are dropped when they come due, so that setting and clearing cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Asks for a look at the lane (named by place and birth) at a time.
+    /// Sets a timer for the lane, identified by index and birth.
     pub(super) fn set(&mut self, at: u64, lane: u32, birth: u64) {
         self.heap.push(Reverse((at, lane, birth)));
     }
@@ -19,7 +19,7 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// A lane whose time has come.
+    /// Removes and returns a lane whose time has come.
     pub(super) fn pop(&mut self, now: u64) -> Option<(u32, u64)> {
         if self.next()? > now {
             return None;

@@ -1,13 +1,13 @@
-//! The deliveries that are not yet acknowledged, in delivery order.
+//! The deliveries that are not acknowledged, in delivery order.
 //!
-//! It knows which of them are finished, so that acknowledgements are cumulative, and which lane
-//! the oldest one belongs to, so that one slow delivery cannot hold back all others.
+//! The window knows which deliveries are finished, so that acknowledgements are cumulative. It also
+//! knows the lane of the oldest delivery, so that one slow delivery cannot block all others.
 
 use std::collections::VecDeque;
 
 use crate::event::Delivery;
 
-/// A delivery that no lane holds: its dead letter is being written.
+/// The lane of a delivery that no lane holds: its dead letter is being written.
 pub(super) const NO_LANE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -19,21 +19,21 @@ struct Slot {
 
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Number of the first slot.
+    /// The number of the first slot.
     base: Delivery,
     slots: VecDeque<Slot>,
-    /// Finished deliveries behind an unfinished one.
+    /// The number of finished deliveries behind an unfinished delivery.
     done: usize,
-    /// What the source was told last.
+    /// The last acknowledged delivery.
     acknowledged: Delivery,
 }
 
-/// The delivery that holds all others back.
+/// The oldest unfinished delivery, which blocks the acknowledgement of all others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) lane: u32,
     pub(super) at: u64,
-    /// Finished deliveries behind it.
+    /// The number of finished deliveries behind it.
     pub(super) behind: usize,
 }
 
@@ -42,17 +42,17 @@ impl Window {
         Self { base: 1, slots: VecDeque::new(), done: 0, acknowledged: 0 }
     }
 
-    /// Takes the next delivery in. They are numbered without holes.
+    /// Adds the next delivery. Deliveries must be numbered without holes.
     pub(super) fn open(&mut self, delivery: Delivery, lane: u32, now: u64) {
         assert_eq!(
             delivery,
             self.base + self.slots.len() as u64,
-            "deliveries are numbered without holes"
+            "deliveries must be numbered without holes"
         );
         self.slots.push_back(Slot { lane, done: false, at: now });
     }
 
-    /// The delivery is with this lane now.
+    /// Assigns the delivery to a lane.
     pub(super) fn belongs(&mut self, delivery: Delivery, lane: u32) {
         let index = delivery.checked_sub(self.base);
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index as usize)) {
@@ -60,7 +60,7 @@ impl Window {
         }
     }
 
-    /// The delivery is durably settled or held. One from before a reset is ignored.
+    /// Marks a delivery as durably settled or held. Ignores a delivery from before a reset.
     pub(super) fn finish(&mut self, delivery: Delivery) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];
@@ -76,7 +76,7 @@ impl Window {
         }
     }
 
-    /// The source delivers all of them again, under new numbers.
+    /// Removes all deliveries, because the source delivers them again under new numbers.
     pub(super) fn reset(&mut self) {
         self.base += self.slots.len() as u64;
         self.slots.clear();
@@ -84,7 +84,7 @@ impl Window {
         self.acknowledged = self.base - 1;
     }
 
-    /// Up to where the source may be told that all is durable, if that is news.
+    /// Returns the last delivery to acknowledge, if there are new ones.
     pub(super) fn acknowledge(&mut self) -> Option<Delivery> {
         let through = self.base - 1;
         (through > self.acknowledged).then(|| {

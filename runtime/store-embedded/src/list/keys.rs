@@ -1,4 +1,4 @@
-//! Listing streams and their keys.
+//! Lists streams and their keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use super::super::{Embedded, keys as places};
 use super::after;
 use ordain_store::{KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
 
-/// Jobs looked at for a page, so that a rare status does not make it wait: about 20 ms.
+/// The maximum number of jobs examined for a page, so that a search for a rare status takes only
+/// about 20 ms.
 const PAGE_SCAN: usize = 10_000;
 
-/// What the cursors begin with.
+/// The prefix of the cursors.
 const CURSOR: &str = "k1:";
 
 #[async_trait]
@@ -28,7 +29,8 @@ impl Keys for Embedded {
     }
 
     async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
-        let (stream, filter) = (stream.to_owned(), filter.clone());
+        let stream = stream.to_owned();
+        let filter = filter.clone();
         self.read(move |shared| keys(shared, &stream, &filter)).await
     }
 
@@ -37,7 +39,8 @@ impl Keys for Embedded {
         stream: &str,
         key: &str,
     ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
-        let (stream, key) = (stream.to_owned(), key.to_owned());
+        let stream = stream.to_owned();
+        let key = key.to_owned();
         self.read(move |shared| read_key(shared, &stream, &key)).await
     }
 }
@@ -78,7 +81,8 @@ fn keys(shared: &Shared, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow
             after(places::job(stream, last))
         }
     };
-    let (limit, most) = (filter.limit.clamp(1, PAGE_ROWS_LIMIT), filter.looks.unwrap_or(PAGE_SCAN));
+    let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
+    let most = filter.looks.unwrap_or(PAGE_SCAN);
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
@@ -114,7 +118,7 @@ fn read_key(
     let state = match Record::parse(&stored).map(|record| record.state) {
         Ok(State::None) => None,
         Ok(State::Inline(state)) => Some(Bytes::copy_from_slice(state)),
-        // Of a job that cannot be read, show at least this.
+        // For an unreadable job, at least a separate state is shown.
         Ok(State::Beside(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(detach)
@@ -123,7 +127,7 @@ fn read_key(
     Ok(Some((row, state)))
 }
 
-/// A job as a row; `None` if it has expired.
+/// Returns a job as a row; `None` if it has expired.
 fn key_row(key: &str, stored: &[u8], now: u64) -> Option<KeyRow> {
     let key = Key::from(key);
     let record = match Record::parse(stored) {

@@ -1,4 +1,4 @@
-//! Listing dead letters.
+//! Lists dead letters.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use super::after;
 use ordain_store::codec::decode_letter;
 use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
 
-/// What the cursors begin with.
+/// The prefix of the cursors.
 const CURSOR: &str = "d1:";
 
 #[async_trait]
@@ -25,7 +25,8 @@ impl Letters for Embedded {
         limit: usize,
     ) -> Result<Page<StoredLetter>, StoreError> {
         let stream = stream.to_owned();
-        let (key, cursor) = (key.map(str::to_owned), cursor.map(str::to_owned));
+        let key = key.map(str::to_owned);
+        let cursor = cursor.map(str::to_owned);
         self.read(move |shared| letters(shared, &stream, key.as_deref(), cursor.as_deref(), limit))
             .await
     }
@@ -35,7 +36,8 @@ impl Letters for Embedded {
         stream: &str,
         id: &LetterId,
     ) -> Result<Option<StoredLetter>, StoreError> {
-        let (stream, id) = (stream.to_owned(), id.clone());
+        let stream = stream.to_owned();
+        let id = id.clone();
         self.read(move |shared| letter(shared, &stream, &id)).await
     }
 }
@@ -58,7 +60,8 @@ fn letters(
             after(place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
         }
     };
-    let (mut rows, mut bytes) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut bytes = 0;
     for entry in snapshot.range(&shared.tables.letters, from..) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if !place.starts_with(&prefix) {
@@ -86,7 +89,8 @@ fn letter(
     Ok(value.and_then(|value| kept_letter(shared, &place, value.into(), now)))
 }
 
-/// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.
+/// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
+/// bytes.
 fn kept_letter(shared: &Shared, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.letter_lives(stored.at, now).then_some(stored),
@@ -99,7 +103,7 @@ pub fn write_cursor(id: &LetterId) -> String {
     format!("{CURSOR}{}:{}:{}", id.sequence, id.tag, id.key)
 }
 
-/// Reads a cursor of [`write_cursor`], or returns `None`.
+/// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
 pub fn read_cursor(cursor: &str) -> Option<LetterId> {
     let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
     let sequence = parts.next()?.parse().ok()?;

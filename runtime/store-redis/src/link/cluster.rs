@@ -1,4 +1,4 @@
-//! All masters of a Cluster.
+//! Connects to all masters of a Cluster.
 
 use std::num::NonZeroUsize;
 
@@ -11,21 +11,21 @@ use super::super::value::{array, number};
 use super::connect::{ANSWER, CONNECT, info, not_yet, wrong};
 use ordain_store::RedisAddress as Address;
 
-/// Redirections and refused tries of one call before its caller hears of them.
+/// The number of redirections and refused tries of one call before the caller gets the error.
 const TRIES: u32 = 6;
-/// Between such tries, in ms.
+/// The minimum and maximum delay between such tries, in ms.
 const WAIT: (u64, u64) = (20, 500);
-/// Slots of a Cluster (Redis Cluster specification).
+/// The number of slots of a Cluster (Redis Cluster specification).
 const SLOTS: u64 = 16_384;
 
-/// Connects to all of them, once `node` says that there are some.
+/// Connects to all masters, after `node` has confirmed that all slots are assigned.
 pub(super) async fn connect(
     address: &Address,
     node: &mut MultiplexedConnection,
 ) -> RedisResult<ClusterConnection> {
     if !matches!(&*address.path, "" | "0") {
         return Err(wrong(format!(
-            "{address} is a Cluster, which has no databases: leave {:?} out",
+            "{address} is a Cluster, which has no databases: remove {:?}",
             address.path
         )));
     }
@@ -47,7 +47,8 @@ pub(super) async fn connect(
     client.build()?.get_async_connection().await
 }
 
-/// The client would look for nodes again and again in a Cluster that was never put together.
+/// Refuses a Cluster with unassigned slots, because the client would search for their nodes again
+/// and again.
 async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
     let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();
@@ -62,7 +63,7 @@ async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     }
     Err(not_yet(format!(
         "only {assigned} of the {SLOTS} slots of this Cluster have a node: `redis-cli --cluster \
-         create` puts one together, and `redis-cli --cluster fix` gives out slots that have lost \
+         create` creates a Cluster, and `redis-cli --cluster fix` reassigns slots that have lost \
          their node"
     )))
 }

@@ -1,4 +1,4 @@
-//! A connection to one host, whatever answers there.
+//! Opens a connection to one host, whatever kind of server it is.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress as Address;
 
-/// For a connection with its TLS and login: more than a few lost packets take.
+/// The timeout for a connection with TLS and login: longer than the repetition of a few lost
+/// packets takes.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
-/// For an answer: more than a commit of some MiB takes on a slow network and a slow disk. After it
-/// the connection counts as broken.
+/// The timeout for an answer: longer than a commit of some MiB takes with a slow network and a slow
+/// disk. After it the connection counts as broken.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
-/// The first host that answers; else why the last one did not.
+/// Connects to the first host that answers; otherwise returns the error of the last host.
 pub(super) async fn any(address: &Address) -> RedisResult<MultiplexedConnection> {
     let mut last = None;
     for (host, port) in &address.hosts {
@@ -33,7 +34,7 @@ pub(super) async fn any(address: &Address) -> RedisResult<MultiplexedConnection>
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| wrong("no host is named".to_owned())))
+    Err(last.unwrap_or_else(|| wrong("the URL names no host".to_owned())))
 }
 
 pub(super) fn is_login(error: &RedisError) -> bool {
@@ -41,7 +42,7 @@ pub(super) fn is_login(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
-/// `standalone`, `cluster` or `sentinel`.
+/// Returns the mode of a server: `standalone`, `cluster` or `sentinel`.
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();
@@ -49,7 +50,7 @@ pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<
     Ok(mode.unwrap_or_else(|| "standalone".to_owned()))
 }
 
-/// A field of what `INFO` answers.
+/// Returns a field of the answer to `INFO`.
 pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
@@ -76,7 +77,7 @@ pub(super) fn info(address: &Address, host: &str, port: u16, login: bool) -> Con
     };
     let mut settings = RedisConnectionInfo::default();
     if login {
-        // Sentinels and Clusters have no databases.
+        // Sentinels and Clusters have no databases, and their path is not a number.
         settings = settings.set_db(address.path.parse().unwrap_or(0));
         if let Some(user) = &address.user {
             settings = settings.set_username(user);
@@ -85,16 +86,16 @@ pub(super) fn info(address: &Address, host: &str, port: u16, login: bool) -> Con
             settings = settings.set_password(password);
         }
     }
-    // An address and nothing else is always one.
+    // A host and a port always make an address.
     let info = addr.into_connection_info().expect("an address of host and port");
     info.set_redis_settings(settings)
 }
 
 pub(super) fn wrong(words: String) -> RedisError {
-    RedisError::from((ErrorKind::InvalidClientConfig, "not what the URL says", words))
+    RedisError::from((ErrorKind::InvalidClientConfig, "the URL does not match the server", words))
 }
 
-/// What another try may find otherwise.
+/// Returns an error that another try may resolve.
 pub(super) fn not_yet(words: String) -> RedisError {
     RedisError::from((ErrorKind::Io, "not yet", words))
 }

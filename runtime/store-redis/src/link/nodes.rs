@@ -1,8 +1,9 @@
-//! The connection to a Cluster, made anew where the library's own stays broken.
+//! The connection to a Cluster, replaced if the library's own connection stays broken.
 //!
-//! The library connects to nodes that it has heard of. Where their names do not resolve for some seconds,
-//! or all of them have moved, it never comes back. So a part of the Cluster that has not answered for a
-//! while is looked for from the configured addresses, as at the start.
+//! The library connects to the nodes that the Cluster has announced. If their names do not resolve
+//! for some seconds, or all nodes have moved, the library never recovers. If a part of the Cluster
+//! does not answer for a while, this module therefore connects again from the configured addresses,
+//! as at the start.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,23 +18,23 @@ use super::{cluster, connect};
 use ordain_store::RedisAddress as Address;
 use ordain_util::wait::shortened;
 
-/// How long a part of the Cluster may be silent, and between two attempts: longer than the Cluster itself takes
-/// for a failover with common settings.
+/// The time that a part of the Cluster may be silent, and between two attempts to reconnect: longer
+/// than a failover of the Cluster takes with common settings.
 const SILENCE: Duration = Duration::from_secs(15);
-/// For a new connection to all nodes.
+/// The timeout for a new connection to all nodes.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// All masters of a Cluster.
+/// The connection to all masters of a Cluster.
 pub(super) struct Nodes {
     address: Address,
     current: Mutex<ClusterConnection>,
-    /// How many calls broke, in all and by hash tag.
+    /// The numbers of broken calls, in total and by hash tag.
     breaks: AtomicU64,
     breaks_of: Mutex<HashMap<Vec<u8>, u64>>,
-    /// Parts of the Cluster, by hash tag, that do not answer, and since when.
+    /// The parts of the Cluster that do not answer, by hash tag, and the times since when.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
     any_silent: AtomicBool,
-    /// When the last attempt to connect anew began.
+    /// The start of the last attempt to reconnect.
     attempted: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -58,7 +59,7 @@ impl Nodes {
         self.breaks.load(Ordering::SeqCst)
     }
 
-    /// How many calls to the part of the Cluster with this tag broke.
+    /// Returns the number of broken calls to the part of the Cluster with this tag.
     pub(super) fn breaks_of(&self, tag: &[u8]) -> u64 {
         if self.breaks() == 0 {
             return 0;
@@ -67,7 +68,7 @@ impl Nodes {
         breaks.get(tag).copied().unwrap_or_default()
     }
 
-    /// A call to the part of the Cluster with this tag was answered.
+    /// Records that a call to the part of the Cluster with this tag was answered.
     pub(super) fn answered(&self, tag: impl FnOnce() -> Vec<u8>) {
         if !self.any_silent.load(Ordering::Relaxed) {
             return;
@@ -77,7 +78,7 @@ impl Nodes {
         self.any_silent.store(!silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// A call to the part with this tag broke. Connects anew if that has lasted.
+    /// Records that a call to the part with this tag broke. Reconnects if that has lasted.
     pub(super) async fn broke(&self, tag: Vec<u8>) {
         self.count(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);
@@ -85,7 +86,7 @@ impl Nodes {
         if since.elapsed() < shortened(SILENCE) {
             return;
         }
-        // Another call is already connecting: this call does not wait for it.
+        // Another call is reconnecting; this call does not wait for it.
         let Ok(mut attempted) = self.attempted.try_lock() else { return };
         if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE)) {
             return;
@@ -94,15 +95,15 @@ impl Nodes {
         match timeout(ATTEMPT, self.connect()).await {
             Ok(Ok(connection)) => {
                 tracing::warn!(
-                    "a part of the Cluster at {} has not answered for {} s: connected to it anew",
+                    "a part of the Cluster at {} did not answer for {} s: reconnected to the Cluster",
                     self.address,
                     since.elapsed().as_secs()
                 );
                 *self.current.lock().unwrap_or_else(PoisonError::into_inner) = connection;
                 self.silent().clear();
             }
-            Ok(Err(error)) => tracing::debug!("cannot connect to the Cluster anew: {error}"),
-            Err(_) => tracing::debug!("cannot connect to the Cluster anew: no answer"),
+            Ok(Err(error)) => tracing::debug!("cannot reconnect to the Cluster: {error}"),
+            Err(_) => tracing::debug!("cannot reconnect to the Cluster: no answer"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sentinels, and the master that they name.
+//! Finds the master that Sentinels name.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::value::{array, number, text};
 use super::connect::{is_login, mode, not_yet, open, wrong};
 use ordain_store::RedisAddress as Address;
 
-/// Where a master is, as Sentinels name it.
+/// The address of a master, as Sentinels name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     host: String,
@@ -25,20 +25,24 @@ impl fmt::Display for Place {
     }
 }
 
-/// How long other Sentinels are waited for once one has answered: the host of one often dies with the master.
+/// The time to wait for other Sentinels once a Sentinel has answered. The host of a Sentinel often
+/// fails together with the master.
 const OTHERS: Duration = Duration::from_millis(300);
 
-/// The places of the master of this name that was elected last, of all Sentinels that answer: one that is cut
-/// off from the others does not hear of an election. There are several if Sentinels spell one place
-/// differently.
+/// Returns the addresses of the most recently elected master with this name, from all Sentinels
+/// that answer. A Sentinel that is separated from the others does not learn of an election. There
+/// are several addresses if Sentinels spell one address differently.
 pub(super) async fn newest(address: &Address, name: &str) -> RedisResult<Vec<Place>> {
-    let asked = address.hosts.iter().map(|(host, port)| ask(address, host, *port, name));
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let (mut newest, mut places, mut failed, mut until) = (0, Vec::new(), None, None);
+    let requests = address.hosts.iter().map(|(host, port)| ask(address, host, *port, name));
+    let mut requests: FuturesUnordered<_> = requests.collect();
+    let mut newest = 0;
+    let mut places = Vec::new();
+    let mut failed = None;
+    let mut until = None;
     loop {
         let answer = match until {
-            None => asked.next().await,
-            Some(at) => timeout_at(at, asked.next()).await.unwrap_or(None),
+            None => requests.next().await,
+            Some(at) => timeout_at(at, requests.next()).await.unwrap_or(None),
         };
         match answer {
             Some(Ok((epoch, place))) => {
@@ -58,11 +62,11 @@ pub(super) async fn newest(address: &Address, name: &str) -> RedisResult<Vec<Pla
     match failed {
         _ if !places.is_empty() => Ok(places),
         Some(error) => Err(error),
-        None => Err(wrong("no host is named".to_owned())),
+        None => Err(wrong("the URL names no host".to_owned())),
     }
 }
 
-/// What one Sentinel says: the epoch of the election, and the place.
+/// Returns one Sentinel's answer: the epoch of the election, and the address.
 async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResult<(u64, Place)> {
     let mut sentinel = match open(address, host, port, true).await {
         Err(error) if is_login(&error) && address.password.is_some() => {
@@ -70,10 +74,10 @@ async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResul
         }
         opened => opened?,
     };
-    let unknown = || wrong(format!("the Sentinels know no master {name:?}"));
+    let unknown = || wrong(format!("the Sentinels monitor no master {name:?}"));
     match cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut sentinel).await {
         Ok(answer) => elected(answer).ok_or_else(unknown),
-        // One that may not say more than where the master is.
+        // This user may only query the address of the master.
         Err(error) if is_forbidden(&error) => {
             let mut question = cmd("SENTINEL");
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -87,7 +91,7 @@ async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResul
         }
         Err(error) if error.is_io_error() => Err(error),
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
-        Err(error) => Err(wrong(format!("{host}:{port} is no Sentinel any more: {error}"))),
+        Err(error) => Err(wrong(format!("{host}:{port} is no longer a Sentinel: {error}"))),
     }
 }
 
@@ -95,9 +99,11 @@ fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
-/// The fields of `SENTINEL MASTER`: names and values in turn.
+/// Decodes the fields of `SENTINEL MASTER`: alternating names and values.
 fn elected(answer: Value) -> Option<(u64, Place)> {
-    let (mut host, mut port, mut epoch) = (None, None, 0);
+    let mut host = None;
+    let mut port = None;
+    let mut epoch = 0;
     let pairs: Vec<(Value, Value)> = match answer {
         Value::Map(pairs) => pairs,
         answer => {
@@ -108,7 +114,7 @@ fn elected(answer: Value) -> Option<(u64, Place)> {
     for (field, value) in pairs {
         match &*text(field)? {
             "ip" => host = text(value),
-            "port" => port = number(&value).and_then(|it| u16::try_from(it).ok()),
+            "port" => port = number(&value).and_then(|port| u16::try_from(port).ok()),
             "config-epoch" => epoch = number(&value).unwrap_or(0),
             _ => {}
         }
@@ -116,21 +122,21 @@ fn elected(answer: Value) -> Option<(u64, Place)> {
     Some((epoch, Place { host: host?, port: port? }))
 }
 
-/// A connection to a master that Sentinels name.
+/// Connects to a master that Sentinels name.
 pub(super) async fn open_master(
     address: &Address,
     place: &Place,
 ) -> RedisResult<MultiplexedConnection> {
     let mut master = open(address, &place.host, place.port, true).await?;
     let role: Value = cmd("ROLE").query_async(&mut master).await?;
-    let role = array(role, "ROLE").ok().and_then(|it| text(it.into_iter().next()?));
+    let role = array(role, "ROLE").ok().and_then(|parts| text(parts.into_iter().next()?));
     match role.as_deref() {
         Some("master") => Ok(master),
-        _ => Err(not_yet(format!("{place}, which the Sentinels name, is no master"))),
+        _ => Err(not_yet(format!("{place}, which the Sentinels name, is not a master"))),
     }
 }
 
-/// A Sentinel: they mostly have no password, and refuse one.
+/// Connects to a Sentinel without a login: most Sentinels have no password, and refuse one.
 pub(super) async fn without_login(
     address: &Address,
     host: &str,
@@ -159,9 +165,9 @@ pub(super) async fn master_name(
     });
     match (names.next(), names.next()) {
         (Some(name), None) => Ok(name),
-        (None, _) => Err(wrong(format!("the Sentinels at {address} watch no master"))),
+        (None, _) => Err(wrong(format!("the Sentinels at {address} monitor no master"))),
         (Some(one), Some(other)) => Err(wrong(format!(
-            "the Sentinels at {address} watch several masters ({one}, {other}, …): name one at the \
+            "the Sentinels at {address} monitor several masters ({one}, {other}, …): name one at the \
              end of the URL, as in redis://{address}/{one}"
         ))),
     }

@@ -1,4 +1,4 @@
-//! One server at a time, named or found by asking Sentinels.
+//! The connection to one server at a time, which the URL or Sentinels name.
 
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::sentinel::{self, Place};
 use ordain_store::RedisAddress as Address;
 use ordain_util::wait::shortened;
 
-/// Between two questions to the Sentinels while the connection to a master lives. A master that they have
-/// replaced takes writes that are lost when it joins the new one.
+/// The interval between two queries of the Sentinels while the connection to a master works. A
+/// replaced master accepts writes that are lost when it joins the new master.
 const ASK: Duration = Duration::from_secs(5);
 
-/// One server at a time.
+/// The connection to one server at a time.
 pub(super) struct Single {
     address: Address,
-    /// The master's name, where Sentinels are to be asked for it.
+    /// The master's name, if Sentinels must be queried for its address.
     pub(super) master: Option<String>,
     current: Mutex<Current>,
     connecting: tokio::sync::Mutex<()>,
@@ -27,13 +27,14 @@ pub(super) struct Single {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// Where the Sentinels say that it leads.
+    /// The address from the Sentinels that the connection leads to.
     place: Option<Place>,
-    /// How often one broke before it.
+    /// The number of connections that broke before this one.
     breaks: u64,
 }
 
-/// Drops the connection to a master that the Sentinels have replaced. Ends with the connection's owner.
+/// Drops the connection to a master that the Sentinels have replaced. Ends when the connection's
+/// owner is dropped.
 pub(super) async fn follow(single: Weak<Single>) {
     loop {
         tokio::time::sleep(shortened(ASK)).await;
@@ -52,7 +53,7 @@ impl Single {
         }
     }
 
-    /// The connection, and how often one broke before it.
+    /// Returns the connection, and the number of connections that broke before it.
     pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         if let Some(connection) = self.present() {
             return Ok(connection);
@@ -69,7 +70,8 @@ impl Single {
             }
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        (current.connection, current.place) = (Some(connection.clone()), place);
+        current.connection = Some(connection.clone());
+        current.place = place;
         Ok((connection, current.breaks))
     }
 
@@ -80,7 +82,7 @@ impl Single {
             (current.breaks, current.place.clone())
         };
         let Some(ours) = ours else { return };
-        // Without an answer from a Sentinel, the connection stays.
+        // If no Sentinel answers, the connection stays.
         let Ok(newest) = sentinel::newest(&self.address, name).await else { return };
         let newest = match newest.first() {
             Some(first) if !newest.contains(&ours) => first,
@@ -90,7 +92,8 @@ impl Single {
             return;
         }
         tracing::warn!(
-            "the Sentinels at {} name {newest} as master {name:?} instead of {ours}: changing over to it",
+            "the Sentinels at {} name {newest} as master {name:?} instead of {ours}: \
+             connecting to the new master",
             self.address
         );
         self.let_go(before);
@@ -101,17 +104,18 @@ impl Single {
         current.connection.clone().map(|connection| (connection, current.breaks))
     }
 
-    /// Lets go of the connection before which so many broke: it has broken too. Of the calls that
-    /// fail with it the first one counts.
+    /// Drops the connection that has `before` broken predecessors, because it broke too. Only the
+    /// first failed call on a connection counts.
     pub(super) fn let_go(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.breaks == before {
-            (current.connection, current.place) = (None, None);
+            current.connection = None;
+            current.place = None;
             current.breaks += 1;
         }
     }
 
-    /// How often a connection broke.
+    /// Returns the number of broken connections.
     pub(super) fn breaks(&self) -> u64 {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).breaks
     }

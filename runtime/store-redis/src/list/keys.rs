@@ -1,5 +1,5 @@
-//! Listing streams, and keys: by shard, and there as the server scans its table. What is there all the time is
-//! listed once.
+//! Lists streams and keys. Keys are listed by shard and, within a shard, in the order of the
+//! server's table scan. A key that exists throughout the listing is listed at least once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{Redis, commit};
 use ordain_store::{Destination, KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
 
-/// Fields looked at for a page, so that a rare status does not make it wait.
+/// The maximum number of fields examined for a page, so that a search for a rare status ends.
 const PAGE_SCAN: usize = 20_000;
-/// Fields looked at in one call, which holds up everything else meanwhile: about a millisecond.
+/// The maximum number of fields examined in one call, which blocks the server for about a
+/// millisecond.
 const SCAN: usize = 500;
 
-/// What the cursors begin with.
+/// The prefix of the cursors.
 const CURSOR: &str = "k1:";
 
-/// Where a page begins: shard, the server's cursor there, and behind which key of what that cursor
-/// gives.
+/// The start of a page: the shard, the server's cursor in the shard, and the key of that cursor's
+/// result after which to start.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cursor {
     shard: u32,
@@ -34,7 +35,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Reads a cursor of a store with this number of shards, or returns `None`.
+    /// Parses a cursor of a store with this number of shards; `None` if it is not valid.
     pub fn parse(cursor: &str, shards: u32) -> Option<Self> {
         let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
         let shard = parts.next()?.parse().ok().filter(|shard| *shard < shards)?;
@@ -44,7 +45,7 @@ impl Cursor {
         Some(Self { shard, scan, after })
     }
 
-    /// Returns the form that callers give back.
+    /// Returns the text form for callers.
     pub fn text(&self) -> String {
         let after = self.after.as_ref().map(|key| format!("={key}")).unwrap_or_default();
         format!("{CURSOR}{}:{}:{after}", self.shard, self.scan)
@@ -79,7 +80,9 @@ impl Keys for Redis {
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
         let most = filter.looks.unwrap_or(PAGE_SCAN);
-        let (mut rows, mut scanned, mut count) = (Vec::new(), 0, limit);
+        let mut rows = Vec::new();
+        let mut scanned = 0;
+        let mut count = limit;
         while at.shard < self.shards {
             count = count.clamp(1, SCAN);
             let (next, found) = scan(self, stream, &at, filter, count).await?;
@@ -91,8 +94,8 @@ impl Keys for Redis {
                     && (filter.status.is_none() || filter.status == status)
             };
             rows.extend(found.into_iter().filter(is_wanted));
-            // A cursor stands for a part of the server's table, and for another part when that has
-            // changed its size. So what it gives is not cut, but where it has given all there is.
+            // A cursor refers to a part of the server's table, and to another part after the table
+            // was resized. The result of a cursor is therefore cut only if it is the whole table.
             if rows.len() > limit && at.scan == 0 && next == 0 {
                 rows.truncate(limit);
                 at.after = rows.last().map(|row| row.key.clone());
@@ -115,7 +118,7 @@ impl Keys for Redis {
         let script = &self.scripts.load;
         let names = self.of_stream(self.shard_of(key), stream, [Kind::Data, Kind::Ids]);
         let mut call = self.call_of(script, &names);
-        // One job, however large.
+        // The limit never applies: a single job is read, however large.
         call.arg(u32::MAX).arg(commit::job_field(key));
         let [now, found] = parts(self.run(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| strange(script.name))?;
@@ -136,11 +139,12 @@ impl Keys for Redis {
 
 async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
-    // One after the other: the first one nearly always has something.
+    // The shards are checked one after the other, because the first nearly always has something.
     for shard in 0..store.shards {
         let [data] = store.of_stream(shard, stream, [Kind::Data]);
         let log = store.log(shard, &Destination::Stream(stream.into()));
-        let (names, mut cursor) = ([data, log], 0);
+        let names = [data, log];
+        let mut cursor = 0;
         loop {
             let mut call = store.call_of(script, &names);
             call.arg(cursor);
@@ -157,7 +161,7 @@ async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError>
     Ok(false)
 }
 
-/// What one cursor of the server's gives, by key, and its next cursor.
+/// Returns the jobs of one server cursor, sorted by key, and the next cursor.
 async fn scan(
     store: &Redis,
     stream: &str,
@@ -168,13 +172,13 @@ async fn scan(
     let script = &store.scripts.keys;
     let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [Kind::Data]));
     call.arg(at.scan).arg(pattern(&filter.prefix)).arg(count);
-    call.arg(filter.status.map_or_else(String::new, |it| (it as u8).to_string()));
+    call.arg(filter.status.map_or_else(String::new, |status| (status as u8).to_string()));
     let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
     let (next, now) = number(&next).zip(number(&now)).ok_or_else(|| strange(script.name))?;
     let mut rows = Vec::new();
     for row in array(found, script.name)? {
         let [key, record, size] = parts(row, script.name)?;
-        // Keys are texts; another one is somebody else's.
+        // Keys are texts; another program has written any other field.
         let Some(key) = text(key) else { continue };
         let record = bytes(record).unwrap_or_default();
         rows.extend(key_row(&key, &record, number(&size).unwrap_or(0), now));
@@ -184,7 +188,7 @@ async fn scan(
     Ok((next, rows))
 }
 
-/// What matches the fields of all jobs whose keys begin so.
+/// Returns the pattern that matches the fields of all jobs whose keys have this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 2);
     pattern.push('j');
@@ -198,7 +202,7 @@ fn pattern(prefix: &str) -> String {
     pattern
 }
 
-/// A job as a row; `None` if it has expired.
+/// Returns a job as a row; `None` if it has expired.
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<KeyRow> {
     let (job, due_at) = match Record::parse(record) {
         Err(error) => (Err(error.to_string()), None),

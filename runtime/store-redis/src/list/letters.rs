@@ -1,4 +1,4 @@
-//! Listing dead letters.
+//! Lists dead letters.
 
 use std::ops::RangeInclusive;
 
@@ -15,22 +15,23 @@ use ordain_store::codec::{
 };
 use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
 
-/// What the cursors begin with.
+/// The prefix of the cursors.
 const CURSOR: &str = "d1:";
 
-/// Between which places.
+/// A range of letter places.
 pub(in super::super) struct Bounds {
     from: Vec<u8>,
     to: Vec<u8>,
 }
 
 impl Bounds {
-    /// Only what is behind a place.
+    /// Restricts the range to places behind `place`.
     pub(in super::super) fn go_on_behind(&mut self, place: &[u8]) {
         self.from = bound(b'(', place);
     }
 
-    /// Of letters of a key, whose places begin so, with these sequences.
+    /// Creates the range of a key's letters with these sequences. `key` is the common prefix of the
+    /// key's places.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
         Self {
@@ -43,15 +44,15 @@ impl Bounds {
     }
 }
 
-/// Which letters between two bounds.
+/// The selection of letters within a range.
 pub(in super::super) struct Wanted {
-    /// So many at most.
+    /// The maximum number of letters.
     pub(in super::super) limit: usize,
-    /// Until they have so many bytes.
+    /// The number of bytes after which the read ends.
     pub(in super::super) bytes: usize,
-    /// All, or those of a cause.
+    /// The cause of the letters; `None` selects all letters.
     pub(in super::super) cause: Option<Cause>,
-    /// Those of a cause: put no longer than so many ms ago.
+    /// With a cause: the maximum age of the letters, in ms.
     pub(in super::super) within: u64,
 }
 
@@ -64,13 +65,13 @@ impl Wanted {
 /// A part of the letters of one shard.
 pub(in super::super) struct Part {
     now: u64,
-    /// With their places.
+    /// The letters with their places.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
-    /// The place behind which there are more.
+    /// The place behind which there are more letters.
     pub(in super::super) behind: Option<Bytes>,
 }
 
-/// Letters of one shard between two bounds: as many as are wanted, or as one call looks for.
+/// Returns letters of one shard in a range: as many as selected, or as one call examines.
 pub(in super::super) async fn letters_of_shard(
     store: &Redis,
     stream: &str,
@@ -103,8 +104,8 @@ impl Letters for Redis {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page<StoredLetter>, StoreError> {
-        // Each shard has its letters in order; what is read of them is put together up to where one
-        // of them has more.
+        // Each shard has its letters in order. The page merges them up to the first place behind
+        // which a shard has more.
         let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
         let mut prefix = Vec::new();
         if let Some(key) = key {
@@ -115,11 +116,13 @@ impl Letters for Redis {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
-        // A letter without a key may be in any shard. Together they read a page.
+        // A letter without a key may be in any shard. All shards together read one page.
         let wanted = Wanted::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
-        let (mut all, mut end, mut now) = (Vec::new(), None, 0);
+        let mut all = Vec::new();
+        let mut end = None;
+        let mut now = 0;
         for part in try_join_all(shards).await? {
             now = part.now.max(now);
             end = [end, part.behind].into_iter().flatten().min();
@@ -129,7 +132,8 @@ impl Letters for Redis {
         if let Some(end) = &end {
             all.truncate(all.partition_point(|(place, _)| place <= end));
         }
-        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut rows = Vec::new();
+        let mut bytes = 0;
         let mut all = all.into_iter().peekable();
         while let Some((place, record)) = all.next() {
             bytes += record.len();
@@ -162,7 +166,8 @@ impl Letters for Redis {
     }
 }
 
-/// A letter as kept; `None` if it is too old. One that cannot be read is shown as its bytes.
+/// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
+/// bytes.
 fn kept_letter(store: &Redis, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
@@ -180,7 +185,8 @@ fn bound(kind: u8, place: &[u8]) -> Vec<u8> {
     [&[kind], place].concat()
 }
 
-/// After all places that begin so: the last byte of a beginning is a terminator's.
+/// Returns the bound after all places with this prefix. The last byte of a prefix belongs to a
+/// terminator, so it can be incremented.
 fn after_all(prefix: &[u8]) -> Vec<u8> {
     match prefix.split_last() {
         None => b"+".to_vec(),
@@ -188,13 +194,14 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A place, in hexadecimal digits: one that is no letter's can be gone on from too.
+/// Writes a cursor: a place in hexadecimal digits. An invalid place is allowed, so that a listing
+/// continues behind it.
 pub fn write_cursor(place: &[u8]) -> String {
     let digits = place.iter().map(|byte| format!("{byte:02x}"));
     CURSOR.chars().map(String::from).chain(digits).collect()
 }
 
-/// Reads a cursor of [`write_cursor`], or returns `None`.
+/// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
 pub fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
     let digits = cursor.strip_prefix(CURSOR)?.as_bytes().chunks(2);
     let byte = |two: &[u8]| match two {

@@ -1,26 +1,26 @@
--- Writes the heartbeat of an instance, and removes instances whose heartbeat is too old. Answers how many
--- ms the heartbeat is valid, and the generation of the table.
+-- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns
+-- the time that the heartbeat is valid, in ms, and the generation of the table.
 local instances, about = KEYS[1], KEYS[2]
 local id, words, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
--- Within this time every living instance writes its heartbeat again, in ms.
+-- Every living instance writes its heartbeat again within this time, in ms.
 local MOMENT = 3000
--- No configuration allows a longer lease, in ms.
+-- The longest lease that a configuration allows, in ms.
 local LONGEST_LEASE = 600000
 local now = time_now()
 local till = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', about, 'generation', id)
 local generation = generation_of(found[1])
--- Other instances may have a table without this one.
+-- Other instances may have a table without this instance.
 local changed = found[2] ~= words or generation == '0' or till <= now
 
--- Where all heartbeats are old, the server was unreachable, or its clock has jumped: the living instances
--- get a moment to write theirs again.
+-- If all heartbeats are old, the server was unreachable, or its clock has jumped. The living
+-- instances then get time to write their heartbeats again.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local moment = now + math.min(lease, MOMENT)
 local to = all_silent and moment or now
--- Instances that had died before get no such moment.
+-- Instances that had expired before do not get this time.
 local living = all_silent and tonumber(newest[2]) - lease / 2 or now
 local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #silent, 2 do
@@ -34,7 +34,7 @@ for i = 1, #silent, 2 do
     changed = true
   end
 end
--- Heartbeats beyond their lease come from before the clock went back.
+-- A heartbeat beyond its lease was written before the clock went back.
 local latest = '(' .. text(now + 2 * lease)
 local beyond = redis.call('ZRANGEBYSCORE', instances, latest, '+inf', 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #beyond, 2 do

@@ -1,7 +1,7 @@
--- Writes a claim into a fence, unless the fence has a newer claim. Answers the fence after that.
+-- Writes a claim into a fence, unless the fence has a newer claim. Returns the resulting fence.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
--- Compares two epochs, each of eight bytes with the lowest first.
+-- Returns whether epoch `a` is older than `b`. An epoch has eight bytes, the lowest first.
 local function is_older(a, b)
   local a2, a1 = unpack8('<I4I4', a)
   local b2, b1 = unpack8('<I4I4', b)

@@ -1,16 +1,17 @@
--- Commits a batch: every write of it, except those whose condition does not hold.
+-- Commits a batch: all its writes, except those whose condition does not hold.
 --
--- Records of jobs with their states, spilled events, letters, messages and the fence are fields of one
--- hash, and one HSET makes the commit. Entries of indexes and blocks of ids are written before that
--- HSET: no record refers to them yet, and the next attempt overwrites them. The script removes fields
--- and entries after the HSET, when no record refers to them any more. A script that ends half-way, or a
--- server that reads its log back to a point within the script, therefore leaves nothing wrong, and the
--- host may send the same commit again.
+-- Records of jobs with their states, spilled events, letters, messages and the fence are fields of
+-- one hash, and one HSET makes the commit. Entries of indexes and blocks of ids are written before
+-- that HSET: no record refers to them yet, and the next attempt overwrites them. The script removes
+-- fields and entries after the HSET, when no record refers to them any more. A script that ends
+-- half-way, or a server that reads its log back to a point within the script, therefore leaves no
+-- wrong data, and the host may send the same commit again.
 --
--- Lua allows 200 locals in the main chunk: a local that only one phase needs stands in that phase's block.
+-- Lua allows 200 locals in the main chunk, so a local that only one phase needs is declared in that
+-- phase's block.
 
--- Arguments of the one HSET: nearly as many as Lua's stack holds. The host's `BATCH_LIMIT` rests on
--- this number.
+-- The maximum number of arguments of the one HSET: nearly the capacity of Lua's stack. The host's
+-- `REDIS_BATCH_LIMIT` depends on this number.
 local MOST = 7900
 
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
@@ -36,7 +37,7 @@ do
   end
   local last8 = sub(fence, layout.FENCE_NUMBER, layout.FENCE_ANSWER - 1)
   if last8 == number8 then
-    -- Written again, so that a host that waits for replicas waits for this commit.
+    -- The fence is written again, so that a host that waits for replicas waits for this commit.
     redis.call('HSET', data, 'f' .. partition, fence)
     return 'A' .. sub(fence, layout.FENCE_ANSWER)
   end
@@ -45,12 +46,12 @@ do
   end
 end
 
--- Durations count from the server's clock. The time of the commit makes incarnations: each commit has a
--- later time than the commit before it, even where the clock has gone back.
+-- Durations count from the server's clock. The time of the commit makes incarnations: each commit
+-- has a later time than the previous commit, even if the clock has gone back.
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
--- The records that the writes are about to change; false where there is none.
+-- The records that the writes change; false if a job has none.
 local olds = {}
 for from = 1, count, CHUNK do
   local to = math.min(from + CHUNK - 1, count)
@@ -60,12 +61,13 @@ for from = 1, count, CHUNK do
   end
 end
 
--- Check each write. Under the number of a write, these tables say that it is refused, and have its old
--- record where that has expired, its data beside the record, and its state where that is large.
+-- Check each write. By the number of a write, these tables contain: whether it is refused, its old
+-- record if that has expired, its data besides the record, and its state if that is large.
 local refused, expired, extras, beside = {}, {}, {}, {}
--- Parts of the answer: refused writes with their reasons, and spilled events that were there before.
+-- Parts of the reply: refused writes with their reasons, and spilled events that were stored
+-- already.
 local refusals, present = {}, {}
--- The pieces of the outbox for letters that are forwarded.
+-- The pieces of the outbox for forwarded letters.
 local pieces = {}
 do
   local function read_extra(flags)
@@ -97,7 +99,8 @@ do
     return sub(old, at, at + 7) ~= sub(new, at, at + 7) and unpack8('<I8', old, at) > unpack8('<I8', new, at)
   end
 
-  -- Returns why a write is refused, as the fence keeps it; nil where the write is accepted.
+  -- Returns the reason why a write is refused, in the form of the fence; nil if the write is
+  -- accepted.
   local function refusal(at, old, flags, new)
     if not old then
       return not has(flags, layout.ABSENT) and char(layout.REFUSED_ABSENT) or nil
@@ -118,12 +121,12 @@ do
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
 
-  -- Removes the spilled events of a write that the store has already. The answer names them, each with
-  -- whether its content is the same.
+  -- Removes the spilled events of a write that the store has already. The reply names them, each
+  -- with whether its content is the same.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
-      -- Mostly the sequence is behind all that are stored.
+      -- Usually the sequence is above all stored sequences.
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
@@ -187,8 +190,8 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the letters of the batch that belong to no write. The store may know some of them already; where
--- letters are forwarded, the outbox gets the others.
+-- Read the letters of the batch that belong to no write. The store may have some of them already;
+-- if letters are forwarded, the outbox gets the others.
 local free_letters, known = {}, {}
 do
   local free, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
@@ -220,7 +223,8 @@ if table.concat(pieces) ~= '' then
 end
 
 -- From here on the script writes. The first write is for the server's log: it makes each commit a
--- transaction there, and ends a transaction that an earlier crash may have left open (docs/internals/storage.md).
+-- transaction there, and ends a transaction that an earlier crash may have left open
+-- (docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
 -- The fields of the commit.
@@ -231,8 +235,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- Arguments of the commands before and after the commit. A list exists from its first argument on:
--- nearly all commits need few of them.
+-- Arguments of the commands before and after the commit. A list exists from its first argument on,
+-- because nearly all commits need few lists.
 local lists = {}
 
 local function add(name, first, second)
@@ -253,9 +257,9 @@ local function run(command, key, name)
   end
 end
 
--- Removes a key's spilled events, those before a sequence or all.
+-- Removes a key's spilled events: those before a sequence, or all.
 local function drop_spilled(key, before)
-  -- Blocks of spilled events that are removed together.
+  -- The number of blocks of spilled events that are removed together.
   local blocks = 64
   local by_key = spilled_by(key)
   local behind = before and by_key .. spill_block(before)
@@ -269,7 +273,7 @@ local function drop_spilled(key, before)
           fields[#fields + 1] = 'e' .. key .. sequence
         end
       end
-      -- The block that `before` is in may have more.
+      -- The block that contains `before` may have more events.
       if member ~= behind then
         done[#done + 1] = member
       end
@@ -279,8 +283,8 @@ local function drop_spilled(key, before)
   until #members < blocks
 end
 
--- Appends to a list the blocks of ids that no record refers to once `old` has become `record`, or is
--- removed.
+-- Appends to a list the blocks of ids that no record refers to after `old` has become `record`, or
+-- is removed.
 local function old_ids(key, old, record, list)
   local from, behind = ids_range(old)
   local to = behind + layout.BLOCK - 1
@@ -311,8 +315,8 @@ do
   local consumed = {}
   local wall8 = pack('<I8', wall)
 
-  -- Where the batch has more fields than fit into one call, new letters are written before the commit:
-  -- no key's state depends on what is in a letter.
+  -- If the batch has more fields than fit into one call, new letters are written before the commit:
+  -- no key's state depends on the content of a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -323,8 +327,8 @@ do
     end
   end
 
-  -- Puts ids at their places in blocks. A commit that was never made may have left ids behind the last
-  -- one: they are dropped.
+  -- Puts ids at their positions in blocks. Drops ids behind the last position, which a commit that
+  -- was never made may have left.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -366,8 +370,8 @@ do
     end
   end
 
-  -- Writes all that lies beside a job that has more than a record and a small state, or had. Returns the
-  -- record with its times and the state that it keeps.
+  -- Writes all data besides the record, for a job that has, or had, more than a record and a small
+  -- state. Returns the record with its times and the state that it keeps.
   local function write_rare(i, op, key, record, old)
     local flags = byte(record, 2)
     if expired[i] then
@@ -391,7 +395,7 @@ do
     end
     if has(flags, layout.EXPIRES) then
       expire_at = wall + unpack8('<I8', record, layout.END)
-      -- The sweep moves an entry that comes too early.
+      -- The sweep moves an entry that is too early.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
         entry = expire_at
@@ -445,7 +449,7 @@ do
       if has(flags, layout.NEW_GAPS) then
         record = sub(record, 1, layout.GAPS_TIME - 1) .. now8 .. sub(record, layout.GAPS_TIME + 8)
       end
-      -- Nearly all have a small state before and after, and nothing else.
+      -- Nearly all jobs have a small state before and after, and no other data.
       if byte(record, 2) ~= layout.STATE or extras[i] or expired[i]
         or (old and byte(old, 2) ~= layout.STATE) then
         record = write_rare(i, op, sub(field, 2), record, old)
@@ -506,16 +510,17 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove some of what has expired, more than one commit can add. Until then readers ignore it.
+-- Sweep: remove some of the expired data, more than one commit can add. Until then readers ignore
+-- it.
 do
   local sweep, removed = 16 + 2 * count, 0
 
-  -- Removes a job that has expired. Returns how many blocks of ids it had.
+  -- Removes an expired job. Returns the number of its blocks of ids.
   local function sweep_job(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)
     if expires and not has_expired(record, wall) then
-      -- Its entry was too early.
+      -- The entry was too early.
       local at = sub(record, layout.END, layout.END + 7)
       redis.call('ZADD', expiry, unpack8('<I8', at), key)
       redis.call('HSET', data, 'j' .. key, sub(record, 1, layout.ENTRY - 1) .. at .. sub(record, layout.LENGTH))
@@ -523,7 +528,7 @@ do
     end
     local blocks = {}
     if expires then
-      -- The record goes last: while it exists, a reader finds what lies beside it.
+      -- The record is removed last: while it exists, a reader finds its other data.
       drop_spilled(key)
       if has(byte(record, 2), layout.IDS) then
         old_ids(key, record, nil, blocks)
@@ -532,7 +537,7 @@ do
       redis.call('HDEL', data, 'j' .. key, 's' .. key)
       redis.call('ZREM', due, key)
     end
-    -- A record that cannot be read stays, so that people can examine it.
+    -- An unreadable record stays, so that an operator can examine it.
     redis.call('ZREM', expiry, key)
     return #blocks
   end

@@ -1,29 +1,31 @@
--- The beginning of every script. The first argument of each script is a number of ms that is added to the
--- server's time (0 outside of tests).
+-- The beginning of every script. The first argument of each script is a number of ms that is added
+-- to the server's time (0 except in tests).
 --
--- `layout` followed by a dot and a name is a constant of the host (layout of records, flags, limits): the
--- host writes the number in its place before it sends a script, so that it takes no local and no lookup.
+-- `layout`, a dot and a name denote a constant of the host (layout of records, flags, limits). The
+-- host replaces it by the number before it sends a script, so that the constant needs no local and
+-- no lookup.
 --
--- Sequences are bytes, never numbers: Lua's numbers are exact up to 2^53 only. No script compares texts
--- with `<` either, because Lua does that by the server's locale. Lua's numbers count commits, or events of
--- a `fifo` stream, and start at 1.
+-- Sequences are bytes, never numbers: Lua's numbers are exact only up to 2^53. No script compares
+-- texts with `<` either, because Lua does that by the server's locale. Commits, and events of a
+-- `fifo` stream, start at 1, and Lua's numbers are exact enough for both.
 --
--- Every script has these locals, used or not. `cargo xtask lua` measures how near a script is to Lua's
--- limits of 200 locals and 60 upvalues.
+-- Every script has these locals, used or not. `cargo xtask lua` measures the distance of each
+-- script from Lua's limits of 200 locals and 60 upvalues.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
--- Arguments of one call, well below what Lua's stack holds; an even number, so that pairs stay
--- together.
+-- The maximum number of arguments of one call, well below the capacity of Lua's stack; an even
+-- number, so that pairs stay together.
 local CHUNK = 1000
--- Fields or entries that one call reads or removes at most: some tens of ms.
+-- The maximum number of fields or entries that one call reads or removes: some tens of ms.
 local MANY = 20 * CHUNK
--- Up to this number Lua counts exactly.
+-- The number up to which Lua counts exactly.
 local EXACT = 2 ^ 52
--- The longest outbox, in commits: a thousand a second for fifty days. A search of more takes hours.
+-- The longest outbox, in commits: a thousand per second for fifty days. A search of more takes
+-- hours.
 local LONGEST = 2 ^ 32
 
--- The number of no commit.
+-- The number that means no commit.
 local NO_NUMBER = string.rep('\0', 8)
 
 local function has(flags, flag)
@@ -39,7 +41,7 @@ local function time_now()
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
 end
 
--- Runs a command on a list of members, fields or pairs, in several calls where the list is long.
+-- Runs a command with a list of members, fields or pairs, in several calls if the list is long.
 local function with_all(command, key, list)
   for from = 1, #list, CHUNK do
     redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
@@ -60,7 +62,7 @@ local function state_at(record)
   return layout.JOB + unpack8('<I4', record, layout.LENGTH)
 end
 
--- The answer of no commit: its time, the number of refused writes, and the number of known letters.
+-- The reply of no commit: its time, the number of refused writes, and the number of known letters.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
 local function is_fence(fence)
@@ -78,18 +80,19 @@ end
 -- A lease has an epoch, a holder and a time.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- Returns the generation of the table; that of no table where the field has another value, so that the
--- next change mends it.
+-- Returns the generation of the table. Returns the generation of no table if the field has another
+-- value, so that the next change corrects it.
 local function generation_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails, before the script writes, where the key has another type.
+-- Fails, before the script writes, if the key has another type.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
 
--- Returns the epoch and the holder of the last lease of a partition; 0 and `NOBODY` where there was none.
+-- Returns the epoch and the holder of the last lease of a partition; 0 and `NOBODY` if there was
+-- none.
 local function read_lease(leases, field)
   local row = redis.call('HGET', leases, field)
   if not row then
@@ -102,8 +105,8 @@ local function read_lease(leases, field)
   return tonumber(epoch), holder
 end
 
--- Returns the fence of a partition, the number of its last commit, and the number of the first commit that
--- may have messages to publish. Returns nil where no owner has claimed the partition.
+-- Returns the fence of a partition, the number of its last commit, and the number of the first
+-- commit that may have messages to publish. Returns nil if no owner has claimed the partition.
 local function read_fence(data, partition)
   local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
   local fence, first = found[1], found[2] or '1'
@@ -127,8 +130,8 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the queue of a partition: its first and last number, the history up to the last entry, the history
--- before the first one, and the field that has all this. A history is eight bytes.
+-- Returns the queue of a partition: its first and last number, the history up to the last entry,
+-- the history before the first entry, and the field that contains them. A history has eight bytes.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}
@@ -149,7 +152,7 @@ local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
 
--- Returns the history up to an entry of a queue, of which this value was found.
+-- Returns the history up to an entry of a queue with this stored value.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history
@@ -174,7 +177,7 @@ local function has_place(log, queue, number, history)
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
--- Compares bytes: `<` would use the server's locale.
+-- Returns whether `a` is after `b` in byte order: `<` would use the server's locale.
 local function is_after(a, b)
   for i = 1, math.min(#a, #b) do
     if byte(a, i) ~= byte(b, i) then
@@ -184,8 +187,8 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Returns members of an index between two bounds. Redis orders them, unless another program has added
--- members with other scores.
+-- Returns members of an index between two bounds. Redis orders them, unless another program has
+-- added members with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
   local before = sub(from, 1, 1) == '(' and sub(from, 2)
@@ -198,9 +201,9 @@ local function members_of(index, from, to, limit)
   return members
 end
 
--- Returns the first bytes of a key's entries in the index of spilled events; no other key's entries begin
--- so. An entry stands for a block of sequences and has the first of them: mostly a key spills events that
--- follow each other, and an entry for each event would cost as much as the events.
+-- Returns the prefix of a key's entries in the index of spilled events; no other key's entries have
+-- this prefix. An entry represents a block of sequences and contains the first of them. A key
+-- usually spills consecutive events, and an entry for each event would cost as much as the event.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
@@ -212,8 +215,8 @@ local function spill_block(sequence)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
 end
 
--- Returns the sequences of an entry of this key; none where another program has written the entry, which
--- could name another key's event.
+-- Returns the sequences of an entry of this key. Returns none if another program has written the
+-- entry, because it could name another key's event.
 local function sequences_of(member, by_key)
   local sequences, begin = {}, byte(member, #by_key + 8)
   if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
@@ -224,7 +227,7 @@ local function sequences_of(member, by_key)
   return sequences
 end
 
--- Returns a number of variable width, and its width.
+-- Returns a number with variable width, and its width.
 local function varint(bytes, from)
   local number, scale, at = 0, 1, from
   repeat
@@ -244,11 +247,12 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7]
 end
 
--- Returns the range of ids that a record's key has taken: the first sequence, and the one behind the last.
+-- Returns the range of ids that a record's key has accepted: the first sequence, and the sequence
+-- after the last.
 local function ids_range(record)
   local last_spilled, first = spilled_and_first(record)
   local behind = math.max(unpack8('<I8', record, layout.NEXT), last_spilled + 1)
-  -- A record that is damaged must not keep the server busy.
+  -- A damaged record must not keep the server busy.
   if first > EXACT then
     return 0, 0
   end

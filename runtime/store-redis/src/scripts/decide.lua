@@ -1,5 +1,6 @@
--- Decides which version executes the events of a stream, if nobody else has since somebody looked.
--- Answers whether it is so now: a question may come twice.
+-- Decides which version executes the events of a stream, unless the decision has changed since the
+-- caller read it. Returns whether the decision is now the requested one, because the host may send
+-- the call twice.
 local versions, about = KEYS[1], KEYS[2]
 local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 must_be_hash(about)

@@ -1,6 +1,7 @@
--- Removes what waits for a partition up to a place, unless the fence has another claim. Returns 0 if it is done,
--- and 1 if entries are left to remove. If the store went back in time, it removes nothing: it returns 2 if the place
--- is not in the history of the queue, and 3 if the shard lacks the commit that the owner names.
+-- Removes the queued entries of a partition up to a place, unless the fence has another claim.
+-- Returns 0 when all are removed, and 1 if entries are left to remove. If the store went back in
+-- time, the script removes nothing: it returns 2 if the place is not in the history of the queue,
+-- and 3 if the shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)
@@ -21,7 +22,7 @@ local to = math.min(through, first + MANY - 1)
 local last_value = to < queue.last and redis.call('HGET', log, queue.prefix .. text(to))
 queue.before, queue.first = history_at(queue, to, last_value), to + 1
 local waits = tonumber(redis.call('HGET', log, 'w') or '0') or 0
--- First what says what is there: what is removed afterwards nobody speaks of.
+-- The queue's ends are written first: no reader looks for the entries that are removed afterwards.
 redis.call('HSET', log, queue.field, pack_queue(queue), 'w', text(math.max(waits - (to + 1 - first), 0)))
 for from = first, to, CHUNK do
   local gone = {}

@@ -1,6 +1,6 @@
--- Removes from the outbox all up to a commit, unless the fence has another claim: then it answers nothing.
--- Else whether there is more to do, since one call does not hold the server up for long, and the number of
--- the last commit.
+-- Removes all entries from the outbox up to a commit, unless the fence has another claim; then the
+-- script returns an empty table. Otherwise returns whether there is more to remove, since one call
+-- must not block the server for long, and the number of the last commit.
 local data, partition, claim, through = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence, last, first = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then
@@ -15,7 +15,7 @@ for from = first, left - 1, CHUNK do
   end
   redis.call('HDEL', data, unpack(gone))
 end
--- Over commits that had nothing to publish, so that a read of the outbox need not look for them.
+-- Skips commits without messages, so that a read of the outbox need not search for them.
 local over = 0
 while left > through and left <= last and over < CHUNK
   and redis.call('HEXISTS', data, 'o' .. partition .. ':' .. text(left)) == 0 do

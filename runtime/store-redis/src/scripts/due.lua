@@ -1,6 +1,6 @@
--- Reads the due index from an entry on, and mends entries that differ from the job's record, which counts.
--- Answers the time, the entries that are due (with `all`, the others as well), and the first entry after
--- them.
+-- Reads the due index from an entry on, and corrects entries that differ from the job's record,
+-- which is authoritative. Returns the time, the due entries (with `all`, also the others), and the
+-- first entry after them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
@@ -31,7 +31,7 @@ end
 local gone, moved = {}, {}
 local function is_due(key, at, record)
   if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
-    -- The entry stays: a person may mend the record.
+    -- The entry stays, because an operator may repair the record.
     return false
   end
   if not record or not has(byte(record, 2), layout.DUE)
@@ -41,7 +41,7 @@ local function is_due(key, at, record)
   end
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
-    -- Answered all the same: a key that is examined too early does no harm.
+    -- The entry is returned anyway: a key that is processed too early does no harm.
     moved[#moved + 1] = text(due_at)
     moved[#moved + 1] = key
   end
@@ -72,7 +72,7 @@ local function read()
     end
     rank, looked = rank + 64, looked + 64
     if looked >= MANY then
-      -- Enough for one call; the next call begins here.
+      -- One call examines a limited number of entries; the next call begins here.
       return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
     end
   end
@@ -82,7 +82,7 @@ local entries, next_entry = read()
 with_all('ZREM', due, gone)
 with_all('ZADD', due, moved)
 for i = 1, #moved, 2 do
-  -- A moved entry may be the next one.
+  -- A moved entry may be the next entry.
   if not next_entry or tonumber(moved[i]) < tonumber(next_entry[1]) then
     next_entry = {moved[i], moved[i + 1]}
   end

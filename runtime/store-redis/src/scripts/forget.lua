@@ -1,4 +1,4 @@
--- Forgets an instance and gives all that it has back.
+-- Removes an instance and releases all its leases.
 local instances, about, leases = KEYS[1], KEYS[2], KEYS[3]
 local id, nonce = ARGV[2], ARGV[3]
 local now, cursor, given = text(time_now()), '0', {}

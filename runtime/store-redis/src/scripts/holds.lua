@@ -1,11 +1,11 @@
--- Whether there is anything but what partitions keep of themselves, or something waits for them: 1, or
--- from where on to look on, 0 at the end.
+-- Checks whether a stream has anything besides the partitions' own fields, or queued entries.
+-- Returns 1 if so; otherwise 0 and the cursor from which to continue, which is 0 at the end.
 local data, log, cursor, looked, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
   return {1, '0'}
 end
 repeat
-  -- Nearly always the first few fields say it.
+  -- Usually the first few fields suffice.
   local scanned = redis.call('HSCAN', data, cursor, 'COUNT', step)
   cursor = scanned[1]
   for i = 1, #scanned[2], 2 do

@@ -1,5 +1,6 @@
--- Gives a partition to an instance that is heard of, with an epoch above all given before and above what
--- its fences hold, unless another such has it. Answers 1 and the epoch, 0 and who has it, or nothing.
+-- Grants a partition to a member, with an epoch above all epochs granted before and above those of
+-- its fences, unless another member holds the lease. Returns 1 and the epoch, 0 and the holder, or
+-- false values if the requester is not a member.
 local leases, instances, about = KEYS[1], KEYS[2], KEYS[3]
 local field, id, floor, nonce = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local now = time_now()

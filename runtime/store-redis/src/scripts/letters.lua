@@ -1,15 +1,16 @@
--- Reads letters between two places, in order, until they have enough bytes, or until one call has read
--- enough places. With a cause, only letters of this cause that are younger than a time. Answers the time,
--- the last place that was read if there are more, and the place and the record of each letter.
+-- Reads letters between two places, in order, until they have enough bytes, or until the call has
+-- examined enough places. With a cause, only letters with this cause that are younger than a time.
+-- Returns the time, the last examined place if there are more, and the place and the record of each
+-- letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local cause, within = ARGV[6], tonumber(ARGV[7])
 local now = time_now()
 
--- Returns whether the caller wants a letter. A damaged letter has no cause.
+-- Returns whether a letter matches the selection. A damaged letter has no cause.
 local function is_wanted(record)
   if record == '' then
-    -- A commit is removing it.
+    -- A commit is removing the letter.
     return false
   end
   if cause == '' then

@@ -1,6 +1,6 @@
--- Reads jobs with their states and ids, in order, until they have enough bytes together. Answers the time,
--- and for each job nothing, or its record, its state if that has a field of its own, and its ids: the
--- number of the first block and the blocks.
+-- Reads jobs with their states and ids, in order, until they have enough bytes together. Returns
+-- the time, and for each job false, or its record, its state if that has a separate field, and its
+-- ids: the number of the first block and the blocks.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
 answer[1] = text(now)

@@ -1,5 +1,5 @@
--- Writes down what this store is at its first use, and answers what is written, with the commands
--- that the user may not run.
+-- Stores the schema and the number of shards at the first use. Returns the stored values, or an
+-- error with the commands that the user must be allowed to run.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas = ARGV[2], ARGV[3], ARGV[4]
 

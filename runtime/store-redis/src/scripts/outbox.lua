@@ -1,6 +1,6 @@
--- Reads what committed batches still have to publish, in order, until it has so many bytes.
--- Answers the number of the commit up to which it has looked, nothing if that is the last one, and
--- number and entry of each.
+-- Reads the unpublished entries of committed batches, in order, until they have enough bytes.
+-- Returns the number of the last commit that it examined (false if no more follow), and the number
+-- and the entry of each commit.
 local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local fence, last, first = read_fence(data, partition)
@@ -8,7 +8,7 @@ if not fence then
   return {false, {}}
 end
 local at = math.max(first, after + 1)
--- Few at a time where there are entries, since one may be large.
+-- The script reads few entries at a time, since an entry may be large.
 local entries, read, looked, step = {}, 0, 0, 4
 while at <= last do
   local fields = {}

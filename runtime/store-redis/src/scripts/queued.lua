@@ -1,5 +1,6 @@
--- Reads what waits for a partition, in order, behind a place. Answers the first number of the queue, and then
--- each event with its number and its history; nothing at all if the place is not in the history.
+-- Reads the queued entries of a partition, in order, behind a place. Returns the first number of
+-- the queue, and then each event with its number and its history. Returns an empty table if the
+-- place is not in the history.
 local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local queue = read_queue(log, partition)
@@ -8,7 +9,7 @@ if not has_place(log, queue, after, history) then
 end
 local answer, read, count = {text(queue.first)}, 0, 0
 local at = math.max(queue.first, after + 1)
--- Few at a time, since one may be large.
+-- The script reads few entries at a time, since an entry may be large.
 local step = 1
 while at <= queue.last and count < limit and read < bytes do
   local fields = {}
@@ -20,12 +21,12 @@ while at <= queue.last and count < limit and read < bytes do
     local number, value = at + i - 1, values[i]
     answer[#answer + 1] = text(number)
     answer[#answer + 1] = history_at(queue, number, value)
-    -- One that somebody has removed is no event either.
+    -- An entry that another program has removed is not an event either.
     answer[#answer + 1] = value and sub(value, 9) or ''
     read = read + #answer[#answer]
   end
   at, count = at + #values, count + #values
-  -- As many as are about as large as those before and may still be read.
+  -- The next step covers entries of the average size so far, up to the remaining bytes.
   step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * count / (read + 1))))
 end
 return answer

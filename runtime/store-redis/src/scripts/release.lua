@@ -1,4 +1,4 @@
--- Gives a lease back, if that epoch is still the holder's.
+-- Releases a lease, if the holder still has this epoch.
 local leases, about = KEYS[1], KEYS[2]
 local field, id, epoch, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local last, holder = read_lease(leases, field)

@@ -1,4 +1,4 @@
--- Reads messages of a key that are kept for replay, of these sequences, until it has so many bytes.
+-- Reads retained messages of a key with these sequences, until they have enough bytes.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
 local now = time_now()
 for from = 4, #ARGV, 64 do

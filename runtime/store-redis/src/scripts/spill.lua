@@ -1,15 +1,16 @@
--- Reads spilled events of a key between two bounds, in order, until they have enough bytes, or until one
--- call has read enough entries. Answers the bound from which to continue if there are more, and the
--- sequence and the content of each event.
+-- Reads spilled events of a key between two bounds, in order, until they have enough bytes, or
+-- until the call has examined enough entries. Returns the bound from which to continue if there are
+-- more, and the sequence and the content of each event.
 local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
 local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[6]
--- Behind the last sequence of a block, or behind any other entry, the next entry is the first unread one.
+-- Behind the last sequence of a block, or behind any other entry, the next entry is the first
+-- unread entry.
 local from = is_behind and '(' .. by_key .. first or '[' .. by_key .. spill_block(first)
 local to = '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
--- Where the record is damaged, the events can still be read.
+-- If the record is damaged, the events can still be read.
 if not record or (is_sound(record)
   and (has_expired(record, time_now()) or not has(byte(record, 2), layout.SPILLED))) then
   return {false, {}}
@@ -24,7 +25,7 @@ while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- A sequence without an event was never spilled, or by a commit that was never made.
+      -- A sequence without an event was never spilled, or its commit was never made.
       local event = is_asked(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then
         if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then

@@ -1,6 +1,5 @@
--- All instances that are heard of, each with the ms that is so without another beat, what it is and
--- how it does; all leases; all decisions on versions; and
--- the generation of it all.
+-- Returns the generation of the table; all members, each with the remaining ms of its membership,
+-- its information and its report; all leases; and all decisions on versions.
 local instances, about, leases, versions = unpack(KEYS)
 local now = time_now()
 local members = {}
@@ -24,5 +23,6 @@ local function all_of(hash, scan)
   return all
 end
 local generation = generation_of(redis.call('HGET', about, 'generation'))
--- Of what stands in the place of decisions and is none, there are none: leases do not depend on them.
+-- If another type of value is in the place of the decisions, there are none: leases do not depend
+-- on them.
 return {generation, members, all_of(leases, redis.call), all_of(versions, redis.pcall)}

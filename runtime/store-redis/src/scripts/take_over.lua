@@ -1,11 +1,11 @@
--- Gives jobs of other partitions to this one, and enters them into its due index. Their entries in the
--- other partition's index stay: the next read of that index removes them.
+-- Assigns jobs of other partitions to this partition, and enters them into its due index. Their
+-- entries in the other partition's index stay: the next read of that index removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}
 for i = 3, #ARGV do
   local record = redis.call('HGET', data, ARGV[i])
-  -- A damaged record stays where it is: the load reports it.
+  -- A damaged record stays unchanged: the load reports it.
   if record and is_sound(record) and not has_expired(record, now)
     and sub(record, layout.PARTITION, layout.PARTITION + 3) ~= partition4 then
     local takeovers = (unpack8('<I4', record, layout.TAKEOVERS) + 1) % 4294967296

@@ -1,6 +1,7 @@
-//! What a destination knows of keys and messages: how far each key has counted, and what is kept.
+//! A destination's records of keys and messages: the counter of each key, and the retained
+//! messages.
 //!
-//! All numbers have fixed widths, so that a script can put the records together.
+//! All numbers have fixed widths, so that a script can build the records.
 
 use std::sync::Arc;
 
@@ -10,20 +11,20 @@ use ordain_core::Event;
 use super::wire::{Reader, Undecodable};
 use crate::Queued;
 
-/// Opens the record of a key's count.
+/// The format byte of a key's counter.
 pub const COUNTER_FORMAT: u8 = 1;
 
-/// How far a key has counted.
+/// The counter of a key in a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     /// The next number.
     pub next: u64,
-    /// When it is forgotten, in ms since the Unix epoch; 0: it has not ended.
+    /// The time when the counter expires, in ms since the Unix epoch; 0 if the key has not ended.
     pub end: u64,
 }
 
 impl Counter {
-    /// The record.
+    /// Returns the record.
     pub fn encode(self) -> [u8; 17] {
         let mut out = [COUNTER_FORMAT; 17];
         out[1..9].copy_from_slice(&self.next.to_le_bytes());
@@ -31,7 +32,7 @@ impl Counter {
         out
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("count of a key", bytes, COUNTER_FORMAT)?;
         let counter = Self { next: reader.u64("next")?, end: reader.u64("end")? };
@@ -39,11 +40,11 @@ impl Counter {
     }
 }
 
-/// Where the content of a message that is kept stands: behind the time at which it goes.
+/// The offset of the content in a retained message, behind its expiry time.
 pub const RETAINED_CONTENT_AT: usize = 8;
 
-/// A message as it is kept, behind the time at which it goes: its content, so that two are compared
-/// without being taken apart, and the event with its number.
+/// Encodes a retained message without its expiry time: first the content digest, so that two
+/// messages are compared without decoding, then the event with its number.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());
@@ -51,17 +52,17 @@ pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     value
 }
 
-/// Reads one with its time, or says what is wrong with it.
+/// Decodes a retained message with its expiry time, or returns a description of the damage.
 pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
     let event_at = RETAINED_CONTENT_AT + 8;
     if value.len() < event_at {
-        return Err("a message that is kept is cut off".to_owned());
+        return Err("a retained message is truncated".to_owned());
     }
     let event = Event::decode(value.slice(event_at..));
-    event.map(Arc::new).map_err(|error| format!("a message that is kept: {error}"))
+    event.map(Arc::new).map_err(|error| format!("a retained message is damaged: {error}"))
 }
 
-/// Reads what waits for a stream.
+/// Decodes an entry of a stream's queue.
 pub fn decode_queued(value: Bytes) -> Queued {
     Event::decode(value.clone()).map_err(|error| (value, error.to_string()))
 }

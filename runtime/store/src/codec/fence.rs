@@ -1,28 +1,29 @@
-//! The fence of a shard with the answer to its last commit, which is kept so that a commit whose
-//! answer was lost gets the same one again.
+//! The fence of a shard with the reply to its last commit. The store keeps the reply, so that a
+//! repeated commit whose reply was lost gets the same reply.
 //!
-//! All numbers have fixed widths, so that a script can put the record together.
+//! All numbers have fixed widths, so that a script can build the record.
 
 use ordain_core::{Applied, CommitReply, Present, Refusal};
 
 use super::wire::{Reader, Undecodable};
 use crate::Claim;
 
-/// Opens a record.
+/// The format byte of a record.
 pub const FENCE_FORMAT: u8 = 3;
 
-/// Where the number of the last commit stands; before it, behind the format, the claim.
+/// The offset of the last commit's number. The claim is between the format byte and this number.
 pub const FENCE_NUMBER_AT: usize = 1 + 16;
-/// Where the answer to that commit stands, up to the end. It begins with the commit's time.
+/// The offset of the reply to that commit, which extends to the end. It begins with the commit's
+/// time.
 pub const FENCE_ANSWER_AT: usize = FENCE_NUMBER_AT + 8;
 
-/// Why a write was refused: what opens a refusal in the answer.
+/// The bytes that open a refusal in the reply: the reason why a write was refused.
 pub mod refused {
     /// The job has another next sequence, which follows.
     pub const NEXT: u8 = 0;
-    /// There is no job.
+    /// The job does not exist.
     pub const ABSENT: u8 = 1;
-    /// The job is another partition's. Its next sequence follows.
+    /// The job belongs to another partition. Its next sequence follows.
     pub const PARTITION: u8 = 2;
     /// The job cannot be read. The reason follows.
     pub const CORRUPT: u8 = 3;
@@ -30,48 +31,49 @@ pub mod refused {
     pub const VERSION: u8 = 4;
 }
 
-/// What a store holds for one (partition, shard).
+/// The fence record of one (partition, shard).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceRecord {
-    /// Who may commit.
+    /// The claim of the owner that may commit.
     pub claim: Claim,
     /// The number of the last commit; 0 if there was none.
     pub number: u64,
-    /// What that commit answered; of no meaning if there was none.
+    /// The reply to that commit; meaningless if there was none.
     pub applied: Applied,
 }
 
-/// What a fence says to a commit.
+/// A fence's decision about a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the next one.
+    /// The commit is the next, and must be applied.
     Apply,
-    /// It is answered without being applied.
+    /// The commit must be answered with this reply, without being applied.
     Answer(CommitReply),
 }
 
 impl Verdict {
-    /// What a shard says that nobody has claimed.
+    /// Returns the reply of a shard without a claim.
     pub fn unclaimed() -> CommitReply {
-        CommitReply::Rewound { found: "there is no claim at all".to_owned(), last: None }
+        CommitReply::Rewound { found: "the shard has no claim".to_owned(), last: None }
     }
 }
 
 impl FenceRecord {
-    /// Whether a commit under a claim may be applied.
+    /// Decides whether a commit under a claim may be applied.
     pub fn judge(&self, claim: Claim, number: u64) -> Verdict {
         let rewound = |found| Verdict::Answer(CommitReply::Rewound { found, last: None });
-        let (ours, theirs) = (claim.epoch, self.claim.epoch);
+        let ours = claim.epoch;
+        let theirs = self.claim.epoch;
         if theirs > ours {
             return Verdict::Answer(CommitReply::Fenced);
         }
         if theirs < ours {
             return rewound(format!(
-                "the claim is of epoch {theirs}, and the commit's of epoch {ours}"
+                "the claim has epoch {theirs}, but the commit has epoch {ours}"
             ));
         }
         if self.claim.random != claim.random {
-            return rewound(format!("the claim is another one of epoch {ours}"));
+            return rewound(format!("another claim has epoch {ours}"));
         }
         if number == self.number && number > 0 {
             return Verdict::Answer(CommitReply::Applied(self.applied.clone()));
@@ -79,7 +81,7 @@ impl FenceRecord {
         if Some(number) == self.number.checked_add(1) {
             return Verdict::Apply;
         }
-        let found = format!("commit {} is the last one", self.number);
+        let found = format!("the store's last commit is number {}", self.number);
         Verdict::Answer(CommitReply::Rewound { found, last: Some(self.number) })
     }
 }
@@ -107,14 +109,14 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the record.
+/// Decodes the record.
 pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
     let mut reader = Reader::new("fence", bytes, FENCE_FORMAT)?;
     let claim = Claim { epoch: reader.u64("epoch")?, random: reader.u64("claim")? };
     Ok(FenceRecord { claim, number: reader.u64("number")?, applied: read_applied(reader)? })
 }
 
-/// Reads the last part of the record: the answer to the last commit.
+/// Decodes the last part of the record: the reply to the last commit.
 pub fn decode_applied(bytes: &[u8]) -> Result<Applied, Undecodable> {
     read_applied(Reader::bare("answer to a commit", bytes))
 }
@@ -146,7 +148,7 @@ fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {
     Ok(reader.u32("position")? as usize)
 }
 
-/// A number or a position of things in one batch.
+/// Appends a count, or a position in a batch.
 fn put_count(count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }

@@ -1,13 +1,14 @@
-//! The ledger of a key's gaps, as a part of its record.
+//! The history of a key's gaps, as a part of the key's record.
 
 use ordain_core::{Answers, GapEnd, GapEntry, Gaps, SOURCES_LIMIT};
 
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
-/// An answer that has been checked and not copied: of whom, how often it was asked, found and failed, and why.
+/// A checked and borrowed answer: the source; the numbers of requests, found events and failures;
+/// the last error.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
-/// Appends them. A time of 0 means one that stands at a fixed place in the record.
+/// Appends the gaps. A time of 0 refers to the time at a fixed place in the record.
 pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {
@@ -28,7 +29,7 @@ pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
     }
 }
 
-/// Goes through them, and copies nothing.
+/// Checks the gaps without copying them.
 pub(super) fn check_gaps(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
     for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
         read_gap(reader, 0, |_| {})?;
@@ -36,13 +37,14 @@ pub(super) fn check_gaps(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
     Ok(())
 }
 
-/// The inverse of [`encode_gaps`]; a time of 0 is `now`.
+/// Decodes the output of [`encode_gaps`]. A time of 0 becomes `now`.
 pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Undecodable> {
     let mut gaps = Vec::new();
     for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
         let mut answers = Vec::new();
         let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
-            let (source, error) = (source.into(), error.map(Into::into));
+            let source = source.into();
+            let error = error.map(Into::into);
             answers.push(Answers { source, asked, found, failed, error });
         })?;
         gaps.push(GapEntry { answers, ..gap });
@@ -50,7 +52,7 @@ pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Und
     Ok(gaps.into_iter().collect())
 }
 
-/// One of them, without its answers.
+/// Reads a gap without its answers.
 fn read_gap<'a>(
     reader: &mut Reader<'a>,
     now: u64,
@@ -77,12 +79,12 @@ fn read_gap<'a>(
     Ok(GapEntry { since, end, until, rounds, ..GapEntry::new(first, last, waited) })
 }
 
-/// A count that never makes more than there can be.
+/// Reads a count and refuses one above `limit`.
 fn bounded(
     reader: &mut Reader<'_>,
     limit: usize,
     part: &'static str,
 ) -> Result<usize, Undecodable> {
-    let count = usize::try_from(reader.varint(part)?).ok().filter(|it| *it <= limit);
+    let count = usize::try_from(reader.varint(part)?).ok().filter(|count| *count <= limit);
     count.ok_or_else(|| reader.bad(part))
 }

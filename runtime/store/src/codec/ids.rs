@@ -4,16 +4,16 @@ use ordain_core::{IdStretch, IdTimes, TakenId};
 
 use super::wire::{Reader, Undecodable, put_varint};
 
-/// Bytes that [`encode_taken_id`] appends.
+/// The number of bytes that [`encode_taken_id`] appends.
 pub const TAKEN_ID_SIZE: usize = 12;
 
-/// Appends an id without its sequence, which is part of its place.
+/// Appends an id without its sequence, which the store keeps in the key of the entry.
 pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
 }
 
-/// The inverse of [`encode_taken_id`].
+/// Decodes the output of [`encode_taken_id`].
 pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodable> {
     let bad = Undecodable::Part { record: "taken id", part: "length" };
     let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
@@ -34,7 +34,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     }
 }
 
-/// Skips the stretches.
+/// Skips and checks the stretches.
 pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
     for _ in 0..count(reader)? {
         read_stretch(reader, 0)?;
@@ -42,7 +42,7 @@ pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable>
     Ok(())
 }
 
-/// The inverse of [`encode_id_times`]; a time of 0 is `now`.
+/// Decodes the output of [`encode_id_times`]. A time of 0 becomes `now`.
 pub(super) fn decode_id_times(reader: &mut Reader<'_>, now: u64) -> Result<IdTimes, Undecodable> {
     (0..count(reader)?).map(|_| read_stretch(reader, now)).collect()
 }

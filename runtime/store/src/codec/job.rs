@@ -1,10 +1,10 @@
 //! The record of a key.
 //!
-//! What a condition compares or a store fills in stands at fixed places in front, so that a
-//! script can do it without taking the record apart. Must read every field that it writes. Parsing
-//! checks the whole record even where only the front is wanted: no commit builds on a record that
-//! the next load cannot read, except that scripts look at no more than format and length. Theirs
-//! follow a load, which has checked the rest.
+//! Fields that a condition compares or a store fills in are at fixed offsets at the front, so that
+//! a script needs no full decoder. The decoder must read every field that the encoder writes.
+//! Parsing checks the whole record even if the caller needs only the front, so that no commit
+//! builds on a record that the next load cannot read. Scripts are an exception: they check only
+//! format and length. Their commits follow a load, which has checked the rest.
 
 use std::sync::Arc;
 
@@ -14,32 +14,32 @@ use super::gaps::{check_gaps, decode_gaps, encode_gaps};
 use super::ids::{check_id_times, decode_id_times, encode_id_times};
 use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
 
-/// Opens a record.
+/// The format byte of a record.
 pub const JOB_FORMAT: u8 = 5;
 
-/// Where [`Job::partition`] lies in a record, four bytes.
+/// The offset of [`Job::partition`], four bytes.
 pub const PARTITION_AT: usize = 2;
-/// Where [`Job::takeovers`] lies, four bytes.
+/// The offset of [`Job::takeovers`], four bytes.
 pub const TAKEOVERS_AT: usize = 6;
-/// Where [`Job::next`] lies, eight bytes.
+/// The offset of [`Job::next`], eight bytes.
 pub const NEXT_AT: usize = 10;
-/// Where the incarnation lies, eight bytes.
+/// The offset of the incarnation, eight bytes.
 pub const INCARNATION_AT: usize = 18;
-/// Where the time of the trouble lies, eight bytes.
+/// The offset of the trouble's time, eight bytes.
 pub const SINCE_AT: usize = 26;
-/// Where [`Job::version_generation`] lies, eight bytes.
+/// The offset of [`Job::version_generation`], eight bytes.
 pub const GENERATION_AT: usize = 34;
-/// Where the time lies that zeros in [`Job::gaps`] and [`Job::id_times`] mean, eight bytes.
+/// The offset of the time that zeros in [`Job::gaps`] and [`Job::id_times`] refer to, eight bytes.
 pub const GAPS_AT: usize = 42;
-/// Where the numbers begin that have no fixed width: attempts, rounds, generation, count, first and
+/// The offset of the numbers with variable width: attempts, rounds, generation, count, first and
 /// last of [`Job::spilled`], [`Job::ids_from`].
 pub const NUMBERS_AT: usize = 50;
 
-/// In the order in which their numbers are stored.
+/// All statuses, in the order of their stored numbers.
 const STATUS: [Status; 5] =
     [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
 
-/// A record that has been checked and not copied.
+/// A checked and borrowed record.
 #[derive(Debug, Clone)]
 pub struct JobView<'a> {
     /// [`Job::status`].
@@ -63,18 +63,18 @@ pub struct JobView<'a> {
     attempts: u32,
     rounds: u32,
     generation: u32,
-    /// Its name and the digest of its file.
+    /// The name and the digest of the file.
     version: Option<(&'a str, [u8; 32])>,
     trouble: Option<TroubleView<'a>>,
     digests: &'a [u8],
     gaps: Reader<'a>,
-    /// The time that zeros in these and in the times of ids mean.
+    /// The time that zeros in `gaps` and in `id_times` refer to.
     new_times: u64,
     holes: Reader<'a>,
 }
 
 impl<'a> JobView<'a> {
-    /// Reads a record to its end.
+    /// Parses a whole record.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("job", bytes, JOB_FORMAT)?;
         let status = reader.u8("status")?;
@@ -134,7 +134,7 @@ impl<'a> JobView<'a> {
         Ok(view)
     }
 
-    /// The record as the core knows it.
+    /// Converts the record to the core's form.
     pub fn to_job(&self) -> Job {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
@@ -155,13 +155,14 @@ impl<'a> JobView<'a> {
                 Arc::new(Decided { generation, build })
             }),
             trouble: self.trouble.map(|(cause, error, version)| {
-                let (error, version) = (error.to_owned(), version.map(Into::into));
+                let error = error.to_owned();
+                let version = version.map(Into::into);
                 Box::new(Trouble { cause, error, since: self.since, version })
             }),
             digests: digests.collect(),
             holes: holes.collect(),
             ids_from: self.ids_from,
-            // They were checked.
+            // `parse` has checked the gaps and the times of ids.
             gaps: decode_gaps(&mut self.gaps.clone(), self.new_times).unwrap_or_default(),
             id_times: decode_id_times(&mut self.id_times.clone(), self.new_times)
                 .unwrap_or_default(),
@@ -169,7 +170,7 @@ impl<'a> JobView<'a> {
     }
 }
 
-/// Appends the record of a job, with `now` in place of its zero times.
+/// Appends the record of a job, with `now` instead of zero times.
 pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; NUMBERS_AT];
@@ -192,7 +193,7 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
         put_varint(number, out);
     }
     encode_id_times(&job.id_times, out);
-    if let Some(decided) = job.version.as_ref().filter(|it| it.generation > 0) {
+    if let Some(decided) = job.version.as_ref().filter(|decided| decided.generation > 0) {
         put_bytes(decided.build.version.as_bytes(), out);
         out.extend_from_slice(&decided.build.digest.0);
     }
@@ -215,15 +216,15 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Gives a record that [`JobView::parse`] has accepted to another partition.
+/// Assigns a record that [`JobView::parse`] has accepted to another partition.
 pub fn take_over(record: &mut [u8], view: &JobView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Whether these can be bounds. The count says no more than that: repeats of spilled events that
-/// may be new count twice, until the write after the one that compares them.
+/// Returns whether the bounds are possible. The count is not compared with them: repeats of spilled
+/// events that may be new count twice, until the write after their comparison.
 fn can_be(spilled: Spilled) -> bool {
     let Spilled { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
@@ -248,7 +249,7 @@ fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
     reader.take(size, "digests")
 }
 
-/// Holes take up the rest of the record, so they need no count.
+/// Reads the next hole. Holes occupy the rest of the record and need no count.
 fn next_hole(reader: &mut Reader<'_>) -> Result<Option<(u64, u64)>, Undecodable> {
     if reader.is_empty() {
         return Ok(None);
@@ -259,7 +260,7 @@ fn next_hole(reader: &mut Reader<'_>) -> Result<Option<(u64, u64)>, Undecodable>
     Ok(Some((first, last)))
 }
 
-/// The stored number of a cause; 0 is left for none.
+/// Returns the stored number of a cause; 0 means no cause.
 pub fn cause_number(cause: Cause) -> u8 {
     cause as u8 + 1
 }
@@ -272,9 +273,9 @@ pub(super) fn cause_of(number: u8) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    /// The numbers are on disk: an enum that is put in another order must not change them.
+    /// The numbers are stored: reordering an enum must not change them.
     #[test]
-    fn stored_numbers_stay() {
+    fn stored_numbers_do_not_change() {
         for (number, status) in STATUS.into_iter().enumerate() {
             assert_eq!(status as usize, number);
         }

@@ -1,4 +1,4 @@
-//! The record of a dead letter. Must keep what was delivered as it was, byte for byte.
+//! The record of a dead letter. It must keep the delivery byte for byte.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::StoredLetter;
 
 const FORMAT: u8 = 1;
 
-/// Where the time lies at which a letter was put, eight bytes.
+/// The offset of the time at which the letter was put, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
-/// Where the key begins: its length, as a number of no fixed width, and itself; behind it the
-/// sequence, of no fixed width, the tag of eight bytes, and the cause.
+/// The offset of the key: its length with variable width, then its bytes. Behind it are the
+/// sequence (variable width), the tag (eight bytes) and the cause.
 pub const LETTER_KEY_AT: usize = 9;
 
 const NOTHING: u8 = 0;
@@ -45,7 +45,7 @@ pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a record; its content shares the bytes.
+/// Decodes a record; the content shares the bytes.
 pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, Undecodable> {
     let mut reader = Reader::new("dead letter", bytes, FORMAT)?;
     let at = reader.u64("time")?;
@@ -76,7 +76,7 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, Undecodable> {
     Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
 }
 
-/// When the letter of a record was put, without reading the rest.
+/// Returns the time at which a letter was put, without decoding the rest.
 pub fn letter_time(bytes: &[u8]) -> Option<u64> {
     let mut reader = Reader::new("dead letter", bytes, FORMAT).ok()?;
     reader.u64("time").ok()

@@ -1,37 +1,38 @@
-//! What a destination knows of an origin: how far it has given its messages, and the numbers of those
-//! that may still be in its outbox.
+//! A destination's record of an origin: the last assigned place, and the numbers of messages that
+//! may still be in the origin's outbox.
 //!
-//! A record says how far; what was new in one call is a block behind it. So a call whose messages were
-//! never seen reads the record, and writes it with one block, however much the outbox has. Of one that
-//! comes again the blocks are found by the commits, which ascend from block to block as a rule.
+//! The record contains the last place. The new messages of each call are in a block of their own. A
+//! call with only new messages therefore reads the record and writes it with one block, however
+//! large the outbox is. The blocks of repeated messages are found by their commits, which usually
+//! ascend from block to block.
 //!
-//! All numbers have fixed widths, so that a script can put the records together.
+//! All numbers have fixed widths, so that a script can build the records.
 
 use super::wire::{Reader, Undecodable};
 use crate::Place;
 
-/// Opens a record.
+/// The format byte of a record.
 pub const ORIGIN_FORMAT: u8 = 1;
 
-/// How far an origin has given its messages.
+/// The progress of an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OriginRecord {
-    /// The epoch of its last owner.
+    /// The epoch of the origin's last owner.
     pub epoch: u64,
-    /// The last place that was given under it.
+    /// The last place that this owner has assigned.
     pub last: Place,
-    /// The highest place that was ever given: what is behind it is new.
+    /// The highest place ever assigned. Every later place is new.
     pub highest: Place,
-    /// The first block that there is.
+    /// The number of the first block.
     pub first: u64,
-    /// The one behind the last.
+    /// The number after the last block.
     pub next: u64,
-    /// Whether the commits of blocks may not ascend: a message was new in an old commit, because a sink leads
-    /// here since. Then all blocks are read.
+    /// `true` if the commits of blocks may not ascend: an old commit had a new message, because a
+    /// sink was routed here later. All blocks are read then.
     pub is_mixed: bool,
 }
 
-/// Of an origin that has given nothing.
+/// The record of an origin without messages.
 impl Default for OriginRecord {
     fn default() -> Self {
         let nowhere = Place::default();
@@ -40,16 +41,17 @@ impl Default for OriginRecord {
 }
 
 impl OriginRecord {
-    /// Notes that an owner of this epoch has given what is at a place.
+    /// Records that an owner with this epoch has assigned the messages at a place.
     pub fn given(&mut self, epoch: u64, place: Place) {
         if epoch != self.epoch {
-            (self.epoch, self.last) = (epoch, Place::default());
+            self.epoch = epoch;
+            self.last = Place::default();
         }
         self.last = self.last.max(place);
         self.highest = self.highest.max(place);
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ORIGIN_FORMAT];
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -61,12 +63,14 @@ impl OriginRecord {
         out
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, Undecodable> {
         let mut reader = Reader::new("record of an origin", bytes, ORIGIN_FORMAT)?;
         let epoch = reader.u64("epoch")?;
-        let (last, highest) = (place(&mut reader)?, place(&mut reader)?);
-        let (first, next) = (reader.u64("first block")?, reader.u64("next block")?);
+        let last = place(&mut reader)?;
+        let highest = place(&mut reader)?;
+        let first = reader.u64("first block")?;
+        let next = reader.u64("next block")?;
         let is_mixed = match reader.u8("order of blocks")? {
             0 => false,
             1 => true,
@@ -80,16 +84,16 @@ impl OriginRecord {
     }
 }
 
-/// What was given of one place.
+/// The assigned messages of one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenPart {
     /// The place.
     pub place: Place,
-    /// Digests of the ids, and the numbers; 0 where there are none.
+    /// Digests of the ids, and the numbers; a number is 0 if the message has none.
     pub messages: Vec<(u64, u64)>,
 }
 
-/// A block: what was new in one call.
+/// Encodes a block: the new messages of one call.
 pub fn encode_given(parts: &[GivenPart]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
@@ -103,7 +107,7 @@ pub fn encode_given(parts: &[GivenPart]) -> Vec<u8> {
     out
 }
 
-/// Reads a block.
+/// Decodes a block.
 pub fn decode_given(bytes: &[u8]) -> Result<Vec<GivenPart>, Undecodable> {
     let mut reader = Reader::bare("block of an origin", bytes);
     let mut parts = Vec::new();
@@ -112,7 +116,7 @@ pub fn decode_given(bytes: &[u8]) -> Result<Vec<GivenPart>, Undecodable> {
         let count = reader.u32("number of messages")? as usize;
         let messages = reader.take(count.saturating_mul(16), "messages")?;
         let (numbers, _) = messages.as_chunks::<8>();
-        let numbers = numbers.iter().map(|it| u64::from_le_bytes(*it));
+        let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
         let messages = numbers.clone().step_by(2).zip(numbers.skip(1).step_by(2)).collect();
         parts.push(GivenPart { place, messages });
     }

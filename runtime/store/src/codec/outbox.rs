@@ -1,6 +1,6 @@
-//! What one batch has to publish as one value: a chunk for each applied write and one for the
-//! letters, one after the other, so that a store joins the chunks of what it applied without
-//! taking them apart.
+//! The messages and letters of one batch as one value: a chunk for each applied write and a chunk
+//! for the letters, concatenated. A store therefore joins the chunks of the applied writes without
+//! decoding them.
 
 use bytes::Bytes;
 use ordain_core::{DeadLetter, Emitted, Key, Message};
@@ -9,15 +9,15 @@ use super::letter::{decode_letter, encode_letter};
 use super::wire::{Reader, Undecodable, put_bytes, put_varint};
 use crate::{OutboxEntry, OutboxMessage};
 
-/// Opens the chunk of a write.
+/// The format byte of a write's chunk.
 const FORMAT: u8 = 1;
-/// Opens the chunk of the letters.
+/// The format byte of the letters' chunk.
 pub const OUTBOX_LETTERS: u8 = 2;
-/// Opens the time of the commit: the incarnation of what follows and has none of its own. Where a
-/// script commits, which does not take writes apart.
+/// The format byte of the commit's time, which is the incarnation of the following chunks that have
+/// none. A script that commits writes it, because the script does not decode the writes.
 pub const OUTBOX_TIME: u8 = 3;
 
-/// Appends the chunk of one write. A write without messages has none.
+/// Appends the chunk of one write. A write without messages has no chunk.
 pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], out: &mut Vec<u8>) {
     if messages.is_empty() {
         return;
@@ -35,7 +35,7 @@ pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], ou
     }
 }
 
-/// Appends the chunk of forwarded letters that were put at `at`. Where there are none there is no
+/// Appends the chunk of forwarded letters that were put at `at`. Without letters, there is no
 /// chunk.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
@@ -55,14 +55,16 @@ pub fn encode_outbox_letters<'a>(
     }
 }
 
-/// Reads all chunks of a batch; what they contain shares the bytes.
+/// Decodes all chunks of a batch; the contents share the bytes.
 pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecodable> {
-    let (mut messages, mut letters, mut time) = (Vec::new(), Vec::new(), 0);
+    let mut messages = Vec::new();
+    let mut letters = Vec::new();
+    let mut time = 0;
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         if rest[0] == OUTBOX_LETTERS {
             let mut reader = Reader::new("outbox entry", rest, OUTBOX_LETTERS)?;
-            // The last chunk: it goes to the end.
+            // The last chunk extends to the end.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
                 letters.push(decode_letter(&record)?.letter);

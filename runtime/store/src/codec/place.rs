@@ -1,19 +1,19 @@
-//! Where a dead letter lies among those of its stream: by key, sequence and tag, in the order of
-//! bytes. A key has any bytes in it, so it is escaped and terminated.
+//! The place of a dead letter among those of its stream: by key, sequence and tag, in byte order. A
+//! key can contain any bytes, so it is escaped and terminated.
 
 use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// What ends an escaped key: less than any byte of a longer key, and never inside one.
+/// The end of an escaped key: below any byte of a longer key, and never inside a key.
 const TERMINATOR: [u8; 2] = [0, 1];
-/// What a NUL in an escaped key becomes.
+/// The escape of a NUL in a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];
 
-/// Appends with what the places of all letters of a key begin.
+/// Appends the common prefix of the places of all letters of a key.
 pub fn put_letter_key(key: &str, out: &mut Vec<u8>) {
-    // A decoder refuses longer keys. Should one come all the same, its letter is kept under the
-    // key's beginning rather than refused.
+    // A decoder refuses longer keys. The letter of such a key is nevertheless kept under the
+    // beginning of the key.
     let key = &key[..key.floor_char_boundary(KEY_SIZE_LIMIT)];
     for part in key.as_bytes().split_inclusive(|byte| *byte == 0) {
         match part.split_last() {
@@ -34,7 +34,7 @@ pub fn put_letter_place(id: &LetterId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.tag.to_be_bytes());
 }
 
-/// The identity of a letter, from its place; `None` if that is no letter's.
+/// Returns the identity of a letter from its place; `None` if the place is not valid.
 pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
     let (rest, tag) = place.split_last_chunk()?;
     let (rest, sequence) = rest.split_last_chunk()?;
@@ -47,9 +47,10 @@ pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
             return None;
         }
     }
-    // No letter is kept under a longer one.
+    // No letter is kept under a longer key.
     let key = Some(key).filter(|key| key.len() <= KEY_SIZE_LIMIT)?;
     let key = String::from_utf8(key).ok()?.into();
-    let (sequence, tag) = (u64::from_be_bytes(*sequence), u64::from_be_bytes(*tag));
+    let sequence = u64::from_be_bytes(*sequence);
+    let tag = u64::from_be_bytes(*tag);
     Some(LetterId { key, sequence, tag })
 }

@@ -1,15 +1,15 @@
-//! Spilled events.
+//! The records of spilled events.
 
 use bytes::Bytes;
 use ordain_core::Event;
 use std::sync::Arc;
 
-/// Reads a spilled event of a key; or what is wrong with it.
+/// Decodes a spilled event of a key, or returns a description of the damage.
 pub fn decode_spilled(key: &str, sequence: u64, bytes: Bytes) -> Result<Arc<Event>, String> {
     let event =
         Event::decode(bytes).map_err(|error| format!("spilled event {sequence}: {error}"))?;
     if event.key() != key {
-        return Err(format!("spilled event {sequence} is of key {:?}", event.key()));
+        return Err(format!("spilled event {sequence} belongs to key {:?}", event.key()));
     }
     Ok(Arc::new(event))
 }

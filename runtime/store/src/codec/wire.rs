@@ -1,48 +1,48 @@
-//! Reading and writing the parts of a record. Must never trust a length before it has been
-//! compared with what is there.
+//! Reads and writes the parts of a record. This module must never trust a length before it has
+//! compared the length with the available bytes.
 
 use ordain_core::Malformed;
 
-/// Stored bytes that are not what they should be.
+/// An error: stored bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undecodable {
-    /// Written by another version, or not a record at all.
-    #[error("the {record} has format {found}, and this version reads format {known}")]
+    /// The record was written by another version, or is not a record.
+    #[error("the {record} has format {found}, but this version reads format {known}")]
     Format {
-        /// What was being read.
+        /// The kind of the record.
         record: &'static str,
-        /// The byte found.
+        /// The format byte found.
         found: u8,
-        /// The byte expected.
+        /// The expected format byte.
         known: u8,
     },
-    /// A part is cut off, or is not a value that it can have.
+    /// A part of the record is truncated, or has an invalid value.
     #[error("the {record} is damaged at its {part}")]
     Part {
-        /// What was being read.
+        /// The kind of the record.
         record: &'static str,
-        /// The part.
+        /// The damaged part.
         part: &'static str,
     },
-    /// There is more than one record's bytes.
+    /// The bytes continue after the end of the record.
     #[error("the {record} is damaged: {bytes} bytes follow its end")]
     Trailing {
-        /// What was being read.
+        /// The kind of the record.
         record: &'static str,
-        /// How many bytes.
+        /// The number of trailing bytes.
         bytes: usize,
     },
-    /// An event or a message in it cannot be read.
+    /// An event or a message in the record cannot be decoded.
     #[error("the {record} is damaged: {cause}")]
     Content {
-        /// What was being read.
+        /// The kind of the record.
         record: &'static str,
-        /// What the event or message misses.
+        /// The missing or malformed part of the event or message.
         cause: Malformed,
     },
 }
 
-/// Takes a record apart, from front to back.
+/// A reader of a record's parts, from front to back.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     record: &'static str,
@@ -50,39 +50,39 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Begins with the format byte, which must be `known`.
+    /// Creates a reader and checks that the format byte is `known`.
     pub fn new(record: &'static str, bytes: &'a [u8], known: u8) -> Result<Self, Undecodable> {
         let mut reader = Self { record, rest: bytes };
         let found = reader.u8("format")?;
         if found == known { Ok(reader) } else { Err(Undecodable::Format { record, found, known }) }
     }
 
-    /// Begins with a part that has no format byte, since it is part of another record.
+    /// Creates a reader for a part of another record, without a format byte.
     pub fn bare(record: &'static str, bytes: &'a [u8]) -> Self {
         Self { record, rest: bytes }
     }
 
-    /// The error of a part.
+    /// Returns the error for a damaged part.
     pub fn bad(&self, part: &'static str) -> Undecodable {
         Undecodable::Part { record: self.record, part }
     }
 
-    /// The error of an event or a message.
+    /// Returns the error for a damaged event or message.
     pub fn content(&self, cause: Malformed) -> Undecodable {
         Undecodable::Content { record: self.record, cause }
     }
 
-    /// What has not been read yet.
+    /// Returns the bytes that have not been read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether all is read.
+    /// Returns whether all bytes have been read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// That all is read.
+    /// Checks that all bytes have been read.
     pub fn end(&self) -> Result<(), Undecodable> {
         match self.rest.len() {
             0 => Ok(()),
@@ -90,34 +90,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of fixed width, as bytes.
+    /// Reads a number of bytes known at compile time.
     pub fn array<const N: usize>(&mut self, part: &'static str) -> Result<[u8; N], Undecodable> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.bad(part))?;
         self.rest = rest;
         Ok(*head)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self, part: &'static str) -> Result<u8, Undecodable> {
         Ok(u8::from_le_bytes(self.array(part)?))
     }
 
-    /// Four bytes.
+    /// Reads a four-byte number.
     pub fn u32(&mut self, part: &'static str) -> Result<u32, Undecodable> {
         Ok(u32::from_le_bytes(self.array(part)?))
     }
 
-    /// Eight bytes.
+    /// Reads an eight-byte number.
     pub fn u64(&mut self, part: &'static str) -> Result<u64, Undecodable> {
         Ok(u64::from_le_bytes(self.array(part)?))
     }
 
-    /// What [`put_varint`] wrote.
+    /// Reads a number that [`put_varint`] wrote.
     pub fn varint(&mut self, part: &'static str) -> Result<u64, Undecodable> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.u8(part)?;
-            // The tenth byte has room for one bit.
+            // The tenth byte has only one valid bit.
             if shift == 63 && byte > 1 {
                 return Err(self.bad(part));
             }
@@ -129,32 +129,32 @@ impl<'a> Reader<'a> {
         Err(self.bad(part))
     }
 
-    /// What [`put_varint`] wrote, where it must fit 32 bits.
+    /// Reads a number that [`put_varint`] wrote and that must fit in 32 bits.
     pub fn varint32(&mut self, part: &'static str) -> Result<u32, Undecodable> {
         u32::try_from(self.varint(part)?).map_err(|_| self.bad(part))
     }
 
-    /// So many bytes.
+    /// Reads `count` bytes.
     pub fn take(&mut self, count: usize, part: &'static str) -> Result<&'a [u8], Undecodable> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.bad(part))?;
         self.rest = rest;
         Ok(head)
     }
 
-    /// Bytes with their length before them.
+    /// Reads bytes with their length before them.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], Undecodable> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.bad(part))?;
         self.take(length, part)
     }
 
-    /// Such bytes, where they are a text.
+    /// Reads a text with its length before it.
     pub fn text(&mut self, part: &'static str) -> Result<&'a str, Undecodable> {
         let bytes = self.bytes(part)?;
         std::str::from_utf8(bytes).map_err(|_| self.bad(part))
     }
 
-    /// Such a text, or none.
+    /// Reads a text that may be missing.
     pub fn option(&mut self, part: &'static str) -> Result<Option<&'a str>, Undecodable> {
         match self.u8(part)? {
             0 => Ok(None),
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a number in as many bytes as it needs, seven bits each.
+/// Appends a number with variable width, seven bits per byte.
 pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

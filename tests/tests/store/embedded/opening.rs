@@ -64,7 +64,7 @@ async fn another_schema_or_shape_is_refused() {
     let text = fs::read_to_string(&marker).expect("the marker");
 
     let words = refusal(Options { shards: 4, ..rig.options() });
-    assert!(words.contains("made with 1 shards"), "{words}");
+    assert!(words.contains("created with 1 shards"), "{words}");
     fs::write(&marker, text.replace("schema = ", "schema = 9")).expect("a file");
     let words = refusal(rig.options());
     assert!(words.contains("has schema 9"), "{words}");
@@ -117,7 +117,7 @@ async fn lost_commits_are_noticed() {
         let Err(StoreError::Unusable(words)) = Embedded::open(rig.options()) else {
             panic!("opened an empty database")
         };
-        assert!(words.contains("had answered 3 and holds 0"), "{words}");
+        assert!(words.contains("had answered 3 and contains 0"), "{words}");
     }
     fs::remove_file(rig.path().join("answered")).expect("a file");
     rig.reopen().await;
@@ -201,7 +201,7 @@ async fn a_folder_that_is_gone_ends_its_use() {
         }
         let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
         let words = failed.expect("it is noticed").to_string();
-        assert!(words.contains("is not there any more, or is another one"), "{words}");
+        assert!(words.contains("is missing or was replaced"), "{words}");
         drop(store);
         let _ = fs::remove_dir_all(&path);
         fs::rename(parent.path().join("moved"), &path).expect("renamed");

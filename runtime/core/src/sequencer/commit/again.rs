@@ -1,22 +1,23 @@
-//! Commits that the store has lost are made again from memory, where they still are.
+//! Recovers commits that the store has lost, from the batches that memory keeps.
 //!
-//! A store that went back in time under the claim of its owner has the last commits no more. The
-//! same batches apply to it once more, in order and under their numbers: without the writes that
-//! were refused then, and with the times that they got then, so that no message gets another id.
-//! What does not apply as it did ends ownership: then the store is not what these batches were made
-//! for.
+//! A store that went back in time under its owner's claim has lost the latest commits. The
+//! sequencer sends the same batches again, in order and under their numbers. It omits the writes
+//! that were refused, and sets the times of the first commit, so that no message gets another id. A
+//! batch that does not apply as before ends the ownership: the store then differs from the state
+//! that the batches were made for.
 //!
-//! It is noticed at a commit, or by asking for the newest one after the connection to the store
-//! broke. What was read before may be older than what is made again, and
-//! nothing shows it: an event that is spilled again moves no `next`. So whatever may rest on that
-//! is undone: the batch in flight is made void, and after it the lanes of the shard are loaded
-//! again. Void are its writes, by a condition that never holds, and its letters go into the next
-//! batch. It is not another batch under the same number: an earlier sending of it may still arrive,
-//! and then the answer tells what applied.
+//! A commit reveals the loss, or a query for the newest commit after the connection to the store
+//! broke. Data read before may be older than the recovered commits, and nothing reveals that:
+//! spilling an event again does not change `next`. The sequencer therefore undoes everything that
+//! may depend on such data. It replaces the batch in flight by a void batch, and then loads the
+//! lanes of the shard again. The writes of the void batch have a condition that never holds, and
+//! its letters go into the next batch. The void batch is not a different batch under the same
+//! number: an earlier sending of the original may still arrive, and the reply then shows what
+//! applied.
 //!
-//! One case remains. If an earlier sending, one that came after the store went back, arrives
-//! between the last commit made again and the void one, it is applied as it was, and what it has
-//! done counts: its letters are in the store's outbox, and no later batch would bring them there.
+//! One case remains: an earlier sending, made after the store went back, arrives between the last
+//! recovered commit and the void batch. The store then applies it unchanged, and its effects count:
+//! its letters are in the store's outbox, and no later batch would put them there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
 use crate::sequencer::letters::FreeLetter;
 
-/// The last commits of a shard, the newest last, without a hole.
+/// The latest commits of a shard, the newest last, without a hole.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     commits: VecDeque<Commit>,
@@ -46,10 +47,11 @@ struct Commit {
 }
 
 impl Commit {
-    /// What it has done, as a batch.
+    /// Returns the applied part of the commit, as a batch.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
-        let refused = |at: &usize| applied.refused.binary_search_by_key(at, |it| it.0).is_ok();
+        let refused =
+            |at: &usize| applied.refused.binary_search_by_key(at, |refused| refused.0).is_ok();
         let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
         let mut writes: Vec<JobWrite> = writes.map(|(_, write)| write.clone()).collect();
         for write in &mut writes {
@@ -59,8 +61,9 @@ impl Commit {
     }
 }
 
-/// A batch of which no write applies, without letters. It has one write more, of a key that no
-/// event has: that it was refused tells that this batch was applied, not an earlier sending.
+/// Returns a batch whose writes never apply, without letters. It has one extra write, for a key
+/// that no event has. The refusal of this write shows that the void batch was applied, not an
+/// earlier sending.
 fn void(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(JobWrite {
@@ -77,16 +80,16 @@ fn void(batch: &Batch) -> Batch {
         expire_in: None,
     });
     for write in &mut writes {
-        // Nobody gets there: it would be after the last sequence there is.
+        // No job reaches this value, which is after the last possible sequence.
         write.expect = Expect::Next(u64::MAX);
     }
     Batch { writes, letters: Vec::new(), ..*batch }
 }
 
 impl InFlight {
-    /// Where it was the void batch that was applied, its letters go into the next one.
+    /// Returns the letters to the queue for the next batch, if the void batch was applied.
     pub(super) fn return_letters(&mut self, applied: &Applied, letters: &mut VecDeque<FreeLetter>) {
-        if applied.refused.last().is_none_or(|it| it.0 != self.batch.writes.len()) {
+        if applied.refused.last().is_none_or(|refused| refused.0 != self.batch.writes.len()) {
             return;
         }
         let own = self.batch.letters.iter().cloned().zip(self.letters.drain(..));
@@ -99,7 +102,7 @@ impl InFlight {
     }
 }
 
-/// What a batch costs in memory, in bytes.
+/// Returns the memory cost of a batch, in bytes.
 fn memory(batch: &Batch) -> usize {
     let write = |write: &JobWrite| {
         let messages = write.messages.iter().map(|emitted| &emitted.message);
@@ -117,9 +120,9 @@ fn memory(batch: &Batch) -> usize {
 }
 
 impl Sequencer {
-    /// Keeps a commit in case that the store loses it, and as many as fit of those before it. Where
-    /// all are too much, the shard with the most gives up its oldest: one of which older ones are
-    /// lost is worth nothing. None is given up by a shard of which some are being made again.
+    /// Keeps a commit in case the store loses it, together with the previous commits that fit.
+    /// Beyond `keep_bytes`, the shard with the most bytes drops its oldest commit, because a commit
+    /// without its predecessors is useless. A shard that is recovering commits drops none.
     pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &Applied) {
         if self.settings.keep_bytes == 0 {
             return;
@@ -135,8 +138,8 @@ impl Sequencer {
         self.memory += bytes;
         self.kept += bytes;
         while self.kept > self.settings.keep_bytes
-            && let shards = self.shards.iter_mut().filter(|it| !it.makes_again())
-            && let Some(most) = shards.max_by_key(|it| it.kept.bytes)
+            && let shards = self.shards.iter_mut().filter(|shard| !shard.makes_again())
+            && let Some(most) = shards.max_by_key(|shard| shard.kept.bytes)
             && let Some(commit) = most.kept.commits.pop_front()
         {
             most.kept.bytes -= commit.bytes;
@@ -145,15 +148,16 @@ impl Sequencer {
         }
     }
 
-    /// The store was out of reach, or another server is its master now.
+    /// Marks all shards as in doubt: the store was unreachable, or another server is its master
+    /// now.
     pub(in super::super) fn store_may_have_gone_back(&mut self) {
         for shard in &mut self.shards {
             shard.in_doubt = true;
         }
     }
 
-    /// Asks a shard in doubt where it stands, unless what is under way will tell: with a commit that
-    /// does nothing. A shard without commits still has a claim to lose.
+    /// Queries the last commit of a shard in doubt by an empty commit, unless a batch in flight
+    /// will reveal it. A shard without commits may still have lost its claim.
     pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -166,54 +170,57 @@ impl Sequencer {
         }
     }
 
-    /// The store is not where this owner left it: its last commit is number `last`, or one of
-    /// somebody else's.
+    /// Recovers lost commits, because the store differs from this owner's last commit. The store's
+    /// last commit of this owner is number `last`, or is another owner's.
     pub(super) fn rewound(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
         let first = last.map_or(u64::MAX, |last| last.saturating_add(1));
-        let oldest = state.kept.commits.front().map_or(newest + 1, |it| it.batch.number);
+        let oldest = state.kept.commits.front().map_or(newest + 1, |commit| commit.batch.number);
         if first > newest {
             return self.give_up(shard, found);
         }
         if first < oldest {
             let found = format!(
-                "{found}: commits {first} to {newest} are lost, and memory has those from {oldest} on"
+                "{found}: commits {first} to {newest} are lost, and memory keeps only \
+                 those from {oldest} on"
             );
             return self.give_up(shard, &found);
         }
-        let missing = state.kept.commits.iter().filter(|it| it.batch.number >= first);
+        let missing = state.kept.commits.iter().filter(|commit| commit.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
         if let Some(flight) = &state.in_flight {
             state.sending.push_back(Arc::new(void(&flight.batch)));
         }
-        (state.tries, state.gone_back) = (0, true);
+        state.tries = 0;
+        state.gone_back = true;
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
     fn give_up(&mut self, shard: u32, found: &str) {
         let state = &self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
-        let detail = format!("its last commit was number {newest}, but {found}");
+        let detail = format!("this owner's last commit was number {newest}, but {found}");
         self.stop(Stop::Rewound { shard, detail });
     }
 
-    /// A kept commit is in the store, or still there.
+    /// Handles the reply to a recovered commit: the store has the commit again, or still.
     pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
-        let commit = state.kept.commits.iter_mut().rfind(|it| it.batch.number == number);
-        let Some(commit) = commit.filter(|it| it.applied != applied) else { return };
+        let commit = state.kept.commits.iter_mut().rfind(|commit| commit.batch.number == number);
+        let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
         if !applied.refused.is_empty() {
             let found =
-                format!("commit {number} could not be made again: its keys have changed since");
+                format!("commit {number} cannot be made again: its keys have changed since");
             return self.give_up(batch.shard, &found);
         }
-        (commit.batch, commit.applied) = (batch, applied);
+        commit.batch = batch;
+        commit.applied = applied;
         self.stats.rewound += 1;
     }
 
-    /// What was read from a shard before all of it was there again does not count.
+    /// Discards the data read from a shard before all of its commits were recovered.
     pub(super) fn read_again(&mut self, shard: u32) {
         if fault!(self, TrustOldReads) {
             return;
@@ -229,8 +236,8 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for FreeLetter { letter, delivery } in letters {
-            // Its lane decides about the event once more. What was no delivery is read again by
-            // itself. Where there is no room the letter stays, whose reason may be none any more.
+            // The lane decides about the event again. An event without a delivery is read again
+            // anyway. Without a free lane the letter stays, although its reason may no longer hold.
             if let LetterContent::Event(event) = &letter.content
                 && self.refuse(event).is_none()
                 && (delivery == 0 || self.bring_in(&letter.id.key))
@@ -239,7 +246,7 @@ impl Sequencer {
                 if let Some(index) = self.lanes.find(&letter.id.key).filter(|_| delivery != 0) {
                     self.window.belongs(delivery, index);
                     self.wait(index, delivery, Arc::clone(event));
-                    self.lanes[index].arrivals.sort_by_key(|it| it.delivery);
+                    self.lanes[index].arrivals.sort_by_key(|arrival| arrival.delivery);
                 }
             } else {
                 self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });

@@ -1,4 +1,4 @@
-//! What an applied commit means for its lanes, write by write: settled, held, or refused.
+//! Applies a commit's reply to its lanes, write by write: settled, held, or refused.
 
 use super::super::Sequencer;
 use super::write::spilled;
@@ -93,8 +93,8 @@ impl Sequencer {
         self.trim_ids(index);
         let exact = spilled(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
-        // Checks were counted as if they were new. The record must not keep that: it would seem
-        // to be at its limit too early, more so with each repeat after a restart.
+        // Checks were counted as new events. The record must not keep that count: the key would
+        // reach its spill limit too early, and earlier with each repeat after a restart.
         lane.header |= lane.job.spilled.count > exact.count;
         lane.job.spilled = exact;
         lane.assumed = false;
@@ -117,7 +117,7 @@ impl Sequencer {
         }
     }
 
-    /// Forgets the held events that are durably settled.
+    /// Removes the held events that are durably settled.
     fn forget_settled(&mut self, index: u32, next: u64) {
         while let Some(held) = self.lanes[index].held.pop_below(next) {
             self.memory -= held.event.memory();
@@ -133,12 +133,12 @@ impl Sequencer {
         for (delivery, event) in in_write.joined {
             self.wait(index, delivery, event);
         }
-        // Their memory stays counted.
+        // The memory of the checks stays counted.
         if !in_write.checks.is_empty() {
             self.lanes[index].rare.make().checks.extend(in_write.checks);
         }
         match refusal {
-            // Loaded again, it waits for the decision that its job was executed under.
+            // After the load, the lane waits for the decision that its job was executed under.
             Refusal::Next(_) | Refusal::Version => self.load_again(index),
             Refusal::Partition(next) => self.yield_lane(index, next),
             Refusal::Corrupt(error) => self.break_lane(index, error),

@@ -1,4 +1,4 @@
-//! What a lane has to write, and what of it is kept until the answer.
+//! Forms the write of a lane, and the data kept until the reply.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::job::{Digests, Expect, Job, JobWrite, Spilled, Status, TakenId};
 use crate::settings::{Ordering, Settings};
 
 impl Sequencer {
-    /// What the lane has to write, with room for so many spilled events and bytes.
+    /// Forms the lane's write, with room for a number of spilled events and bytes.
     pub(super) fn write_of(
         &mut self,
         index: u32,
@@ -36,7 +36,7 @@ impl Sequencer {
             advance_job(lane, &chunk, settings, &mut ids);
             chunk
         };
-        // The end goes with the last event, even where late originals are still to be settled.
+        // The end is written with the last event, even if late originals are still to be settled.
         let completed = lane.ended && lane.job.next == lane.done;
         let more = !lane.pending.is_empty() && !completed;
         let (mut spill, spilled_bytes) = spill_of(lane, settings, room, &mut ids);
@@ -69,7 +69,7 @@ impl Sequencer {
         lane.joining = !chunk.joined.is_empty();
 
         let cost = Cost {
-            // Each of these is a value that the store writes.
+            // The store writes a value for each of these.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.consumed.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept: chunk.bytes,
@@ -87,20 +87,26 @@ impl Sequencer {
             due_in,
             expire_in,
         };
-        let (events, effects, joined) = (chunk.events, chunk.effects, chunk.joined);
-        let in_write = InWrite { lane: index, events, effects, joined, checks };
+        let in_write = InWrite {
+            lane: index,
+            events: chunk.events,
+            effects: chunk.effects,
+            joined: chunk.joined,
+            checks,
+        };
         (write, in_write, cost)
     }
 }
 
-/// What a write costs: events and bytes towards the batch's limits, bytes kept until the answer.
+/// The cost of a write: events and bytes towards the batch's limits, and bytes kept until the
+/// reply.
 pub(super) struct Cost {
     pub(super) events: usize,
     pub(super) bytes: usize,
     pub(super) kept: usize,
 }
 
-/// Moves the job over the events of a chunk.
+/// Advances the job over the events of a chunk.
 fn advance_job(
     lane: &mut Lane,
     chunk: &Chunk,
@@ -145,25 +151,27 @@ fn taken(sequence: u64, event: &Event) -> TakenId {
     TakenId { sequence, id: event.id_digest(), content }
 }
 
-/// Held events to be spilled by this write: from the first on, so that in a `fifo` stream no
-/// number becomes durable before an earlier one.
+/// Selects the held events that this write spills, from the first on, so that in a `fifo` stream no
+/// number becomes durable before an earlier number.
 fn spill_of(
     lane: &mut Lane,
     settings: &Settings,
     (mut events, bytes): (usize, usize),
     ids: &mut SmallVec<[TakenId; 2]>,
 ) -> (Vec<(u64, Arc<Event>)>, usize) {
-    let (mut spill, mut spilled) = (Vec::new(), 0);
-    // What lies beyond the key's end gets letters, not a place in the store.
+    let mut spill = Vec::new();
+    let mut spilled = 0;
+    // Events beyond the key's end become letters and are not spilled.
     lane.spill_all &= !lane.ended;
     if !lane.spill_all {
         return (spill, spilled);
     }
     let limit = settings.spill_limit.saturating_sub(lane.rare.rest.count) as usize;
     events = events.max(1).min(limit.saturating_sub(lane.held.copies()));
-    let (next, done) = (lane.job.next, lane.done);
+    let next = lane.job.next;
+    let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event that the key stopped at is what the others wait for: it needs no room.
+        // The event at which the key stopped needs no room, because the others wait for it.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;
@@ -179,13 +187,14 @@ fn spill_of(
     (spill, spilled)
 }
 
-/// Checks that can be made now, one for each sequence.
+/// Removes and returns the checks that can be made now, at most one for each sequence.
 fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
     if lane.rare.checks.is_empty() {
         return Vec::new();
     }
     let room = lane.check_room(settings).min(room);
-    let (mut now, mut later): (Vec<Check>, Vec<Check>) = (Vec::new(), Vec::new());
+    let mut now: Vec<Check> = Vec::new();
+    let mut later: Vec<Check> = Vec::new();
     for check in lane.rare.take_checks() {
         if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
             later.push(check);
@@ -197,7 +206,7 @@ fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
     now
 }
 
-/// What the spill area will hold after the write.
+/// Returns the extent of the spill area after the write.
 pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
     let mut spilled = lane.rare.rest;
     if lane.held.copies() > 0 {
@@ -215,8 +224,8 @@ pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
     spilled
 }
 
-/// The record as it is written: what concerns the event at `done` is left out while results
-/// before it are still to be written.
+/// Returns the record to write. Fields of the event at `done` are left out while earlier results
+/// are still to be written.
 fn job_to_write(lane: &Lane, more: bool) -> Job {
     let mut job = lane.job.clone();
     if more {

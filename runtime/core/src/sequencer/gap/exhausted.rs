@@ -1,4 +1,4 @@
-//! What becomes of what never came, after the last round.
+//! Decides about missing events after the last round.
 
 use super::super::Sequencer;
 use super::super::retry::missing;
@@ -6,15 +6,15 @@ use super::{Gap, Stage};
 use crate::gaps::{GapEnd, Gaps};
 use crate::settings::Exhausted;
 
-/// Between two looks, in ms, whether a source that brings nothing is back.
+/// The interval between two checks whether an unavailable source is back, in ms.
 const AWAY_LOOK: u64 = 1_000;
 
-/// What is given up, and who could not be asked for it: perhaps they would have had it.
+/// Describes the missing events, and the sources that failed and may still have them.
 fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
     let events =
         if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
     let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
-    let mut words = format!("{events} never came: asked for in {rounds}");
+    let mut words = format!("{events} never arrived: requested in {rounds}");
     let gap = gaps.iter().rfind(|gap| (gap.first..=gap.last).contains(&first));
     for answers in gap.into_iter().flat_map(|gap| &gap.answers) {
         if let Some(error) = &answers.error {
@@ -28,7 +28,8 @@ fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
 }
 
 impl Sequencer {
-    /// All rounds are over, and everything before the gap has run.
+    /// Applies `gap.on_exhausted` when all rounds are over and everything before the gap was
+    /// executed.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
@@ -41,11 +42,12 @@ impl Sequencer {
             lane.rare.make().gap = Some(Gap { stage: Stage::Clock(look), ..gap });
             return;
         }
-        let (first, rounds) = (gap.at, gap.round);
+        let first = gap.at;
+        let rounds = gap.round;
         let held = lane.held.head().map(|held| held.sequence);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
-        // Only what all rounds asked for; what is behind it gets rounds of its own. Where another owner
-        // made them, the first is all that is known.
+        // Includes only the sequences that all rounds requested; later sequences get their own
+        // rounds. If another owner made the rounds, only the first sequence is known.
         let asked = if self.settings.gap.attempts > 0 {
             let asked = lane.rare.asked.iter().find(|range| range.contains(&first));
             asked.map_or(first, |range| *range.end())
@@ -66,8 +68,8 @@ impl Sequencer {
                 self.park(index, missing(error));
             }
             Exhausted::Skip => {
-                // A wide gap is skipped in commits like others: the rest when this one is on its
-                // way.
+                // A wide gap is skipped in commits of the usual size. The rest follows when this
+                // commit is on its way.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 let room = self.settings.batch_events.saturating_sub(waiting) as u64;
                 if room == 0 {

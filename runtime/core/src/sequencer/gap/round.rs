@@ -1,4 +1,5 @@
-//! A round: the job is loaded again, and every replay source is asked in turn for what is missing.
+//! A replay round: loads the job again, then queries every replay source in turn for the missing
+//! events.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use crate::job::Loaded;
 use crate::settings::Ordering;
 use crate::turn::Token;
 
-/// Numbers that are asked for together; further ones in a later round.
+/// The maximum number of sequences in one request; later rounds request the others.
 const ASKED_TOGETHER: u64 = 4_096;
 
 impl Sequencer {
-    /// The clock has run out.
+    /// Starts a round, because the clock of the gap has expired.
     pub(in super::super) fn gap_round(&mut self, index: u32) {
         self.lanes[index].list_gap(self.now);
         let lane = &mut self.lanes[index];
@@ -35,12 +36,12 @@ impl Sequencer {
         if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
-            // A commit of its own will tell whether another owner has been there.
+            // A commit of the lane will show whether another owner has had the job.
             self.ask_source(index, 0);
         }
     }
 
-    /// The load of a round can begin, unless the lane has begun to write meanwhile.
+    /// Starts the load of a round, unless the lane has begun to write meanwhile.
     pub(in super::super) fn reload_for_gap(&mut self, index: u32, serial: u64) {
         if self.lanes[index].writing {
             self.ask_source(index, 0);
@@ -49,7 +50,7 @@ impl Sequencer {
         }
     }
 
-    /// The job again, in the course of a round.
+    /// Handles the job that was loaded again in a round.
     pub(in super::super) fn reloaded_for_gap(
         &mut self,
         index: u32,
@@ -70,8 +71,8 @@ impl Sequencer {
         if let Ok(Some(loaded)) = loaded
             && loaded.job.next == lane.job.next
         {
-            // Another partition had it and changed nothing. Beginning anew for that would let two
-            // partitions with the same gap take the job from each other without end.
+            // Another partition had the job and changed nothing. A restart here would let two
+            // partitions with the same gap take the job from each other forever.
             lane.job.takeovers = loaded.job.takeovers;
         }
         if lane.rare.gap.as_ref().is_some_and(Gap::reloading) {
@@ -91,8 +92,9 @@ impl Sequencer {
         let certain = lane.misses(gap.at);
         let Some(gap) = lane.rare.gap_mut() else { return };
         if !certain || missing.is_empty() {
-            // It may be among what only the store has, and then the round is made when that is
-            // known; or nothing later is held any more, and then it is no gap.
+            // The sequence may be among the spilled events whose sequences memory does not know;
+            // the round follows when they are known. Or no later event is held any more, and the
+            // gap is gone.
             gap.stage = Stage::Clock(self.now);
             return;
         }
@@ -110,7 +112,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, within });
     }
 
-    /// What is missing below the highest sequence known, as far as memory tells.
+    /// Returns the missing ranges below the highest known sequence, as far as memory knows them.
     fn missing(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.rare.gap else { return Vec::new() };
@@ -118,7 +120,8 @@ impl Sequencer {
             return vec![gap.at..=gap.at];
         }
         let mut ranges = Vec::new();
-        let (mut next, mut room) = (gap.at, ASKED_TOGETHER);
+        let mut next = gap.at;
+        let mut room = ASKED_TOGETHER;
         let mut present = |first: u64, last: u64| {
             if first > next && room > 0 {
                 let end = (first - 1).min(next + (room - 1));
@@ -127,8 +130,8 @@ impl Sequencer {
             }
             next = next.max(last.saturating_add(1));
         };
-        // Between the bounds of `rest` nothing is known for sure, and what is there is not
-        // missing: it is asked for when it comes into memory.
+        // Memory does not know which sequences between the bounds of `rest` are spilled. Spilled
+        // events are not missing; others are requested when the spilled events are in memory.
         let mut rest =
             (lane.rare.rest.count > 0).then_some((lane.rare.rest.first, lane.rare.rest.last));
         for held in lane.held.iter() {
@@ -154,7 +157,7 @@ impl Sequencer {
         until: u64,
         failed: Option<&str>,
     ) {
-        // Also one that nobody waits for any more was under way.
+        // This counts answers that no lane waits for, too.
         self.replays.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.replay)) else {
             return;
@@ -201,7 +204,8 @@ impl Sequencer {
         if open {
             self.ask_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
-            // Asked once, and there is nothing: the due index need not bring it back.
+            // The single request for a tail found nothing, so the due index need not bring the key
+            // back.
             self.lanes[index].header = true;
         }
         self.settle(index);
@@ -212,7 +216,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         gap.round += u32::from(!gap.unasked);
-        // Whoever looks sees that it is open.
+        // The stored record shows the open gap.
         lane.header = true;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
@@ -227,9 +231,10 @@ impl Sequencer {
     }
 }
 
-/// What is in both of two lists of ranges, each in order.
+/// Returns the intersection of two lists of ranges, each in ascending order.
 fn both(one: &[RangeInclusive<u64>], other: &[RangeInclusive<u64>]) -> Vec<RangeInclusive<u64>> {
-    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    let mut one = one.iter().peekable();
+    let mut other = other.iter().peekable();
     let mut common = Vec::new();
     while let (Some(left), Some(right)) = (one.peek(), other.peek()) {
         let first = *left.start().max(right.start());
@@ -251,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_lists_have_in_common() {
+    fn both_returns_the_intersection() {
         assert_eq!(both(&[1..=3, 5..=9], &[2..=6, 8..=8, 9..=20]), [2..=3, 5..=6, 8..=8, 9..=9]);
         assert_eq!(both(&[1..=3], &[4..=6]), []);
         assert_eq!(both(&[], &[4..=6]), []);
