@@ -34,49 +34,49 @@ impl Complaints {
         }
     }
 
-    /// Nothing is published now.
+    /// Warns that nothing is published for now.
     pub(super) fn away(&mut self, messages: usize, reason: &str) {
         if self.away.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 messages,
-                "messages are not published; they are kept and tried again: {reason}"
+                "messages not published: {reason}; they are kept and published again"
             );
         }
     }
 
-    /// One came back, or the broker said no, with others held before.
+    /// Warns that the broker returned or refused a message.
     pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: &Held) {
         if !self.not_taken.allow() {
             return;
         }
-        let (exchange, key) = (&self.exchange.name, outgoing.routing_key.as_str());
+        let exchange = &self.exchange.name;
+        let key = outgoing.routing_key.as_str();
         let reason = match fate {
             Fate::Returned => format!(
-                "no queue takes messages of the exchange {exchange:?} with the routing key \
-                 {key:?}: bind one"
+                "no queue takes messages of the exchange {exchange:?} with the routing key {key:?}: bind \
+                 a queue"
             ),
             _ => format!(
-                "the broker has refused messages of the exchange {exchange:?} with the routing key \
-                 {key:?} for now: is a queue full, or without a leader?"
+                "the broker refuses messages of the exchange {exchange:?} with the routing key {key:?} for \
+                 now: is a queue full, or without a leader?"
             ),
         };
         tracing::error!(
             sink = self.exchange.sink,
             held = held.len() + 1,
-            "messages are not published; they are kept and tried again, and those of other keys go \
-             on: {reason}"
+            "messages not published: {reason}; they are kept and published again, and other keys continue"
         );
     }
 
-    /// The broker has closed the channel because of one that was tried again.
+    /// Warns that the broker closed the channel because of a retried message.
     pub(super) fn refused_again(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
         if self.refused_again.allow() {
             self.refused(outgoing, reason, held);
         }
     }
 
-    /// The same of a new one, which is always told: each costs a channel, so that there are few.
+    /// Warns the same for a new message. This warning has no limit: each costs a channel, so there are few.
     pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
@@ -84,20 +84,18 @@ impl Complaints {
             held = held.len() + 1,
             id = &*clean(&id),
             bytes = outgoing.body.bytes().len(),
-            "the broker refuses a message; it is kept and tried again, and those of other keys go \
-             on: {reason}"
+            "message refused by the broker: {reason}; it is kept and published again, and other keys continue"
         );
     }
 
-    /// The broker says nothing of one, though it confirms later ones.
+    /// Warns that the broker neither confirms nor refuses a message, although it confirms later ones.
     pub(super) fn silence(&mut self, outgoing: &Outgoing, held: &Held) {
         if self.silence.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 held = held.len() + 1,
-                "the broker neither takes nor refuses messages of the exchange {:?} with the routing \
-                 key {:?}; they are kept and tried again, and those of other keys go on: is a queue \
-                 there without a leader?",
+                "messages of the exchange {:?} with the routing key {:?} neither accepted nor refused by the \
+                 broker; they are kept and published again, and other keys continue: is a queue without a leader?",
                 self.exchange.name,
                 outgoing.routing_key.as_str()
             );

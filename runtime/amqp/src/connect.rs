@@ -1,4 +1,4 @@
-//! Connections, and what their errors mean.
+//! Opens connections to the broker, and classifies their errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,38 +12,37 @@ use tokio::time::timeout;
 use ordain_config::{ConfigError, Loaded};
 use ordain_util::text::{clean, cut};
 
-/// For a connection with its TLS and login: more than a few lost packets take.
+/// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The heartbeat as a part of the lease. The broker notices a process that hangs after two to three
-/// heartbeats. That must be before the lease has expired, or the successor would wait longer than for
-/// the lease.
+/// Heartbeats in a lease. The broker notices a hung process after two to three heartbeats. That must happen before
+/// the lease expires, or the successor would wait longer than for the lease.
 const LEASE_PARTS: u64 = 5;
-/// Bytes of what the broker says that are shown.
+/// Maximum size of the broker's own text in an error, in bytes.
 const LONGEST: usize = 400;
 
-/// What a broker says with the code of a refusal where trying again helps: of a queue that it knows
-/// and has not got yet, and of a delivery that was not acknowledged within its `consumer_timeout`.
+/// Texts in refusals that may be temporary: a queue that the broker knows but has not started yet, and a delivery
+/// that was not acknowledged within the broker's `consumer_timeout`.
 const NO_REFUSAL: [&str; 2] = ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// Why a broker cannot be used.
+/// The reason why a broker cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
-    /// What is asked for is refused, and asking again will not help.
+    /// The broker refused the request; a retry will not help.
     #[error("{0}")]
     Refused(String),
-    /// It is not there, or not able to; trying again may help.
+    /// The broker is unreachable or not able to respond; a retry may help.
     #[error("{0}")]
     Away(String),
 }
 
-/// Where the broker is, and how it is spoken to.
+/// The address of a broker, with its login and connection settings.
 #[derive(Clone)]
 pub struct Broker {
     uri: AMQPUri,
 }
 
 impl Broker {
-    /// A broker by its URL; the error does not show the password.
+    /// Creates a broker from its URL. The error does not contain the password.
     pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
         let mut uri = ordain_config::broker_url::parse(url)?;
         let seconds = heartbeat.as_secs().max(1);
@@ -51,20 +50,21 @@ impl Broker {
         Ok(Self { uri })
     }
 
-    /// The broker of a configuration, if it names one.
+    /// Returns the broker of a configuration, if it has one.
     pub fn of(loaded: &Loaded) -> Result<Option<Arc<Self>>, ConfigError> {
         let Some(config) = &loaded.config.broker else { return Ok(None) };
-        let heartbeat =
-            config.heartbeat.map_or(loaded.config.runtime.lease.0 / LEASE_PARTS, |it| it.0);
+        let heartbeat = config
+            .heartbeat
+            .map_or(loaded.config.runtime.lease.0 / LEASE_PARTS, |heartbeat| heartbeat.0);
         let broker = Self::new(config.url.0.expose(), Duration::from_millis(heartbeat));
         let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
         Ok(Some(Arc::new(broker)))
     }
 
-    /// Opens a connection, named so that people who look at the broker know it.
+    /// Opens a connection with a name that identifies it in the broker's list of connections.
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         if self.uri.scheme == AMQPScheme::AMQPS {
-            // Fails where one is installed already, which is as good.
+            // An error means that a provider is already installed, which serves as well.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let failed = |error| self.error(&error);
@@ -75,11 +75,11 @@ impl Broker {
                 .with_properties(properties);
         match timeout(CONNECT, builder.connect()).await {
             Ok(connection) => connection.map_err(failed),
-            Err(_) => Err(BrokerError::Away(format!("{self}: no answer within {CONNECT:?}"))),
+            Err(_) => Err(BrokerError::Away(format!("{self} does not answer within {CONNECT:?}"))),
         }
     }
 
-    /// What an error of the library means, with where.
+    /// Classifies an error of the library, and adds the broker's address and user.
     pub(super) fn error(&self, error: &lapin::Error) -> BrokerError {
         use AMQPHardError::{COMMANDINVALID, NOTALLOWED};
         use AMQPSoftError::{ACCESSREFUSED, NOTFOUND, PRECONDITIONFAILED};
@@ -96,7 +96,7 @@ impl Broker {
                     error.kind(),
                     AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
                         | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
-                ) && !NO_REFUSAL.iter().any(|it| words.contains(it))
+                ) && !NO_REFUSAL.iter().any(|text| words.contains(text))
             }
             ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
             _ => false,
@@ -105,8 +105,8 @@ impl Broker {
     }
 }
 
-/// Whether the broker has closed a channel or a connection, perhaps because of the one message that
-/// it was given: not where the exchange is not there, or where somebody has closed it by hand.
+/// Returns whether the broker may have closed a channel or connection because of a message: `false` if the exchange
+/// does not exist or an operator closed the connection.
 pub(super) fn is_of_a_message(error: &lapin::Error) -> bool {
     use AMQPHardError::{FRAMEERROR, INTERNALERROR, NOTIMPLEMENTED, SYNTAXERROR};
     use AMQPSoftError::{ACCESSREFUSED, CONTENTTOOLARGE, PRECONDITIONFAILED};
@@ -119,7 +119,7 @@ pub(super) fn is_of_a_message(error: &lapin::Error) -> bool {
     )
 }
 
-/// Where it is, as it is named in messages.
+/// Formats the broker's address without its credentials.
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AMQPUri { authority, vhost, .. } = &self.uri;

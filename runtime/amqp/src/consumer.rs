@@ -1,10 +1,8 @@
-//! The consumer of one partition's queue: takes deliveries in batches and acknowledges them
-//! cumulatively.
+//! The consumer of one partition's queue: receives deliveries in batches and acknowledges them cumulatively.
 //!
-//! Deliveries of a channel are numbered by the broker from 1 on. When the channel is lost, whatever
-//! ended it, all that was not acknowledged comes again on the next one. So each channel is a
-//! generation: its deliveries are told apart from those before, and an acknowledgement that belongs
-//! to an earlier one means nothing any more.
+//! The broker numbers the deliveries of a channel from 1. When a channel is lost, the next channel delivers
+//! everything that was not acknowledged again. Each channel is therefore a generation: it distinguishes the channel's
+//! deliveries from earlier ones, and an acknowledgement of an earlier generation is ignored.
 
 use std::io;
 use std::sync::Arc;
@@ -25,28 +23,28 @@ use super::window::Window;
 use ordain_cloudevents::{Acknowledged, Deliveries, READ_AHEAD, Source};
 use ordain_util::backoff::Backoff;
 
-/// The longest delay before the next subscription. A subscription that lasts longer has worked.
+/// Longest delay before the next subscription. A subscription that lasts longer counts as successful.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
-/// For all that it takes to consume again.
+/// Time limit for all steps of a subscription.
 const SUBSCRIBE: Duration = Duration::from_secs(20);
-/// For the last acknowledgement and the end of the channel.
+/// Time limit for the last acknowledgement and the end of the channel.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Starts to consume. It goes on through whatever befalls the connection, until nobody takes its
-/// deliveries any more.
+/// Starts a consumer. It reconnects after every failure, until the receiver of its deliveries is dropped.
 pub fn start(options: ConsumerOptions) -> Source {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(Acknowledged::default());
     let ended = tokio::spawn(async move {
         if let Err(error) = run(&options, &deliver, acknowledged).await {
-            // Nobody listens when the process is ending: then it does not matter.
+            // The receiver is gone when the process is ending; the error does not matter then.
             let _ = fail.send(io::Error::other(error));
         }
     });
-    let (acknowledge, ended) = (Some(acknowledge), Some(ended));
+    let acknowledge = Some(acknowledge);
+    let ended = Some(ended);
     Source { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
 }
 
@@ -56,7 +54,8 @@ async fn run(
     mut acknowledged: latest::Receiver<Acknowledged>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
-    let (mut generation, mut lost) = (0, false);
+    let mut generation = 0;
+    let mut lost = false;
     let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == Ordering::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
@@ -70,12 +69,13 @@ async fn run(
             return Ok(());
         }
         generation += 1;
-        let (flow, since) = (Flow::default(), Instant::now());
+        let flow = Flow::default();
+        let since = Instant::now();
         let session = async {
             let subscribed = subscribe(options, &queue, window.now(), generation > 1);
             let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
             if std::mem::take(&mut lost) {
-                tracing::info!(stream = &*options.stream, queue, "consuming again");
+                tracing::info!(stream = &*options.stream, queue, "queue consumed again");
             }
             let subscription =
                 Subscription::new(options, &queue, generation, &channel, &flow, &mut window);
@@ -99,14 +99,14 @@ async fn run(
             return Err(error);
         }
         if std::mem::replace(&mut lost, true) {
-            tracing::debug!(queue, %error, "still not consuming");
+            tracing::debug!(queue, %error, "queue still not consumed");
         } else {
             tracing::warn!(
                 stream = &*options.stream, queue, %error,
-                "the queue is not consumed at the moment; it is tried again"
+                "queue not consumed; retrying"
             );
         }
-        // What is lost at once, and has brought nothing, may go on like that.
+        // A subscription that is lost at once without a delivery may fail the same way again.
         if flow.taken() > 0 || since.elapsed() > MAX_RETRY_DELAY {
             backoff.reset();
         }
@@ -117,19 +117,20 @@ async fn run(
     }
 }
 
-/// A queue without a leader, which a broker may have after a crash, answers nothing.
+/// Limits the time of a subscription's steps: a queue without a leader, as after a crash of the broker, never
+/// responds.
 async fn in_time<T>(
     queue: &str,
     work: impl Future<Output = Result<T, BrokerError>>,
 ) -> Result<T, BrokerError> {
     tokio::time::timeout(SUBSCRIBE, work).await.unwrap_or_else(|_| {
         Err(BrokerError::Away(format!(
-            "the queue {queue:?} does not answer: if that lasts, start the broker again"
+            "the queue {queue:?} does not answer; if that persists, restart the broker"
         )))
     })
 }
 
-/// A channel on which the queue is consumed.
+/// Opens a channel that consumes the queue.
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
@@ -141,14 +142,15 @@ async fn subscribe(
     let open = async || {
         let channel = connection.create_channel().await?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-        let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+        let options = BasicConsumeOptions::default();
+        let nothing = FieldTable::default();
         let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
         Ok((channel, consumer))
     };
     match open().await.map_err(|error| broker.error(&error)) {
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
-        // What is there is used as it is. What has gone is made again, with its bindings, but not
-        // where its events had no numbers of their own.
+        // An existing queue is used as it is. A queue that has disappeared is declared again with its bindings,
+        // unless its events had no sequences of their own.
         Err(BrokerError::Refused(_)) if again && decoder.ordering == Ordering::Sequenced => {
             topology.prepare(broker, &connection, false).await?;
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
@@ -158,12 +160,12 @@ async fn subscribe(
     }
 }
 
-/// Gives back what is not acknowledged, by ending the channel in order.
+/// Closes the channel and the connection, which returns unacknowledged deliveries to the queue.
 async fn farewell(connection: &Connection, channel: &Channel) {
     let ended = tokio::time::timeout(FAREWELL, async {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await
     });
-    // Where it fails there is nobody to be told.
+    // An error does not matter: the broker notices the closed connection.
     let _ = ended.await;
 }

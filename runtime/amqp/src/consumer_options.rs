@@ -1,4 +1,4 @@
-//! The settings of a consumer, apart from it since its parts need them too.
+//! The settings of a consumer, in a module of their own because its parts use them too.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use ordain_util::gauge::Waiting;
 /// The settings of a partition's consumer.
 #[derive(Debug)]
 pub struct ConsumerOptions {
-    /// Where the queue is.
+    /// The broker of the queue.
     pub broker: Arc<Broker>,
-    /// What the stream needs there.
+    /// The exchange and queues of the stream.
     pub topology: Topology,
     /// The partition.
     pub partition: u32,
-    /// The stream, as it is named in messages.
+    /// The stream's name, for messages.
     pub stream: Arc<str>,
-    /// Deliveries that are not acknowledged, at most.
+    /// Maximum number of unacknowledged deliveries.
     pub prefetch: u16,
-    /// What those that are not taken yet may take of memory, in bytes, about. A `fifo` stream has
-    /// `prefetch` ahead whatever that takes: a smaller window would bring what an earlier process
-    /// gave back in another order, and by that order its events are numbered.
+    /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores it
+    /// and always uses `prefetch`: a smaller window would bring the messages that an earlier process returned in
+    /// another order, and that order determines the sequences of its events.
     pub memory: usize,
-    /// The last one that a consumer of the stream in this process found right.
+    /// The window to which a consumer of the stream in this process changed last.
     pub last_window: LastWindow,
-    /// Makes events of them.
+    /// The decoder from deliveries to events.
     pub decoder: Decoder,
-    /// In which it is consumed. While that is suspended the queue is given back.
+    /// The tenure in which the queue is consumed. While it is suspended, the consumer returns the queue.
     pub tenure: Arc<Tenure>,
-    /// Where it is shown how many messages wait in the queue.
+    /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<Waiting>,
 }

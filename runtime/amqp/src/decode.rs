@@ -1,8 +1,8 @@
-//! From a delivery to an event: AMQP's own properties and headers, or CloudEvents in binary mode
-//! (a header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
+//! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
+//! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
 //!
-//! What comes in is judged here, before anything else sees it. What is refused keeps the whole
-//! message, and names what would be right.
+//! This module checks all input before anything else uses it. A rejection keeps the whole message and states what
+//! would be right.
 
 use std::borrow::Cow;
 
@@ -16,22 +16,22 @@ use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SI
 use ordain_config::KeyFrom;
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Headers that a queue adds to what it delivers again: what they say is not the event's, which is
-/// the same one each time.
+/// Headers that a queue adds to redelivered messages. They are not part of the event, which is the same at each
+/// delivery.
 pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
-/// Decodes the events of a stream.
+/// A decoder of a stream's events.
 #[derive(Debug, Clone)]
 pub struct Decoder {
-    /// Whose numbers count: those of a `fifo` stream's events are headers like others.
+    /// The stream's ordering: on a `fifo` stream, sequences are ordinary headers.
     pub ordering: Ordering,
-    /// The largest event, body and headers, in bytes.
+    /// Maximum size of an event's body and headers, in bytes.
     pub event_size: usize,
-    /// Where the key is found.
+    /// The place of the key.
     pub key: KeyFrom,
 }
 
-/// A refusal before it is known whose it is.
+/// The cause and message of a rejection, before the event's key and sequence are added.
 struct Refusal(Cause, String);
 
 type Read<T> = Result<T, Refusal>;
@@ -40,7 +40,7 @@ fn refuse<T>(cause: Cause, message: impl Into<String>) -> Read<T> {
     Err(Refusal(cause, message.into()))
 }
 
-/// What the headers say, each under its name here.
+/// The values of the headers by their meaning.
 #[derive(Default)]
 struct Headers<'a> {
     sequence: Option<&'a AMQPValue>,
@@ -83,7 +83,7 @@ impl<'a> Headers<'a> {
                 "datacontenttype" if attribute.is_some() => &mut headers.content_type,
                 "sequence" if attribute.is_some() && sequenced => &mut headers.ce_sequence,
                 "endofsequence" if attribute.is_some() => &mut headers.ce_end,
-                // It says nothing about the event.
+                // This attribute does not describe the event.
                 "specversion" if attribute.is_some() => continue,
                 name => {
                     headers.others.push((name, value));
@@ -97,8 +97,8 @@ impl<'a> Headers<'a> {
 }
 
 impl Decoder {
-    /// Reads one delivery. The sequence of a `sequenced` stream's event may be missing: the
-    /// sequencer decides what becomes of it.
+    /// Decodes one delivery. The sequence of a `sequenced` stream's event may be missing: the sequencer decides how
+    /// to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let headers = Headers::of(delivery, self);
         self.event(delivery, &headers).map_err(|Refusal(cause, message)| DecodeError {
@@ -122,8 +122,8 @@ impl Decoder {
             (None, Some(sequence), _) => Cow::Owned(format!("{key}/{sequence}")),
             (None, None, Ordering::Sequenced) => Cow::Borrowed(""),
             (None, None, Ordering::Fifo) => {
-                let message = "there is no id, by which a fifo stream tells repeats: the property \
-                               message_id is right";
+                let message = "there is no id, by which a fifo stream detects repeats: set the property \
+                               message_id";
                 return refuse(Cause::NoId, message);
             }
         };
@@ -176,7 +176,7 @@ impl Decoder {
         }
     }
 
-    /// The producer's number.
+    /// Returns the producer's sequence.
     fn sequence(headers: &Headers<'_>) -> Read<Option<u64>> {
         let found = named(SEQUENCE, headers.sequence, CE_SEQUENCE, headers.ce_sequence);
         let Some((name, value)) = found else { return Ok(None) };
@@ -191,7 +191,7 @@ impl Decoder {
         }
     }
 
-    /// Everything else that came with the event. What is no text is told as JSON.
+    /// Returns all other headers. A value that is not a text becomes JSON.
     fn others<'a>(
         &self,
         delivery: &Delivery,
@@ -202,7 +202,7 @@ impl Decoder {
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
-            // What Ordain publishes says its key twice.
+            // Ordain's own messages contain the key twice.
             if *name == KEY && value == key {
                 continue;
             }
@@ -224,7 +224,8 @@ impl Decoder {
                 ),
             );
         }
-        let (whole, limit) = (delivery.data.len() + size, self.event_size);
+        let whole = delivery.data.len() + size;
+        let limit = self.event_size;
         if whole > limit {
             let message = format!("{whole} bytes; runtime.event_size allows {limit}");
             return refuse(Cause::Unreadable, message);
@@ -233,12 +234,12 @@ impl Decoder {
     }
 }
 
-/// As much of a value as an error repeats.
+/// Returns the part of a value that an error repeats.
 fn shown(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
-/// The first of two headers that is there, with its name.
+/// Returns the first of two headers that is present, with its name.
 fn named<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -248,7 +249,7 @@ fn named<'a>(
     value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
 }
 
-/// An attribute of CloudEvents, or else a property of AMQP; one without anything in it is none.
+/// Returns a CloudEvents attribute, or else an AMQP property; an empty one counts as missing.
 fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -276,7 +277,7 @@ fn attribute<'a>(
     Ok((!text.is_empty()).then_some(utf8(name, text)?))
 }
 
-/// Only texts that are UTF-8 are told apart by what they show.
+/// Returns a text that is UTF-8. Other texts are rejected, because their replacement does not identify them.
 fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
@@ -286,7 +287,7 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
     }
 }
 
-/// When it happened, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.
+/// Returns the time of the event, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.
 fn time(headers: &Headers<'_>, timestamp: Option<u64>) -> Read<Option<u64>> {
     if let Some(value) = headers.time {
         let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());
@@ -306,7 +307,7 @@ fn time(headers: &Headers<'_>, timestamp: Option<u64>) -> Read<Option<u64>> {
         );
     }
     if let Some(value) = headers.time_ms {
-        // RabbitMQ's own plugin writes it, and others may write anything under this name.
+        // RabbitMQ's own plugin writes this header, and others may use the name for something else.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

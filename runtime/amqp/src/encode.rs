@@ -1,12 +1,12 @@
-//! From a message or a dead letter to what AMQP publishes. The same one always gives the same:
-//! nothing here asks the clock.
+//! Converts a message or a dead letter into an AMQP message. The conversion must be deterministic: it must never read
+//! a clock.
 //!
-//! The body is the data. Properties are short texts in AMQP, up to 255 bytes: what is longer is a
-//! header, as CloudEvents name it, which the decoder understands as well.
+//! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
+//! CloudEvents name, which the decoder understands as well.
 //!
-//! A header of others whose name would mean something to RabbitMQ or to the decoder goes out under
-//! another name: nobody but Ordain says what the id or the sequence of a message is, and no header
-//! makes the broker refuse it. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
+//! A foreign header whose name has a meaning for RabbitMQ or for the decoder is renamed. Only Ordain can therefore
+//! set the id or the sequence of a message, and no header makes the broker refuse the message. All headers together
+//! fit into a frame of 128 KiB, RabbitMQ's default.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ use ordain_config::{KeyFrom, RoutingKey};
 use ordain_store::OutboxMessage;
 use ordain_util::text::cut;
 
-/// The stream that a message is of.
+/// The header with the stream that emitted the message.
 const SOURCE: &str = "cloudEvents:source";
-/// The id of a message that is too long for the property.
+/// The header for a message id that is too long for the property.
 const LONG_ID: &str = "cloudEvents:id";
-/// Headers that RabbitMQ reads: more routing keys, in an array. It closes the channel where they are
-/// anything else.
+/// Headers from which RabbitMQ reads additional routing keys, in an array. It closes the channel if they have another
+/// type.
 const ROUTING: [&str; 2] = ["CC", "BCC"];
-/// What goes before a name that is taken.
+/// Prefix of a header whose name is reserved.
 const ORIGINAL: &str = "x-original-";
-/// Bytes of a name, at most: a short string of AMQP.
+/// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
-/// Bytes of a dead letter's reason, at most: a header is not split into several frames.
+/// Maximum size of a dead letter's reason, in bytes: a header is not split into several frames.
 const REASON_LIMIT: usize = 16 << 10;
-/// Written to disk by queues that can.
+/// Delivery mode of messages that durable queues write to disk.
 const PERSISTENT: u8 = 2;
 
-/// What is published.
+/// A message as it is published.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) routing_key: ShortString,
@@ -47,18 +47,18 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether this is what the broker gave back: by its id. The rest may have been changed there, as
-    /// RabbitMQ's plugin for timestamps does.
+    /// Returns whether the broker returned this message, which the routing key and the id identify. The broker may
+    /// have changed the other properties, as RabbitMQ's timestamp plugin does.
     pub(super) fn is(&self, returned: &Delivery) -> bool {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
 
-    /// Its id.
+    /// Returns the message's id.
     pub(super) fn id(&self) -> &[u8] {
         id(&self.properties)
     }
 
-    /// The stream and key, in which there is an order.
+    /// Returns the stream and key, within which messages are ordered.
     pub(super) fn of(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();
         (header(SOURCE), header(KEY))
@@ -72,7 +72,7 @@ fn id(properties: &BasicProperties) -> &[u8] {
     }
 }
 
-/// A header that is a text; empty where there is none.
+/// Returns a text header; empty if it is missing.
 fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
@@ -80,7 +80,7 @@ fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     }
 }
 
-/// The data of what is published, shared with where it came from.
+/// The data of a message, shared with its origin.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     Message(Message),
@@ -100,7 +100,7 @@ impl Body {
     }
 }
 
-/// A message of `stream`, with its number if it has one.
+/// Encodes a message of `stream`, with its sequence if it has one.
 pub(super) fn message(
     stream: &str,
     message: &OutboxMessage,
@@ -126,8 +126,8 @@ pub(super) fn message(
     }
 }
 
-/// A dead letter of `stream`: the event as it came, with the reason in headers. Its number is the one
-/// that it got as a message, if it did, else the event's.
+/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. Its sequence is the
+/// number that the letter got as a message, or else the event's own.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -165,7 +165,7 @@ pub(super) fn letter(
     }
 }
 
-/// A producer's event, with its number if it has one, in the form that the stream reads.
+/// Encodes a producer's event, with its sequence if it has one, in the form that the stream reads.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) -> Outgoing {
     let mut envelope = Envelope::new(event.source(), event.key(), event.headers(), &[]);
     envelope.attribute("id", event.id(), BasicProperties::with_message_id);
@@ -189,22 +189,22 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) ->
     Outgoing { routing_key: routing_key.into(), properties, body: Body::Event(Arc::clone(event)) }
 }
 
-/// A handler's message has none that is too long. That of a dead letter, or one from before the
-/// template was changed, is cut: the key is in a header as well.
+/// Returns the routing key, cut to AMQP's limit. The key of a handler's message is never too long; that of a dead
+/// letter, or of a message from before a change of the template, may be. The event's key is in a header as well.
 fn routing_key(template: &RoutingKey, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKey::LIMIT));
     filled.into()
 }
 
-/// Properties and headers that are being put together.
+/// The properties and headers of a message under construction.
 struct Envelope {
     properties: BasicProperties,
     headers: FieldTable,
 }
 
 impl Envelope {
-    /// With the headers of others, of which those that are `taken` get other names.
+    /// Creates an envelope with foreign headers. Those that are reserved or in `taken` are renamed.
     fn new<'a>(
         source: &str,
         key: &str,
@@ -250,7 +250,7 @@ impl Envelope {
     }
 }
 
-/// Whether RabbitMQ or the decoder reads a header of this name.
+/// Returns whether RabbitMQ or the decoder reads a header of this name.
 fn is_read(name: &str) -> bool {
     [KEY, SEQUENCE, END, TIME_MS].contains(&name)
         || ROUTING.contains(&name)

@@ -1,9 +1,9 @@
-//! Messages that were handed to the broker, in order, until it is known what became of each.
+//! Tracks messages that were sent to the broker, in order, until the result of each is known.
 //!
-//! The client library tells of a message that came back with whatever confirmation it takes next,
-//! not with the message's own. What it has to tell is never more than the messages that came back and
-//! are not confirmed, and each confirmation takes one. So the fate of a message is known when
-//! everything is confirmed that had been handed over by the time that its own confirmation was seen.
+//! The client library attaches a returned message to the next confirm that it receives, not to the message's own
+//! confirm. The library never has more returned messages to attach than there are returned and unconfirmed messages,
+//! and each confirm carries one of them. The result of a message is therefore known when all messages are confirmed
+//! that had been sent by the time its own confirm was seen.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,84 +17,84 @@ use lapin::message::Delivery;
 use super::encode::Outgoing;
 use ordain_store::Tenure;
 
-/// A message with its place in the order of its sink.
+/// A message with its position in the order of its sink.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// What it belongs to.
+    /// The run to which the message belongs.
     pub(super) run: u64,
-    /// Its place.
+    /// The position.
     pub(super) order: u64,
     /// The message.
     pub(super) outgoing: Outgoing,
-    /// In which it may be published.
+    /// The tenure in which the message may be published.
     pub(super) tenure: Arc<Tenure>,
 }
 
-/// What the broker did with a message.
+/// The broker's result for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It has it.
+    /// The broker accepted the message.
     Taken,
-    /// It gave it back: no queue takes it.
+    /// The broker returned the message: no queue takes it.
     Returned,
-    /// It could not take it, as a queue that is full or has no leader.
+    /// The broker could not accept the message, for example because a queue is full or has no leader.
     Nacked,
 }
 
 impl Fate {
-    /// By the confirmation alone: where something came back, that is told besides.
+    /// Returns the result that the confirm alone shows. The library reports a returned message separately.
     pub(super) fn of(confirmation: &Confirmation) -> Self {
         if confirmation.is_ack() { Self::Taken } else { Self::Nacked }
     }
 }
 
-/// The confirmation of a message, to come.
+/// The future confirm of a message.
 pub(super) type Confirm<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
-/// Something came back that was not sent.
+/// The error that the broker returned a message that was not sent.
 #[derive(Debug)]
 pub(super) struct Strange;
 
-/// What is found out at a look.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Those whose fate is known, in order.
+    /// Messages whose result is known, in order.
     pub(super) settled: Vec<(Item, Fate)>,
-    /// Those that are given up, in order.
+    /// Messages that are given up, in order.
     pub(super) silent: Vec<Item>,
 }
 
 struct Sent<'a> {
     item: Item,
-    /// Until it has come.
+    /// The future confirm; `None` after it has arrived.
     confirm: Option<Confirm<'a>>,
     fate: Fate,
-    /// It was confirmed when all were looked at last.
+    /// The confirm had arrived at the last check.
     seen: bool,
-    /// Since when one that was handed over later is confirmed and this is not.
+    /// The time when a later message was first seen confirmed before this one.
     overtaken: Option<Instant>,
 }
 
-/// The messages, of which none is settled.
+/// The sent messages whose result is not known yet.
 pub(super) struct Flight<'a> {
     sent: VecDeque<Sent<'a>>,
-    /// Bytes of their bodies.
+    /// Total size of the bodies, in bytes.
     bytes: usize,
-    /// How many are confirmed, one after the other.
+    /// Number of confirmed messages at the front.
     confirmed: usize,
-    /// All are looked at once so many are: those that were there at the last look.
+    /// Number of messages at the last check; the next check is due when as many are confirmed.
     after: usize,
-    /// When one was confirmed last, or sent while there was no other.
+    /// The time of the last confirm, or of the last message that was sent while no other was unconfirmed.
     heard: Instant,
-    /// Confirmations of messages that were given up: one may come yet, and tell of another message.
+    /// Confirms of messages that were given up. Such a confirm may still arrive and carry another message.
     late: Vec<Confirm<'a>>,
-    /// Something came back that was not sent.
+    /// The broker returned a message that was not sent.
     strange: bool,
 }
 
-/// Messages that are given up, at most, before a channel is not worth keeping: their confirmations
-/// are looked at with all others.
+/// Maximum number of messages that are given up before the channel is replaced: every check polls all of their
+/// confirms.
 const LATE: usize = 1_024;
 
 impl<'a> Flight<'a> {
@@ -122,29 +122,29 @@ impl<'a> Flight<'a> {
         self.bytes
     }
 
-    /// How many the broker has not confirmed, as far as was seen, those that are given up too.
+    /// Returns the number of messages whose confirm has not been seen, including those that were given up.
     pub(super) fn open(&self) -> usize {
-        self.sent.iter().filter(|it| it.confirm.is_some()).count() + self.late.len()
+        self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late.len()
     }
 
-    /// Whether nothing was confirmed for so long.
+    /// Returns whether no confirm has arrived for longer than `patience`.
     pub(super) fn is_silent(&self, patience: Duration) -> bool {
         !self.sent.is_empty() && self.heard.elapsed() > patience
     }
 
-    /// Whether so many were given up that the channel is not worth keeping.
+    /// Returns whether too many messages were given up to keep the channel.
     pub(super) fn is_worn(&self) -> bool {
         self.late.len() > LATE
     }
 
-    /// The silence has a reason that is no message's.
+    /// Resets the timers, because a cause other than a message delays the confirms.
     pub(super) fn excuse(&mut self) {
         self.heard = Instant::now();
-        self.sent.iter_mut().for_each(|it| it.overtaken = None);
+        self.sent.iter_mut().for_each(|sent| sent.overtaken = None);
     }
 
-    /// Adds a message, and hands it over here and now, behind those before it. That it is written
-    /// is not waited for: so many messages go into one write.
+    /// Sends a message behind those before it. The message is passed to the library at once, but not awaited, so that
+    /// many messages go into one write.
     pub(super) fn send(&mut self, item: Item, mut confirm: Confirm<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -163,8 +163,8 @@ impl<'a> Flight<'a> {
         });
     }
 
-    /// Waits until something is confirmed. Fails when the channel has, with what it says of the
-    /// first message that it has not confirmed.
+    /// Waits for a confirm. If the channel has failed, returns the error that it reports for the first unconfirmed
+    /// message.
     pub(super) async fn confirmed(&mut self) -> lapin::Result<()> {
         std::future::poll_fn(|cx| self.poll_confirmed(cx)).await
     }
@@ -174,7 +174,7 @@ impl<'a> Flight<'a> {
         while self.confirmed < self.sent.len() {
             match self.poll_one(self.confirmed, cx) {
                 Poll::Ready(Ok(())) => self.confirmed += 1,
-                // What came before it counts.
+                // Report the confirms that arrived before it first.
                 Poll::Ready(Err(_)) | Poll::Pending if self.confirmed > before => break,
                 other => return other,
             }
@@ -205,13 +205,13 @@ impl<'a> Flight<'a> {
 
     fn came_back(&mut self, returned: &Delivery) {
         let mut sent = self.sent.iter_mut();
-        match sent.find(|it| it.fate != Fate::Returned && it.item.outgoing.is(returned)) {
+        match sent.find(|sent| sent.fate != Fate::Returned && sent.item.outgoing.is(returned)) {
             Some(sent) => sent.fate = Fate::Returned,
             None => self.strange = true,
         }
     }
 
-    /// Sees what is confirmed, of all.
+    /// Polls the confirms of all messages.
     fn look_ahead(&mut self) -> Result<(), Strange> {
         let mut cx = Context::from_waker(Waker::noop());
         for at in self.confirmed..self.sent.len() {
@@ -231,8 +231,7 @@ impl<'a> Flight<'a> {
         if self.strange { Err(Strange) } else { Ok(()) }
     }
 
-    /// Takes out those whose fate is known by now, when it is worth a look at all. Fails as
-    /// [`look`](Self::look) does.
+    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`look`](Self::look) does.
     pub(super) fn settled(&mut self) -> Result<Vec<(Item, Fate)>, Strange> {
         if self.confirmed < self.after {
             return Ok(Vec::new());
@@ -240,21 +239,23 @@ impl<'a> Flight<'a> {
         Ok(self.look(Duration::MAX)?.settled)
     }
 
-    /// Takes out those whose fate is known, and gives up those that others have overtaken so long ago.
+    /// Removes and returns the messages whose result is known, and gives up the messages that later ones overtook
+    /// more than `patience` ago.
     ///
-    /// Those that were seen confirmed at the last look are known if none has come back that was not: for
-    /// what the library has not told of a message it has told of another one, which came back too,
-    /// whose own confirmation came later.
+    /// The results of the messages that were confirmed at the last check are known if no unconfirmed message of that
+    /// check has been returned since. Each confirm carries at most one returned message. If the library has not yet
+    /// reported that a confirmed message was returned, it has reported another returned message in its place, whose
+    /// own confirm arrives later.
     ///
-    /// Fails where something came back that was not sent: then nothing that is here can be relied on,
-    /// and nothing is taken out.
+    /// Fails if the broker returned a message that was not sent. No result can be relied on then, and nothing is
+    /// removed.
     pub(super) fn look(&mut self, patience: Duration) -> Result<Found, Strange> {
         self.look_ahead()?;
-        let last = self.sent.iter().rposition(|it| it.confirm.is_none()).unwrap_or(0);
-        let is_all = self.sent.iter().all(|it| it.confirm.is_none());
-        // Those that were sent since are not meant.
+        let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
+        let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
+        // Messages that were sent after the last check do not count.
         let mut before = self.sent.iter().take(self.after);
-        let is_known = is_all || !before.any(|it| !it.seen && it.fate == Fate::Returned);
+        let is_known = is_all || !before.any(|sent| !sent.seen && sent.fate == Fate::Returned);
         let mut found = Found::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {
@@ -266,7 +267,7 @@ impl<'a> Flight<'a> {
             if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 found.settled.push((sent.item, sent.fate));
-            // One that has come back stays: its confirmation may tell of another.
+            // A returned message stays: its confirm may carry another message.
             } else if is_late && sent.fate != Fate::Returned {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 self.late.extend(sent.confirm);
@@ -276,15 +277,15 @@ impl<'a> Flight<'a> {
                 self.sent.push_back(sent);
             }
         }
-        self.confirmed = self.sent.iter().take_while(|it| it.confirm.is_none()).count();
+        self.confirmed = self.sent.iter().take_while(|sent| sent.confirm.is_none()).count();
         self.after = self.sent.len();
         Ok(found)
     }
 
-    /// Takes out all, in order, and says which is the first that is not confirmed.
+    /// Removes all messages, in order. Also returns the position of the first unconfirmed one.
     pub(super) fn into_items(self) -> (Option<usize>, impl DoubleEndedIterator<Item = Item>) {
-        let first = self.sent.iter().position(|it| it.confirm.is_some());
-        (first, self.sent.into_iter().map(|it| it.item))
+        let first = self.sent.iter().position(|sent| sent.confirm.is_some());
+        (first, self.sent.into_iter().map(|sent| sent.item))
     }
 }
 
@@ -315,17 +316,17 @@ mod tests {
         BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
     }
 
-    /// What the library knows, and what comes from the broker.
+    /// A simulation of the broker and the client library.
     struct Wire {
         rng: ChaCha8Rng,
-        /// Came back, and is not told.
+        /// Returned messages that the library has not attached to a confirm yet.
         waiting: VecDeque<BasicReturnMessage>,
         unconfirmed: Vec<u64>,
         confirmed: HashMap<u64, Confirmation>,
     }
 
     impl Wire {
-        /// A confirmation comes, of any message.
+        /// Confirms one of the unconfirmed messages, chosen at random.
         fn confirm(&mut self) {
             self.unconfirmed.shuffle(&mut self.rng);
             if let Some(order) = self.unconfirmed.pop() {
@@ -335,23 +336,25 @@ mod tests {
         }
     }
 
-    /// Others may be confirmed between two looks.
+    /// Returns the confirm of a message. Polling it may first confirm other messages.
     fn confirm(wire: &Arc<Mutex<Wire>>, order: u64) -> Confirm<'static> {
         let wire = Arc::clone(wire);
         Box::pin(std::future::poll_fn(move |_| {
-            let mut wire = wire.lock().expect("nobody panics with it");
+            let mut wire = wire.lock().expect("the lock is not poisoned");
             if wire.rng.random_bool(0.1) {
                 wire.confirm();
             }
-            wire.confirmed.remove(&order).map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
+            wire.confirmed
+                .remove(&order)
+                .map_or(Poll::Pending, |confirmation| Poll::Ready(Ok(confirmation)))
         }))
     }
 
-    /// A broker confirms in any order, some much later, and tells of what it gives back before; the
-    /// library hands that to whatever is confirmed next. Whoever looks in between is told the truth of
-    /// each, of a key in order.
+    /// Every reported result is the true one, and the messages of a key are reported in order, although the broker
+    /// confirms in any order, some messages much later, and the library attaches returned messages to whichever
+    /// confirm comes next.
     #[test]
-    fn each_fate_is_its_own() {
+    fn every_reported_result_is_true() {
         let mut all_given_up = 0;
         for seed in 0..4_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -361,9 +364,11 @@ mod tests {
                 unconfirmed: Vec::new(),
                 confirmed: HashMap::new(),
             }));
-            let lock = || wire.lock().expect("nobody panics with it");
+            let lock = || wire.lock().expect("the lock is not poisoned");
             let mut flight = Flight::new();
-            let (mut truth, mut told, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+            let mut truth = Vec::new();
+            let mut told = Vec::new();
+            let mut given_up = Vec::new();
             let mut silent = Vec::new();
             let often = rng.random_range(0.0..0.9);
             let is_silent = if seed % 2 == 0 { 0.0 } else { 0.1 };
@@ -390,30 +395,33 @@ mod tests {
                     let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
                     if polled.is_ready() {
                         let Ok(settled) = flight.settled() else { break };
-                        told.extend(settled.iter().map(|it| (it.0.order, it.1)));
+                        told.extend(settled.iter().map(|(item, fate)| (item.order, *fate)));
                     }
                 }
                 if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
                     let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
                     let Ok(found) = flight.look(patience) else { break };
-                    told.extend(found.settled.iter().map(|it| (it.0.order, it.1)));
-                    given_up.extend(found.silent.iter().map(|it| it.order));
-                    // What was silent speaks, perhaps after it was given up.
+                    told.extend(found.settled.iter().map(|(item, fate)| (item.order, *fate)));
+                    given_up.extend(found.silent.iter().map(|item| item.order));
+                    // The broker confirms the silent messages, perhaps after they were given up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
                     }
                 }
             }
             all_given_up += given_up.len();
-            // One that comes back after it was given up is nobody's.
-            let comes_late = |it: &u64| truth[*it as usize] == Fate::Returned;
+            // A message that is returned after it was given up matches no sent message.
+            let comes_late = |order: &u64| truth[*order as usize] == Fate::Returned;
             let may_be_strange = given_up.iter().any(comes_late);
-            told.sort_unstable_by_key(|it| it.0);
+            told.sort_unstable_by_key(|(order, _)| *order);
             if flight.strange {
                 assert!(may_be_strange, "seed {seed}");
-                assert!(told.iter().all(|it| truth[it.0 as usize] == it.1), "seed {seed}");
+                assert!(
+                    told.iter().all(|(order, fate)| truth[*order as usize] == *fate),
+                    "seed {seed}"
+                );
             } else {
-                let truth = (0..).zip(truth).filter(|it| !given_up.contains(&it.0));
+                let truth = (0..).zip(truth).filter(|(order, _)| !given_up.contains(order));
                 assert_eq!(told, truth.collect::<Vec<_>>(), "seed {seed}");
                 assert!(flight.is_empty() && flight.bytes() == 0, "seed {seed}");
             }
@@ -421,10 +429,10 @@ mod tests {
         assert!(all_given_up > 1_000, "{all_given_up}");
     }
 
-    /// A message without an answer keeps nobody from what is known of the others, before it or behind,
-    /// and is given up when later ones were confirmed long ago, though they are gone.
+    /// A message without an answer does not delay the results of messages before or behind it, and is given up when
+    /// later ones were confirmed long ago, even if those are gone.
     #[test]
-    fn one_without_an_answer() {
+    fn message_without_answer_is_given_up_and_delays_no_other() {
         let mut flight = Flight::new();
         let ready = |confirmation| Box::pin(std::future::ready(Ok(confirmation)));
         flight.send(item(0), ready(Confirmation::Nack(None)));
@@ -434,11 +442,11 @@ mod tests {
         assert!(polled.is_ready());
         let mut settled = flight.settled().expect("nothing strange");
         settled.extend(flight.look(Duration::MAX).expect("nothing strange").settled);
-        let settled: Vec<_> = settled.iter().map(|it| (it.0.order, it.1)).collect();
+        let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
         assert_eq!(settled, [(0, Fate::Nacked), (2, Fate::Taken)]);
         assert_eq!(flight.open(), 1);
         let found = flight.look(Duration::ZERO).expect("nothing strange");
-        assert_eq!(found.silent.iter().map(|it| it.order).collect::<Vec<_>>(), [1]);
+        assert_eq!(found.silent.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
         assert!(flight.is_empty() && flight.open() == 1);
 
         let mut flight = Flight::new();

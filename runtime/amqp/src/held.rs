@@ -1,5 +1,5 @@
-//! Messages that the broker does not take, by stream and key: the first one of a key is tried again
-//! from time to time, and those behind it wait, so that the key's order stays. Other keys go on.
+//! Messages that the broker did not accept, by stream and key. The first message of a key is retried, and the later
+//! ones wait behind it, so that the key's order is kept. Other keys continue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -8,32 +8,32 @@ use super::flight::Item;
 use ordain_util::backoff::Backoff;
 use ordain_util::wait::shortened;
 
-/// Delays between tries among the others.
+/// Delays between attempts to publish a message among the others.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Delay between tries of a message that is tried alone.
+/// Delay between attempts to publish a message on its own connection.
 const ALONE_DELAY: Duration = Duration::from_secs(30);
 
 /// A stream and a key.
 type Of = (Vec<u8>, Vec<u8>);
 
-/// How a message is tried again.
+/// The way in which a message is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Among the others.
+    /// Pipelined with the other messages.
     Among,
-    /// On a connection of its own, where it disturbs nobody.
+    /// On a connection of its own, where a failure affects no other message.
     Alone,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Held(HashMap<Of, Line>);
 
-/// What is held of a key.
+/// The held messages of a key.
 #[derive(Debug)]
 struct Line {
-    /// By their order.
+    /// The messages by their order in the sink.
     items: BTreeMap<u64, Item>,
-    /// The one that is being tried.
+    /// The order of the message that is being retried.
     tried: Option<u64>,
     again: Again,
     retry_at: Instant,
@@ -41,7 +41,7 @@ struct Line {
 }
 
 impl Held {
-    /// How many are held.
+    /// Returns the number of held messages.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(|line| line.items.len()).sum()
     }
@@ -50,7 +50,7 @@ impl Held {
         self.0.is_empty()
     }
 
-    /// Gives a message back that may go out, and keeps one that has to wait behind another.
+    /// Returns a message that may be published now; keeps a message that must wait behind another.
     pub(super) fn pass(&mut self, item: Item) -> Option<Item> {
         if self.0.is_empty() {
             return Some(item);
@@ -64,7 +64,7 @@ impl Held {
         }
     }
 
-    /// Keeps a message that was not taken.
+    /// Keeps a message that the broker did not accept, and schedules its retry.
     pub(super) fn hold(&mut self, item: Item, again: Again, now: Instant) {
         let line = self.0.entry(item.outgoing.of()).or_insert_with(|| Line {
             items: BTreeMap::new(),
@@ -73,7 +73,7 @@ impl Held {
             retry_at: now,
             backoff: RETRY_BACKOFF,
         });
-        // Another one may go on being tried; if none is, the first is the next.
+        // The retry of another message may still be running; otherwise the first message is next.
         let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
         if line.tried.map_or(is_first, |tried| tried == item.order) {
             line.tried = None;
@@ -90,7 +90,7 @@ impl Held {
         line.items.insert(item.order, item);
     }
 
-    /// What a message that was taken has held up, in order.
+    /// Releases the messages that waited behind an accepted one, in order.
     pub(super) fn release(&mut self, taken: &Item) -> impl DoubleEndedIterator<Item = Item> {
         let mut items = BTreeMap::new();
         if !self.0.is_empty() {
@@ -102,30 +102,34 @@ impl Held {
         items.into_values()
     }
 
-    /// Takes out what another process publishes now. What is being tried is not here.
+    /// Removes the messages that another process publishes now. A message that is being retried is not among the held
+    /// ones.
     pub(super) fn take_over(&mut self) -> Vec<Item> {
         let mut over = Vec::new();
         self.0.retain(|_, line| {
-            over.extend(line.items.extract_if(.., |_, item| item.tenure.is_over()).map(|it| it.1));
+            over.extend(
+                line.items.extract_if(.., |_, item| item.tenure.is_over()).map(|(_, item)| item),
+            );
             line.tried.is_some() || !line.items.is_empty()
         });
         over
     }
 
-    /// What kept the broker from taking one that was tried alone may be over for all such.
+    /// Makes all isolated retries due: the cause of the refusals may be gone for all of them.
     pub(super) fn hurry(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.again == Again::Alone) {
             line.retry_at = now;
         }
     }
 
-    /// Those that are to be tried again now among the others, and of those that are to be tried alone
-    /// at most so many, the ones that have waited longest.
+    /// Removes the messages that are due: those to retry among the others, and at most `alone` of those to retry in
+    /// isolation, longest wait first.
     pub(super) fn due(&mut self, alone: usize, now: Instant) -> (Vec<Item>, Vec<Item>) {
         let is_due = |line: &&mut Line| line.tried.is_none() && line.retry_at <= now;
         let mut lines: Vec<&mut Line> = self.0.values_mut().filter(is_due).collect();
         lines.sort_unstable_by_key(|line| line.retry_at);
-        let (mut due, mut due_alone) = (Vec::new(), Vec::new());
+        let mut due = Vec::new();
+        let mut due_alone = Vec::new();
         for line in lines {
             let to = match line.again {
                 Again::Among => &mut due,
@@ -163,19 +167,20 @@ mod tests {
         Item { run: key as u64, order, outgoing, tenure: Arc::new(Tenure::sole()) }
     }
 
-    /// Whatever is refused, comes back or gets no answer, and is tried again in whatever way: all are
-    /// taken in the end, those of a key in order.
+    /// All messages are accepted in the end, and each key keeps its order, whatever is refused, returned or not
+    /// answered, and however it is retried.
     #[test]
-    fn all_are_taken_and_keys_keep_their_order() {
+    fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let (mut held, mut now) = (Held::default(), Instant::now());
+            let mut held = Held::default();
+            let mut now = Instant::now();
             let mut waiting: VecDeque<Item> =
                 (0..60).map(|order| item(rng.random_range(0..4), order)).collect();
             let mut on_the_way: Vec<Item> = Vec::new();
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for step in 0.. {
-                assert!(step < 100_000, "seed {seed}: {} of 60 are taken", taken.len());
+                assert!(step < 100_000, "seed {seed}: {} of 60 are accepted", taken.len());
                 if taken.len() == 60 {
                     break;
                 }
@@ -184,10 +189,10 @@ mod tests {
                     waiting.push_front(item);
                 }
                 on_the_way.extend(alone);
-                // Those of a key that are on their way together have no order if one is refused.
-                let busy: BTreeSet<u64> = on_the_way.iter().map(|it| it.run).collect();
-                if waiting.front().is_some_and(|it| !busy.contains(&it.run)) {
-                    on_the_way.extend(waiting.pop_front().and_then(|it| held.pass(it)));
+                // Messages of one key that are in flight together lose their order if one is refused.
+                let busy: BTreeSet<u64> = on_the_way.iter().map(|item| item.run).collect();
+                if waiting.front().is_some_and(|item| !busy.contains(&item.run)) {
+                    on_the_way.extend(waiting.pop_front().and_then(|item| held.pass(item)));
                 } else if !on_the_way.is_empty() {
                     let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
                     match rng.random_range(0..4) {
@@ -204,7 +209,7 @@ mod tests {
                 now += Duration::from_millis(rng.random_range(0..5_000));
             }
             for key in 0..4 {
-                let of_key = taken.iter().filter(|it| it.0 == key).map(|it| it.1);
+                let of_key = taken.iter().filter(|(run, _)| *run == key).map(|(_, order)| order);
                 assert!(of_key.is_sorted(), "seed {seed}: {taken:?}");
             }
             assert!(held.is_empty(), "seed {seed}");

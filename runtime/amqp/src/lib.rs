@@ -1,13 +1,18 @@
-//! RabbitMQ: where events come from, and where messages go.
+//! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! `url` says where the broker is, `connect` opens connections and says what their errors mean,
+//! Connections: `connect` opens them and classifies their errors, `reach` monitors whether the broker responds, and
 //! `topology` declares queues.
-//! `consumer` subscribes, again and again, as its `consumer_options` say; a `subscription` takes deliveries in, as many ahead as
-//! `window` says, and acknowledges them; `watch` looks whether they come, `decode` makes events of
-//! them, and `unreadable` dead letters of the others. `publish` sends messages that `encode` makes
-//! by a `link`; `flight` has those that are on their way, `held` those that nobody takes, of which
-//! `complaints` tell. `produce` publishes a producer's events. `reach` knows whether the broker answers. Nothing here decides what becomes of an event: that a delivery is
-//! acknowledged, and which, is said by the sequencer.
+//!
+//! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
+//! `subscription` receives deliveries, limited by `window`, and acknowledges them; `watch` detects a queue that
+//! delivers nothing; `decode` converts deliveries into events, and `unreadable` converts the others into dead
+//! letters.
+//!
+//! Publishing: `publish` sends the messages that `encode` builds over a `link`. `flight` tracks unconfirmed messages,
+//! `held` keeps refused ones, and `complaints` logs those. `produce` publishes a producer's events.
+//!
+//! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
+//! and when.
 
 mod complaints;
 mod connect;

@@ -13,7 +13,7 @@ use super::connect::{Broker, BrokerError, is_of_a_message};
 use super::encode::Outgoing;
 use super::flight::{Confirm, Fate, Item};
 
-/// Where messages go.
+/// The exchange of a sink.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     pub(super) sink: String,
@@ -21,30 +21,30 @@ pub(super) struct Exchange {
     pub(super) name: String,
 }
 
-/// A channel that confirms, with its connection.
+/// A channel with publisher confirms, and its connection.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) channel: Channel,
 }
 
-/// What the broker did with a message that it was given alone.
+/// The broker's answer to a message that was published in isolation.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// It settled it.
+    /// The broker confirmed, returned or refused the message.
     Fate(Fate),
-    /// It closed the channel because of it, with these words.
+    /// The broker closed the channel because of the message, for this reason.
     Refused(String),
-    /// It said nothing.
+    /// The broker did not answer in time.
     Silence,
-    /// It could not be asked, for this reason.
+    /// The broker could not be reached, for this reason.
     Away(String),
-    /// It was not asked: this process may not act for the partition, at the moment or any more.
+    /// The message was not published: this process may not act for the partition now, or no longer owns it.
     NotOurs,
 }
 
 impl Exchange {
-    /// A connection to publish on. Fails where the exchange is not there.
+    /// Opens a connection for publishing. Fails if the exchange does not exist.
     pub(super) async fn open(&self) -> Result<Connection, BrokerError> {
         let failed = |error| self.broker.error(&error);
         let connection = self.connection().await?;
@@ -72,7 +72,7 @@ impl Exchange {
         Ok(connection)
     }
 
-    /// A channel, on the connection of the one before if that is still there.
+    /// Opens a channel, on the previous connection if that is still open.
     pub(super) async fn connect(&self, before: Option<Connection>) -> Result<Link, BrokerError> {
         let connection = match before {
             Some(connection) if connection.status().connected() => connection,
@@ -92,14 +92,16 @@ impl Exchange {
     pub(super) fn publish<'a>(&self, channel: &'a Channel, outgoing: &Outgoing) -> Confirm<'a> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let Outgoing { routing_key, properties, body } = outgoing;
-        let (exchange, key) = (self.name.as_str().into(), routing_key.clone());
-        let (properties, body) = (properties.clone(), body.clone());
+        let exchange = self.name.as_str().into();
+        let key = routing_key.clone();
+        let properties = properties.clone();
+        let body = body.clone();
         Box::pin(async move {
             channel.basic_publish(exchange, key, options, body.bytes(), properties).await?.await
         })
     }
 
-    /// Publishes a message on a connection of its own, and waits so long for what becomes of it.
+    /// Publishes a message on a connection of its own, and waits up to `patience` for the broker's answer.
     pub(super) async fn publish_alone(self, item: Item, patience: Duration) -> (Item, Answer) {
         let away = |reason: String| Answer::Away(reason);
         let link = async {
@@ -118,7 +120,7 @@ impl Exchange {
         let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if link.connection.status().blocked() => {
-                away(format!("{} takes no messages for now", self.broker))
+                away(format!("{} accepts no messages for now", self.broker))
             }
             Err(_) => Answer::Silence,
             Ok(Err(error)) => {
@@ -136,7 +138,7 @@ impl Exchange {
     }
 }
 
-/// Says that the broker takes no messages for now, and that it does again.
+/// Logs when the broker blocks the connection, and when it unblocks it.
 async fn tell_of_blocks(
     sink: String,
     mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
@@ -146,10 +148,10 @@ async fn tell_of_blocks(
             ConnectionEvent::ConnectionBlocked(reason) => tracing::warn!(
                 sink,
                 reason,
-                "the broker takes no messages for now; they wait in the outbox"
+                "publishing blocked by the broker; messages wait in the outbox"
             ),
             ConnectionEvent::ConnectionUnblocked => {
-                tracing::info!(sink, "the broker takes messages again");
+                tracing::info!(sink, "publishing unblocked by the broker");
             }
             _ => {}
         }

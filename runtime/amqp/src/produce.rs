@@ -1,5 +1,5 @@
-//! A producer's way into an exchange: events are published in order, pipelined, and all of them are
-//! confirmed before it goes on.
+//! Publishes a producer's events to an exchange: in order, pipelined, and with every event confirmed before the call
+//! returns.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use ordain_config::KeyFrom;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// For the next confirmation.
+/// Time limit for the next confirm.
 const CONFIRM: Duration = Duration::from_secs(20);
-/// Between two tries.
+/// Delay between two attempts.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time between two warnings that the broker does not take what is published.
+/// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Publishes a producer's events.
+/// A publisher of a producer's events.
 #[derive(Debug)]
 pub struct Producer {
     broker: Arc<Broker>,
     exchange: String,
     key: KeyFrom,
-    /// Whether those of a key must not overtake each other: the broker may refuse one and take the
+    /// `true` if the events of a key must not overtake each other: the broker may refuse one event and accept the
     /// next.
     in_order: bool,
-    /// How long a broker is waited for that is away, or that takes nothing.
+    /// How long the producer retries while the broker is unavailable or accepts nothing.
     patience: Duration,
     link: Option<(Connection, Channel)>,
 }
 
 impl Producer {
-    /// Into an exchange of a broker, with the key where the stream looks for it.
+    /// Creates a producer for an exchange. The key is put where the stream reads it.
     pub fn new(
         broker: &Arc<Broker>,
         exchange: &str,
@@ -46,17 +46,19 @@ impl Producer {
         in_order: bool,
         patience: Duration,
     ) -> Self {
-        let (broker, exchange, key) = (Arc::clone(broker), exchange.to_owned(), key.clone());
+        let broker = Arc::clone(broker);
+        let exchange = exchange.to_owned();
+        let key = key.clone();
         Self { broker, exchange, key, in_order, patience, link: None }
     }
 
-    /// Whether the key of an event is to be its routing key.
+    /// Returns whether an event's key is its routing key.
     pub fn is_routed(&self) -> bool {
         self.key == KeyFrom::RoutingKey
     }
 
-    /// Publishes events with their numbers, until the broker has confirmed them all. What it does not
-    /// take is published again, as long as it is waited for.
+    /// Publishes events with their sequences until the broker has confirmed all of them. Events that the broker does
+    /// not accept are published again, until no event has been accepted for `patience`.
     pub async fn publish(&mut self, events: &[Numbered]) -> Result<(), BrokerError> {
         let mut left = events.to_vec();
         let mut until = Instant::now() + self.patience;
@@ -80,19 +82,20 @@ impl Producer {
             }
             if throttle.allow() {
                 tracing::warn!(
-                    "the broker does not take what is published, and is tried again: {reason}"
+                    "events not accepted by the broker: {reason}; publishing them again"
                 );
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// Publishes events once. Tells of each whether the broker has taken it, and what failed: it is away,
-    /// or no queue takes one of them. Where order matters, what comes after one of its key that was not
-    /// taken is not published.
+    /// Publishes events once. Returns whether the broker accepted each event, and the error if there was one: the
+    /// broker is unavailable, or no queue takes an event. Where order matters, the events of a key after one that was
+    /// not accepted are not published.
     pub async fn try_publish(&mut self, events: &[Numbered]) -> (Vec<bool>, Option<BrokerError>) {
         let mut taken = vec![false; events.len()];
-        let (mut failed, mut stopped) = (None, HashSet::new());
+        let mut failed = None;
+        let mut stopped = HashSet::new();
         for mut wave in waves(events, self.in_order) {
             wave.retain(|at| !stopped.contains(events[*at].0.key()));
             let encode = |at: &usize| encode::event(&events[*at].0, events[*at].1, &self.key);
@@ -113,12 +116,12 @@ impl Producer {
         (taken, failed)
     }
 
-    /// So many messages were not taken.
+    /// Returns the reason for a number of messages that the broker refused.
     pub fn refusal(&self, messages: usize) -> String {
         format!("{} has refused {messages} messages", self.broker)
     }
 
-    /// Which of the messages are confirmed.
+    /// Sends messages and returns which of them the broker confirmed.
     async fn send(&mut self, messages: &[Outgoing]) -> (Vec<bool>, Option<BrokerError>) {
         let mut taken = vec![false; messages.len()];
         let failed = self.try_send(messages, &mut taken).await.err();
@@ -137,21 +140,23 @@ impl Producer {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::with_capacity(messages.len());
         for Outgoing { routing_key, properties, body } in messages {
-            let (to, key) = (exchange.as_str().into(), routing_key.clone());
+            let to = exchange.as_str().into();
+            let key = routing_key.clone();
             let sent =
                 channel.basic_publish(to, key, options, body.bytes(), properties.clone()).await;
             confirms.push(sent.map_err(failed)?);
         }
-        let (mut unroutable, mut ended) = (None, None);
+        let mut unroutable = None;
+        let mut ended = None;
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
-            // What came before a channel was closed is confirmed all the same.
+            // The confirms that arrived before the channel closed are still available.
             let confirmation = match timeout(shortened(CONFIRM), confirm).await {
                 Ok(Ok(confirmation)) => confirmation,
                 Ok(Err(error)) => {
                     ended.get_or_insert(failed(error));
                     continue;
                 }
-                Err(_) => return Err(BrokerError::Away(format!("{broker} confirms nothing"))),
+                Err(_) => return Err(BrokerError::Away(format!("{broker} sends no confirms"))),
             };
             *taken = confirmation.is_ack();
             if let Some(returned) = confirmation.take_message() {
@@ -164,14 +169,14 @@ impl Producer {
         }
         unroutable.map_or(Ok(()), |key| {
             Err(BrokerError::Refused(format!(
-                "no queue takes what is published to the exchange {exchange:?} with the routing key \
-                 {:?}: bind one, or start the stream once, which makes its queues",
+                "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, \
+                 or start the stream once, which declares its queues",
                 key.as_str()
             )))
         })
     }
 
-    /// Whether the broker is there.
+    /// Checks that the broker is reachable.
     pub async fn reach(&mut self) -> Result<(), BrokerError> {
         self.channel().await.map(drop)
     }
@@ -187,22 +192,23 @@ impl Producer {
             channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
             self.link = Some((connection, channel));
         }
-        Ok(&self.link.as_ref().expect("it was just made").1)
+        Ok(&self.link.as_ref().expect("the link was just created").1)
     }
 
-    /// Ends in order.
+    /// Closes the connection.
     pub async fn close(self) {
         if let Some((connection, _)) = self.link {
-            // Everything is confirmed, whatever becomes of it.
+            // Every event is already confirmed, so an error does not matter.
             let _ = connection.close(200, "done".into()).await;
         }
     }
 }
 
-/// An event and its number, if it has one.
+/// An event and its sequence, if it has one.
 pub type Numbered = (Arc<Event>, Option<u64>);
 
-/// All at once, or in waves of which none has two events of one key: their places.
+/// Returns the positions of the events that may be sent together: all at once, or in waves without two events of one
+/// key.
 fn waves(events: &[Numbered], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

@@ -1,10 +1,10 @@
-//! The sink of an exchange: messages are published in order, pipelined, and each is confirmed by
-//! the broker before it counts. One that the broker does not take is kept and published again, until
-//! it is taken; it holds up those of its key, and no others.
+//! The sink of an exchange: publishes messages in order and pipelined, and counts a message as published only after
+//! the broker's confirm. A message that the broker does not accept is kept and published again until it is accepted.
+//! Meanwhile, later messages of its key wait; other keys continue.
 //!
-//! Each exchange is a task with a connection of its own, so that one that stands holds up nothing
-//! else. A message that costs the channel, or that the broker leaves without an answer, is tried again
-//! on another connection, alone.
+//! Each exchange has a task and a connection of its own, so that a blocked exchange delays no other. A message that
+//! made the broker close the channel, or that the broker neither confirmed nor refused, is retried in isolation on
+//! another connection.
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
@@ -31,26 +31,28 @@ use ordain_util::wait::shortened;
 
 /// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// For the next confirmation: more than a broker needs that syncs to a slow disk. After it the
-/// connection is given up, and the oldest message is held; where later ones are confirmed, only that.
+/// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, if later
+/// messages are confirmed, only the overdue one is held; otherwise the connection is closed and the oldest
+/// unconfirmed message is held.
 const CONFIRM: Duration = Duration::from_secs(20);
-/// The same after that has happened, until much is confirmed again: a queue without a leader lets nothing
-/// through for a minute, and each key that has messages for it is found by that.
+/// Time limit for the next confirm after such a silence, until the window has its full size again. A queue without a
+/// leader blocks its channel for a minute, and another silence reveals each further key with messages for that
+/// queue.
 const SUSPICION: Duration = Duration::from_secs(2);
-/// Messages that are not confirmed, at most: enough for the way to the broker and back while it
-/// writes those before.
+/// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
+/// writes earlier messages to disk.
 const WINDOW: usize = 1_024;
-/// Bytes of them, about: they are copied.
+/// Approximate limit for the size of unconfirmed messages, in bytes; they are copied.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Messages that go out together while others are unconfirmed, unless those are confirmed before so many
-/// wait, or take longer than a look: each write, and each answer to it, is work for both sides.
+/// Number of waiting messages that are sent together while earlier ones are unconfirmed. Fewer are sent when all
+/// earlier ones are confirmed or at the next check, because each write and each confirm costs work on both sides.
 const GROUP: usize = 256;
-/// Between two looks at what waits.
+/// Interval between two checks for overdue confirms and due retries.
 const LOOK: Duration = Duration::from_millis(200);
-/// Messages that are tried alone at the same time, each on a connection.
+/// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ALONE: usize = 8;
 
-/// So many messages of a run are published.
+/// The id of a run, and the number of its messages that are published.
 pub type Published = (u64, usize);
 
 /// Messages of a run, with the tenure in which they may be published.
@@ -61,19 +63,19 @@ struct Batch {
     messages: Vec<Outgoing>,
 }
 
-/// Takes messages for an exchange.
+/// The entrance of an exchange's sink.
 #[derive(Debug)]
 pub struct AmqpSink {
     routing_key: RoutingKey,
-    /// Of the run that is being gathered.
+    /// Messages of the run that is being collected.
     gathered: Vec<Outgoing>,
-    /// What waits here is of the outbox, which has a limit.
+    /// The channel to the task. It needs no limit of its own: its messages come from the outbox, which has one.
     input: UnboundedSender<Batch>,
     start: Option<(Outlet, Connection, UnboundedReceiver<Batch>)>,
 }
 
 impl AmqpSink {
-    /// Connects, and looks for the exchange.
+    /// Connects to the broker and checks that the exchange exists.
     pub async fn open(
         name: &str,
         config: &Config,
@@ -107,8 +109,8 @@ impl AmqpSink {
         })
     }
 
-    /// Publishes what is sent, and tells what is published, until this is dropped. `None` the second
-    /// time.
+    /// Returns the task that publishes the sent messages and reports published ones, until this sink is dropped.
+    /// Returns `None` on a second call.
     pub fn start(
         &mut self,
         published: UnboundedSender<Published>,
@@ -117,58 +119,59 @@ impl AmqpSink {
         Some(outlet.run(connection, taken, published))
     }
 
-    /// Takes a message, with its number if it has one.
+    /// Adds a message, with its sequence if it has one.
     pub fn put(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
         self.gathered.push(encode::message(stream, message, sequence, &self.routing_key));
     }
 
-    /// Takes a dead letter, with its number if it has got one.
+    /// Adds a dead letter, with its sequence if it has one.
     pub fn put_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
         self.gathered.push(encode::letter(stream, letter, sequence, &self.routing_key));
     }
 
-    /// Lets what was taken go, as the messages of a run.
+    /// Sends the added messages to the task, as the messages of a run.
     pub fn send(&mut self, run: u64, tenure: &Arc<Tenure>) {
         if !self.gathered.is_empty() {
-            let (tenure, messages) = (Arc::clone(tenure), std::mem::take(&mut self.gathered));
-            // A task that has ended has panicked, and is noticed where it was started.
+            let tenure = Arc::clone(tenure);
+            let messages = std::mem::take(&mut self.gathered);
+            // The send fails only if the task has panicked, which the task's owner notices.
             let _ = self.input.send(Batch { run, tenure, messages });
         }
     }
 }
 
-/// What is to be published to an exchange.
+/// The state of an exchange's task.
 #[derive(Debug)]
 struct Outlet {
     exchange: Exchange,
     complaints: Complaints,
-    /// What is not handed over, in order.
+    /// Messages that are not sent yet, in order.
     waiting: VecDeque<Item>,
     held: Held,
-    /// Those that are tried alone now.
+    /// The isolated retries that are running.
     alone: JoinSet<(Item, Answer)>,
-    /// Of the next message.
+    /// The order of the next message.
     order: u64,
-    /// Messages that may be unconfirmed now. After the broker has closed the channel because of one
-    /// of many it is 1, which finds out which, and one more with each that is taken.
+    /// Maximum number of unconfirmed messages now. After the broker has closed the channel because of one of several
+    /// messages it is 1, which identifies the message; each accepted message raises it by one.
     window: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// The last message that was alone in its window was refused.
+    /// The last message that was sent alone was refused.
     refused: bool,
-    /// For the next confirmation.
+    /// Time limit for the next confirm.
     patience: Duration,
 }
 
-/// Why a channel is published to no more.
+/// The reason why a channel is no longer used.
 enum Ended {
-    /// The broker or the library says so.
+    /// The broker or the library reported an error.
     Failed(lapin::Error),
-    /// The broker says nothing any more.
+    /// The broker sends no confirms.
     Silence,
-    /// It has given back a message that it was not given.
+    /// The broker returned a message that was not published on this channel.
     Strange,
-    /// Too many messages on it have no answer.
+    /// Too many messages of the channel have neither been confirmed nor refused.
     Worn,
 }
 
@@ -224,19 +227,21 @@ impl Outlet {
                         self.pause(&reason).await;
                     }
                 }
-                // The connection is closed with these.
+                // Dropping the link closes the connection in the remaining cases.
                 Err(Ended::Silence) => self.silence(first),
                 Err(Ended::Worn) => {}
                 Err(Ended::Strange) => {
                     let broker = &self.exchange.broker;
-                    let reason = format!("{broker} has given back what it was not given");
+                    let reason = format!(
+                        "{broker} returned a message that was not published on this channel"
+                    );
                     self.pause(&reason).await;
                 }
             }
         }
     }
 
-    /// Publishes on a channel, until nobody gives messages any more.
+    /// Publishes on a channel until the sink is dropped or the channel fails.
     async fn publish<'a>(
         &mut self,
         link: &'a Link,
@@ -271,7 +276,7 @@ impl Outlet {
         }
     }
 
-    /// Looks for what the broker leaves without an answer, and for what is to be tried again.
+    /// Handles overdue confirms, and starts due retries.
     fn look(
         &mut self,
         link: &Link,
@@ -284,7 +289,7 @@ impl Outlet {
         }
         let found = flight.look(shortened(CONFIRM))?;
         self.settle_sent(found.settled, published);
-        // A queue without a leader neither takes nor refuses.
+        // A queue without a leader neither accepts nor refuses messages.
         self.hold_silent(found.silent);
         if flight.is_silent(self.patience) {
             return Err(Ended::Silence);
@@ -304,7 +309,7 @@ impl Outlet {
         }
     }
 
-    /// Lets go of what whoever has the partition now publishes.
+    /// Drops the messages that the partition's new owner publishes.
     fn drop_over(&mut self, published: &UnboundedSender<Published>) {
         let mut over = self.held.take_over();
         let (gone, waiting): (Vec<Item>, _) =
@@ -318,7 +323,7 @@ impl Outlet {
         self.waiting.is_empty() && self.held.is_empty()
     }
 
-    /// Hands as much over as may be unconfirmed.
+    /// Sends as many waiting messages as may be unconfirmed.
     fn hand_over<'a>(
         &mut self,
         channel: &'a Channel,
@@ -329,16 +334,16 @@ impl Outlet {
         while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
             let Some(item) = self.waiting.pop_front() else { break };
             if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.tenure)) {
-                // It was looked at a moment ago.
+                // The same tenure was active a moment ago.
             } else if item.tenure.is_on() {
                 on = Some(Arc::clone(&item.tenure));
             } else {
                 if item.tenure.is_over() {
-                    // Whoever has the partition now publishes it.
+                    // The partition's new owner publishes this message.
                     self.settle(vec![(item, Fate::Taken)], published);
                     continue;
                 }
-                // All are suspended together.
+                // All tenures are suspended together.
                 self.waiting.push_front(item);
                 break;
             }
@@ -348,9 +353,9 @@ impl Outlet {
         }
     }
 
-    /// Settles messages of the flight, of which more may be unconfirmed the more the broker takes.
+    /// Settles sent messages. Each accepted message raises the number that may be unconfirmed.
     fn settle_sent(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
-        let taken = settled.iter().filter(|it| it.1 == Fate::Taken).count();
+        let taken = settled.iter().filter(|(_, fate)| *fate == Fate::Taken).count();
         if taken > 0 {
             self.refused = false;
             self.backoff.reset();
@@ -362,7 +367,7 @@ impl Outlet {
         self.settle(settled, published);
     }
 
-    /// Notes what became of messages.
+    /// Reports accepted messages, and holds the others for a retry.
     fn settle(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
         let mut done: Vec<Published> = Vec::new();
         for (item, fate) in settled {
@@ -380,7 +385,7 @@ impl Outlet {
             }
         }
         for done in done {
-            // Whoever hears of it may be gone; then it does not matter.
+            // The receiver may be gone when the process is ending; the report does not matter then.
             let _ = published.send(done);
         }
     }
@@ -404,13 +409,13 @@ impl Outlet {
         }
     }
 
-    /// Notes what became of a message that was tried alone.
+    /// Handles the result of an isolated retry.
     fn answered(&mut self, item: Item, answer: Answer, published: &UnboundedSender<Published>) {
         match answer {
             Answer::Fate(fate) => {
                 if fate == Fate::Taken {
                     self.held.hurry(Instant::now());
-                    // The broker was slow, or is no more what it was.
+                    // The broker was slow, or it has recovered.
                     self.patience = shortened(CONFIRM);
                 }
                 return self.settle(vec![(item, fate)], published);
@@ -432,23 +437,24 @@ impl Outlet {
         }
     }
 
-    /// Nothing is confirmed any more: perhaps because of the first one that is not. A queue without a
-    /// leader, when it is given its first message, keeps the channel from all that is behind it.
+    /// Handles a channel without confirms. The first unconfirmed message may be the cause: a queue without a leader,
+    /// when it gets its first message, blocks the channel for everything behind that message.
     fn silence(&mut self, first: Option<usize>) {
-        (self.window, self.patience) = (1, SUSPICION);
+        self.window = 1;
+        self.patience = SUSPICION;
         let first = first.and_then(|first| self.waiting.remove(first));
         self.hold_silent(first.into_iter().collect());
     }
 
-    /// The broker has closed the channel, because of the only message that was not confirmed, or of one
-    /// of several. Of the only one it is known, and the others go on.
+    /// Handles a channel that the broker closed because of one of the unconfirmed messages. If there was only one,
+    /// that message is held and the others continue.
     async fn refused(&mut self, only: Option<usize>, reason: &str) {
         self.window = 1;
         let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
         self.complaints.refused(&item.outgoing, reason, &self.held);
         self.held.hold(item, Again::Alone, Instant::now());
         if std::mem::replace(&mut self.refused, true) {
-            // Perhaps all of them are.
+            // All waiting messages may be refused.
             tokio::time::sleep(self.backoff.next_delay()).await;
         }
     }

@@ -1,5 +1,5 @@
-//! Whether this process reaches the broker. One that does not, while others do, is not to keep
-//! partitions whose queues nobody consumes then.
+//! Monitors whether this process reaches the broker. A process that does not, while others do, must release its
+//! partitions, because it cannot consume their queues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,28 +11,31 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::Broker;
 
-/// For an answer, at least: a first connection takes several ways there and back.
+/// Shortest time limit for a response: a first connection takes several round trips.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Tries again and again, until nobody wants to know any more.
+/// Starts a task that checks the broker four times per lease, until the receiver is dropped.
 pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Reach> {
     let (tell, told) = watch::channel(Reach::Reached);
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
         let every = lease / 4;
         let patience = every.max(SHORTEST);
-        let (mut connection, mut reached_at) = (None, Instant::now());
+        let mut connection = None;
+        let mut reached_at = Instant::now();
         let mut since = None;
         while !tell.is_closed() {
             let answers = timeout(patience, answers(&broker, &mut connection)).await;
             let reach = if answers == Ok(true) {
                 reached_at = Instant::now();
-                // The first one that is back would take everything from those who are still trying.
+                // Wait until other processes can have reconnected: otherwise the first one would take over all
+                // partitions.
                 let all_are_back = since.get_or_insert(reached_at).elapsed() > patience + every;
                 let before = *tell.borrow();
                 if all_are_back { Reach::Reached } else { before }
             } else {
-                (connection, since) = (None, None);
+                connection = None;
+                since = None;
                 if reached_at.elapsed() > lease { Reach::Lost } else { Reach::Doubted }
             };
             tell.send_if_modified(|now| std::mem::replace(now, reach) != reach);
@@ -42,7 +45,7 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
     told
 }
 
-/// Whether there is an answer, on the connection of the last time if there is one.
+/// Returns whether the broker responds, on the previous connection if there is one.
 async fn answers(broker: &Broker, connection: &mut Option<Connection>) -> bool {
     if connection.is_none() {
         *connection = broker.connect("ordain watch").await.ok();

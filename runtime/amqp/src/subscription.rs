@@ -1,4 +1,4 @@
-//! One subscription to a queue: hands over what comes and acknowledges what is done, cumulatively.
+//! A subscription to a queue: passes deliveries on and acknowledges them cumulatively.
 
 use std::collections::VecDeque;
 
@@ -19,15 +19,15 @@ use ordain_cloudevents::{
     Acknowledged, BATCH_BYTES, BATCH_EVENTS, Delivered, Deliveries, Position,
 };
 
-/// Why a subscription ended.
+/// The reason why a subscription ended.
 pub(super) enum Ended {
-    /// Nobody takes its deliveries any more.
+    /// The receiver of the deliveries is gone.
     Done,
-    /// The window has changed. A consumer keeps the one that it began with, and if another took its
-    /// place on the same channel, what is on its way would come behind what is newer: so all that is
-    /// not acknowledged comes again, in order.
+    /// The window has changed. A consumer keeps the window with which it started. A new consumer on the same channel
+    /// would receive newer messages before those that are on their way to the old one, so a new channel receives
+    /// everything unacknowledged again, in order.
     Resized,
-    /// Another process may have the queue by now.
+    /// Another process may own the queue by now.
     Suspended,
 }
 
@@ -39,19 +39,19 @@ pub(super) struct Subscription<'a> {
     channel: &'a Channel,
     flow: &'a Flow,
     window: &'a mut Window,
-    /// How many have come.
+    /// Number of deliveries that have arrived.
     taken: u64,
-    /// How many of them are acknowledged.
+    /// Number of acknowledged deliveries.
     done: u64,
-    /// What nobody has taken yet, and the bytes of each.
+    /// Deliveries that the receiver has not taken, and the size of each in bytes.
     held: VecDeque<(Delivered, usize)>,
     bytes: usize,
-    /// The window, until it is told.
+    /// The window, until the receiver has been notified of it.
     untold: Option<usize>,
 }
 
 impl<'a> Subscription<'a> {
-    /// A subscription that has just begun.
+    /// Creates the state of a new subscription.
     pub(super) fn new(
         options: &'a ConsumerOptions,
         queue: &'a str,
@@ -62,13 +62,23 @@ impl<'a> Subscription<'a> {
     ) -> Self {
         window.begin();
         let untold = Some(window.now().into());
-        let (taken, done, held, bytes) = (0, 0, VecDeque::new(), 0);
-        Self { options, queue, generation, channel, flow, window, taken, done, held, bytes, untold }
+        Self {
+            options,
+            queue,
+            generation,
+            channel,
+            flow,
+            window,
+            taken: 0,
+            done: 0,
+            held: VecDeque::new(),
+            bytes: 0,
+            untold,
+        }
     }
 
-    /// Goes on until nobody takes its deliveries any more, the window changes or the channel is
-    /// lost. It takes what the broker has sent even while nobody takes it from here, to know how
-    /// much memory it has.
+    /// Passes deliveries on until the receiver is dropped, the window changes or the channel is lost. Accepts
+    /// deliveries from the broker even while the receiver takes none, to know how much memory they need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -106,7 +116,8 @@ impl<'a> Subscription<'a> {
                     for delivery in batch {
                         self.hold(&delivery.map_err(failed)?)?;
                     }
-                    // Each subscription brings something on its way, however sizes alternate.
+                    // Each subscription must acknowledge something before the window changes, however sizes
+                    // alternate.
                     let changes = self.done > 0 && self.window.change();
                     if changes || self.window.overflows(self.bytes) {
                         return Ok(Ended::Resized);
@@ -119,8 +130,9 @@ impl<'a> Subscription<'a> {
     fn hold(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {
         self.taken += 1;
         if delivery.delivery_tag != self.taken {
-            let (number, tag) = (self.taken, delivery.delivery_tag);
-            let words = format!("the broker has numbered delivery {number} as {tag}");
+            let number = self.taken;
+            let tag = delivery.delivery_tag;
+            let words = format!("the broker numbered delivery {number} as {tag}");
             return Err(BrokerError::Away(words));
         }
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
@@ -131,17 +143,22 @@ impl<'a> Subscription<'a> {
         Ok(())
     }
 
-    /// As many as are taken at once.
+    /// Removes the next batch from the deliveries that wait for the receiver.
     fn batch(&mut self) -> Deliveries {
-        let (mut items, mut size) = (Vec::with_capacity(self.held.len().min(BATCH_EVENTS)), 0);
+        let mut items = Vec::with_capacity(self.held.len().min(BATCH_EVENTS));
+        let mut size = 0;
         while items.len() < BATCH_EVENTS && size < BATCH_BYTES {
             let Some((item, bytes)) = self.held.pop_front() else { break };
             items.push((item, Position::default()));
             size += bytes;
         }
         self.bytes -= size;
-        let (generation, window) = (self.generation, self.untold.take());
-        Deliveries { generation, items, window, ..Deliveries::default() }
+        Deliveries {
+            generation: self.generation,
+            items,
+            window: self.untold.take(),
+            ..Deliveries::default()
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! The exchange, queues and bindings of a stream: made where they are missing, or looked for.
+//! The exchange, queues and bindings of a stream: declared where they are missing, or checked for existence.
 //!
-//! All of a stream's queues are quorum queues with a single active consumer. What the broker drops
-//! of them all the same (a policy that limits their length, say) goes to a queue of its own.
+//! All queues of a stream are quorum queues with a single active consumer. Messages that the broker drops from them
+//! all the same (because of a policy that limits their length, for example) go to a queue of their own.
 
 use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -13,14 +13,14 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 use super::connect::{Broker, BrokerError};
 use ordain_config::{AmqpSource, Bind};
 
-/// Spreads routing keys over queues, always in the same way (plugin `rabbitmq_sharding`).
+/// The exchange type that distributes routing keys over queues by a fixed hash (plugin `rabbitmq_sharding`).
 const SPREADING: &str = "x-modulus-hash";
-/// How often a queue delivers a message before it drops it.
+/// The argument that limits how often a queue delivers a message before it drops the message.
 const DELIVERY_LIMIT: &str = "x-delivery-limit";
-/// A kind of exchange that there is from RabbitMQ 4.0 on.
+/// An exchange type that exists from RabbitMQ 4.0 on.
 const OF_FOUR: &str = "x-local-random";
 
-/// What a stream needs in the broker.
+/// The exchange, queues and bindings that a stream needs.
 #[derive(Debug, Clone)]
 pub struct Topology {
     exchange: Option<String>,
@@ -31,7 +31,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// As configured.
+    /// Returns the topology of a source's configuration.
     pub fn of(source: &AmqpSource) -> Self {
         Self {
             exchange: source.exchange.as_ref().map(|exchange| exchange.0.clone()),
@@ -42,7 +42,7 @@ impl Topology {
         }
     }
 
-    /// The queue of a partition.
+    /// Returns the name of a partition's queue.
     pub fn queue(&self, partition: u32) -> String {
         if self.partitions == 1 {
             self.queue.clone()
@@ -51,8 +51,8 @@ impl Topology {
         }
     }
 
-    /// Makes what is missing, or looks for it. Queues of which `known` says so must be there: what
-    /// was in them is lost with them.
+    /// Declares what is missing, or checks that it exists. With `known`, all queues must exist: a missing queue means
+    /// that its messages are lost.
     pub async fn prepare(
         &self,
         broker: &Broker,
@@ -84,7 +84,7 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// A queue that is not there is an error that names it.
+    /// Checks that a partition's queue exists. The error names the queue.
     async fn look_for(
         &self,
         broker: &Broker,
@@ -99,7 +99,7 @@ impl Topology {
         match found.await.map_err(failed) {
             Ok(_) => channel.close(200, "done".into()).await.map_err(failed),
             Err(BrokerError::Refused(words)) => Err(BrokerError::Refused(format!(
-                "the queue {queue:?} is needed and cannot be used: {words}"
+                "the queue {queue:?} is required and cannot be used: {words}"
             ))),
             Err(error) => Err(error),
         }
@@ -123,7 +123,7 @@ impl Topology {
         match found.await.map_err(failed) {
             Ok(()) => channel.close(200, "done".into()).await.map_err(failed),
             Err(BrokerError::Refused(words)) => Err(BrokerError::Refused(format!(
-                "the exchange {exchange:?} is needed and cannot be used: {words}"
+                "the exchange {exchange:?} is required and cannot be used: {words}"
             ))),
             Err(error) => Err(error),
         }
@@ -141,18 +141,20 @@ impl Topology {
         format!("{}.dropped", self.queue)
     }
 
-    /// Where the broker puts what it drops.
+    /// Declares the exchange and queue for messages that the broker drops.
     async fn declare_dropped(&self, channel: &Channel) -> lapin::Result<()> {
         let name = self.dropped();
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let (kind, nothing) = (ExchangeKind::Fanout, FieldTable::default);
+        let kind = ExchangeKind::Fanout;
+        let nothing = FieldTable::default;
         channel.exchange_declare(name.as_str().into(), kind, durable, nothing()).await?;
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), text("quorum"));
         channel.queue_declare(name.as_str().into(), durable, arguments).await?;
         let options = QueueBindOptions::default();
-        let (queue, exchange) = (name.as_str().into(), name.as_str().into());
+        let queue = name.as_str().into();
+        let exchange = name.as_str().into();
         channel.queue_bind(queue, exchange, "".into(), options, nothing()).await
     }
 
@@ -174,18 +176,20 @@ impl Topology {
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
     }
 
-    /// The exchange, with the queues behind it before anything leads to it.
+    /// Declares the exchange, and binds its queues before anything routes messages to the exchange.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.kind(), durable, nothing()).await?;
         for partition in 0..self.partitions {
-            let (queue, options) = (self.queue(partition), QueueBindOptions::default());
+            let queue = self.queue(partition);
+            let options = QueueBindOptions::default();
             let queue = queue.as_str().into();
             channel.queue_bind(queue, exchange.into(), "".into(), options, nothing()).await?;
         }
         for Bind { exchange: from, routing_key } in &self.bind {
-            let (from, key) = (from.0.as_str().into(), routing_key.0.as_str().into());
+            let from = from.0.as_str().into();
+            let key = routing_key.0.as_str().into();
             let options = ExchangeBindOptions::default();
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
@@ -197,25 +201,26 @@ fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// What helps where something is there in another form, or the plugin is not.
+/// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
 fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let BrokerError::Refused(words) = error else { return error };
     let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT) {
-        "it was made before RabbitMQ 4.0, and has a delivery limit since: take what is in it, \
+        "it was declared before RabbitMQ 4.0, and has a delivery limit since: consume its messages, \
          remove it, and start again"
     } else if words.contains("inequivalent") {
         "remove it, use another name, or use it as it is with declare = false"
     } else if words.contains(SPREADING) {
-        "more than one partition needs a plugin that comes with RabbitMQ: `rabbitmq-plugins enable \
+        "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
          rabbitmq_sharding`"
     } else {
-        "make it by hand and set declare = false, or allow the user to"
+        "declare it by hand and set declare = false, or give the user the permission"
     };
-    BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}. Here {advice}"))
+    BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}; {advice}"))
 }
 
-/// Whether a queue has a delivery limit unless it says that it has none: from 4.0 on. Before, one
-/// that says so loses its messages. A broker does not tell its version to this client.
+/// Returns whether a queue has a delivery limit unless it is declared without one, which is so from RabbitMQ 4.0 on.
+/// Earlier versions lose the messages of a queue that is declared without one. This client has no access to the
+/// broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
 async fn is_limited(broker: &Broker, queue: &str) -> Result<bool, BrokerError> {
     let connection = broker.connect("ordain: which version").await?;
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
@@ -227,7 +232,7 @@ async fn is_limited(broker: &Broker, queue: &str) -> Result<bool, BrokerError> {
     match declared {
         Ok(()) => {
             let options = lapin::options::ExchangeDeleteOptions::default();
-            // It is gone with the next restart of the broker at the latest.
+            // If the deletion fails, the exchange disappears with the broker's next restart.
             let _ = channel.exchange_delete(name.as_str().into(), options).await;
             let _ = connection.close(200, "done".into()).await;
             Ok(true)
@@ -235,9 +240,9 @@ async fn is_limited(broker: &Broker, queue: &str) -> Result<bool, BrokerError> {
         Err(error) if is_unknown_kind(&error) => Ok(false),
         Err(error) => match broker.error(&error) {
             BrokerError::Refused(words) => Err(BrokerError::Refused(format!(
-                "an exchange `{queue}.version.*`, which tells by its kind what the broker can do, \
-                 cannot be declared: {words}. Here allow the user to configure names that begin \
-                 with {queue:?}, or make everything by hand and set declare = false"
+                "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
+                 {words}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
+                 everything by hand and set declare = false"
             ))),
             away @ BrokerError::Away(_) => Err(away),
         },

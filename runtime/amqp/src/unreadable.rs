@@ -1,4 +1,4 @@
-//! What becomes of a message that is no event: a dead letter with the message whole.
+//! Converts a message that is not an event into a dead letter that contains the whole message.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::decode::{Decoder, OF_THE_QUEUE};
 use super::value::table;
 
-/// The event of a delivery, or the dead letter of one that is none and came from this queue.
+/// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
 pub(super) fn event(
     decoder: &Decoder,
     queue: &str,
     delivery: &Delivery,
 ) -> Result<Event, Box<DeadLetter>> {
     decoder.decode(delivery).map_err(|error| {
-        // Of a body that is larger than an event may be, the beginning is kept, as of a line of a file.
+        // A body above the event limit is cut to its beginning, as a line of a file is.
         let (body, rest) = beginning(&delivery.data, decoder.event_size);
         let raw: Bytes = whole(delivery, body).into();
         let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
@@ -36,13 +36,13 @@ pub(super) fn event(
     })
 }
 
-/// So many bytes of a body, or a few less where it is text, and the rest.
+/// Splits a body after at most `limit` bytes, at a character boundary if it is text.
 fn beginning(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
     let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
     body.split_at(limit.min(body.len()))
 }
 
-/// A message with all that came with it and the body that is kept, as JSON.
+/// Encodes a message with its properties, its headers and the kept part of its body as JSON.
 fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     let properties = &delivery.properties;
     let text =
@@ -53,7 +53,7 @@ fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // The same message always gives the same letter.
+        // The same message must always produce the same letter.
         headers.retain(|name, _| !OF_THE_QUEUE.contains(&name.as_str()));
     }
     let message = json!({

@@ -1,4 +1,4 @@
-//! Values of AMQP headers, as what Ordain needs of them.
+//! Conversions from values of AMQP headers to the types that Ordain uses.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use ordain_util::text::cut;
 
-/// What a short text that is not UTF-8 begins with, before its bytes in hexadecimal digits.
+/// First character of a short text that was not UTF-8; its bytes follow in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
-/// The bytes of a short text that was not UTF-8.
+/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     text.strip_prefix(NOT_UTF8)
 }
 
-/// A text; a number that stands for one is its digits. `None` for anything else.
+/// Returns a value as a text; a number becomes its decimal digits. Returns `None` for any other type.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
@@ -29,7 +29,7 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A whole number that is not negative, as one or in decimal digits.
+/// Returns a non-negative integer that is given as a number or in decimal digits.
 pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     if let Some(number) = number(value) {
         return u64::try_from(number).ok();
@@ -38,7 +38,7 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// True or false, as that or as text.
+/// Returns a Boolean that is given as such or as a text.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),
@@ -64,18 +64,18 @@ fn number(value: &AMQPValue) -> Option<i128> {
     })
 }
 
-/// As JSON, up to so many bytes.
+/// Returns a value as JSON, cut to `limit` bytes.
 pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
     let text = to_json(value).to_string();
     if text.len() <= limit { text } else { cut(text, limit) + "…" }
 }
 
-/// A table as a JSON object.
+/// Returns a table as a JSON object.
 pub(super) fn table(table: &FieldTable) -> Value {
     table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
 }
 
-/// What is no text becomes one in base64.
+/// Converts a value to JSON; bytes that are not UTF-8 become base64.
 fn to_json(value: &AMQPValue) -> Value {
     if let Some(number) = number(value) {
         return i64::try_from(number).map_or_else(|_| number.to_string().into(), Value::from);

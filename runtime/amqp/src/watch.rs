@@ -1,5 +1,5 @@
-//! Looks at a queue from beside its consumer: how many messages are ready there, and whether they
-//! come. After a crash a broker may have answered a subscription and deliver nothing.
+//! Monitors a consumer's queue on another channel: the number of ready messages, and whether they are delivered.
+//! After a crash, a broker may accept a subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use ordain_util::wait::shortened;
 
-/// Between two looks. A quorum queue counts its messages anew every five seconds.
+/// Interval between two checks. A quorum queue updates its message count every five seconds.
 const EVERY: Duration = Duration::from_secs(5);
-/// For one look.
+/// Time limit for one check.
 const LOOK: Duration = Duration::from_secs(20);
-/// So many looks in a row at messages that do not come are no accident.
+/// Number of consecutive checks without progress after which the queue counts as silent.
 const SILENT: u32 = 3;
 
-/// What a consumer does, as far as the watch needs to know.
+/// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     taken: AtomicU64,
@@ -28,19 +28,19 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Notes how many deliveries have come, and whether the broker may send more.
+    /// Records how many deliveries have arrived, and whether the broker may send more.
     pub(super) fn set(&self, taken: u64, has_room: bool) {
         self.taken.store(taken, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
 
-    /// How many deliveries have come.
+    /// Returns how many deliveries have arrived.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
     }
 }
 
-/// Watches until the queue is not there any more, or does not answer, or is silent.
+/// Monitors the queue until it disappears, does not respond, or delivers nothing. Returns the reason.
 pub(super) async fn watch(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -52,7 +52,8 @@ pub(super) async fn watch(
         Ok(channel) => channel,
         Err(error) => return broker.error(&error),
     };
-    let (mut before, mut silent) = (None, 0);
+    let mut before = None;
+    let mut silent = 0;
     loop {
         let ready = match timeout(shortened(LOOK), ready(&channel, queue)).await {
             Ok(Ok(ready)) => ready,
@@ -62,18 +63,19 @@ pub(super) async fn watch(
         lag.set(Some(ready.into()));
         let taken = flow.taken();
         let stands = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
-        (before, silent) = (Some(taken), if stands { silent + 1 } else { 0 });
+        before = Some(taken);
+        silent = if stands { silent + 1 } else { 0 };
         if silent == SILENT {
             return BrokerError::Away(format!(
-                "the queue {queue:?} has {ready} messages and delivers none: it is subscribed to \
-                 anew. If that does not help, another consumer may have it"
+                "the queue {queue:?} has {ready} messages and delivers none; subscribing again. If that \
+                 does not help, another consumer may have the queue"
             ));
         }
         sleep(shortened(EVERY)).await;
     }
 }
 
-/// Messages that wait in the queue to be delivered.
+/// Returns the number of messages that wait in the queue for delivery.
 async fn ready(channel: &Channel, queue: &str) -> lapin::Result<u32> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;

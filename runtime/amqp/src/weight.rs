@@ -1,11 +1,11 @@
-//! What the headers of a delivery take in memory.
+//! Estimates the memory that the headers of a delivery take.
 
 use lapin::types::{AMQPValue, FieldTable};
 
-/// About what a header takes besides its texts.
+/// Approximate size of a header without its texts, in bytes.
 const ENTRY: usize = 64;
 
-/// About what a table takes in memory, in bytes.
+/// Returns the approximate size of a table in memory, in bytes.
 pub(super) fn weight(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + weight_of(value)).sum()
 }

@@ -1,29 +1,27 @@
-//! How many deliveries the broker may send ahead: as many as are configured, as long as they fit
-//! into the memory that there is for them.
+//! The number of unacknowledged deliveries: the configured number, as long as they fit into their memory limit.
 //!
-//! The broker counts messages, not bytes, so the size of what came lately says how many may come.
-//! A consumer keeps the window that it began with: another window needs another subscription, and
-//! what is not acknowledged then comes again. A queue gives that back in order, but behind what it
-//! still has of an earlier time. So the window changes only when all of that has come, and it grows
-//! seldom. What exceeds the memory all the same ends the subscription at once.
+//! The broker counts messages, not bytes, so the window follows from the sizes of recent deliveries. A consumer keeps
+//! the window with which it started: another window needs another subscription, which delivers everything that is
+//! unacknowledged again. A queue redelivers those messages in order, but behind messages that it already had to
+//! redeliver before. The window therefore changes only when all of those have arrived, and it grows rarely.
+//! Deliveries that exceed the memory limit all the same end the subscription at once.
 //!
-//! Who takes a partition over finds as many messages that had been given to another process as that
-//! one's window had room for, and a small window would have to bring them all first. So only the first
-//! consumer of a stream in a process begins with a small one, and later ones with what was found right
-//! last for any of them.
+//! The new owner of a partition finds as many messages to be redelivered as the previous owner's window allowed, and
+//! a small window would have to receive all of them first. Only the first consumer of a stream in a process therefore
+//! starts with a small window; later consumers start with the window to which any of them changed last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// So many deliveries are looked at together.
+/// Deliveries in a sample.
 const SAMPLE: u64 = 128;
-/// The largest message that a broker takes by default, from RabbitMQ 4.0 on.
+/// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST: u64 = 16 << 20;
-/// Before a window that was made smaller may grow.
+/// Delay before a window that was reduced may grow.
 const CALM: Duration = Duration::from_mins(1);
 
-/// The window that a consumer of a stream in this process changed to last, 0 before any did.
+/// The window to which a consumer of the stream in this process changed last; 0 before the first change.
 pub type LastWindow = Arc<AtomicU16>;
 
 /// The window of one consumer.
@@ -33,18 +31,18 @@ pub(super) struct Window {
     most: u16,
     bytes: u64,
     now: u16,
-    /// Something has come that had not come before.
+    /// A message has arrived that was not redelivered.
     fresh: bool,
-    /// Deliveries of this sample, and their bytes.
+    /// The number of deliveries in this sample, and their size in bytes.
     sample: (u64, u64),
-    /// Bytes of the largest that this subscription has brought.
+    /// Size of the largest delivery of this subscription, in bytes.
     largest: u64,
     shrunk: Option<Instant>,
 }
 
 impl Window {
-    /// At most so many deliveries, in about so many bytes. It begins as the last one of the stream is,
-    /// and the first as if each message were very large.
+    /// Creates a window of at most `most` deliveries with a total size of about `bytes`. It starts with the stream's
+    /// last window; the first window of a stream assumes very large messages.
     pub(super) fn new(most: u16, bytes: usize, last: LastWindow) -> Self {
         let bytes = bytes as u64;
         let now = match last.load(Relaxed) {
@@ -54,17 +52,19 @@ impl Window {
         Self { last, most, bytes, now, fresh: false, sample: (0, 0), largest: 0, shrunk: None }
     }
 
-    /// As many as may be unacknowledged now.
+    /// Returns the maximum number of unacknowledged deliveries.
     pub(super) fn now(&self) -> u16 {
         self.now
     }
 
-    /// A subscription begins: what was given back comes first.
+    /// Starts a subscription, which first receives redelivered messages.
     pub(super) fn begin(&mut self) {
-        (self.fresh, self.sample, self.largest) = (false, (0, 0), 0);
+        self.fresh = false;
+        self.sample = (0, 0);
+        self.largest = 0;
     }
 
-    /// Notes what a delivery takes.
+    /// Records the size of a delivery, and whether it is a redelivery.
     pub(super) fn note(&mut self, bytes: usize, again: bool) {
         self.fresh |= !again;
         self.sample.0 += 1;
@@ -72,10 +72,10 @@ impl Window {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Whether what comes lately asks for a window of at least twice or at most half the size; then
-    /// another one is the one from now on.
+    /// Changes the window if recent sizes call for at least twice or at most half of it. Returns whether the window
+    /// changed.
     pub(super) fn change(&mut self) -> bool {
-        // A window that is full before the sample is asks with what there is.
+        // A window smaller than the sample decides when it is full.
         if !self.fresh || self.sample.0 < SAMPLE.min(self.now.into()) {
             return false;
         }
@@ -93,7 +93,8 @@ impl Window {
         grows
     }
 
-    /// Whether what nobody has taken yet is too much; then a smaller window is the one from now on.
+    /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. Returns whether
+    /// the window changed.
     pub(super) fn overflows(&mut self, held: usize) -> bool {
         let overflows = held as u64 > self.bytes && self.now > 1;
         if overflows {
@@ -102,8 +103,8 @@ impl Window {
         overflows
     }
 
-    /// As if each were as large as the largest of this subscription: were it still too large, and
-    /// changed once more before all has come again, the order would be disturbed.
+    /// Sets the window as if every message were as large as the largest of this subscription. A window that is still
+    /// too large would have to change again before all redeliveries have arrived, which would disturb their order.
     fn shrink(&mut self) {
         self.set(fitting(self.most, self.bytes, self.largest).min(self.now / 2));
         self.shrunk = Some(Instant::now());
@@ -115,7 +116,7 @@ impl Window {
     }
 }
 
-/// How many of that size fit.
+/// Returns how many messages of a size fit into a number of bytes.
 fn fitting(most: u16, bytes: u64, size: u64) -> u16 {
     u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, most)
 }
@@ -139,19 +140,19 @@ mod tests {
     }
 
     #[test]
-    fn small_ones_come_as_many_as_are_configured_and_large_ones_as_fit() {
+    fn window_is_as_large_as_configured_and_as_memory_allows() {
         let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         assert_eq!(window.now(), 8);
         assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
-        assert!(feed(&mut window, 1_024, 20_000).is_empty(), "they fit");
+        assert!(feed(&mut window, 1_024, 20_000).is_empty(), "the messages fit");
         assert_eq!(feed(&mut window, 1_024, MIB / 2), [256]);
         assert_eq!(feed(&mut window, 1_024, MIB), [128]);
         assert_eq!(feed(&mut window, 1_024, 3 * MIB), [42]);
-        assert!(feed(&mut window, 10_000, 256).is_empty(), "it grows later");
+        assert!(feed(&mut window, 10_000, 256).is_empty(), "the window grows later");
     }
 
     #[test]
-    fn a_smaller_one_has_room_for_the_largest() {
+    fn reduced_window_has_room_for_the_largest_message() {
         let mut window = Window::new(4_000, 4 * MIB, LastWindow::default());
         assert_eq!(feed(&mut window, 200, 100), [4_000]);
         for number in 0..128 {
@@ -162,17 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn one_may_always_come() {
+    fn window_always_allows_one_message() {
         let mut window = Window::new(10, 1_000, LastWindow::default());
         assert_eq!(window.now(), 1);
         assert!(feed(&mut window, 10, MIB).is_empty());
         assert!(!window.overflows(MIB));
-        assert_eq!(feed(&mut window, 3, 200), [5], "asked after one");
+        assert_eq!(feed(&mut window, 3, 200), [5], "the sample ends after one message");
         assert_eq!(Window::new(1, 1_000, LastWindow::default()).now(), 1);
     }
 
     #[test]
-    fn it_stays_while_what_was_given_back_comes() {
+    fn window_is_unchanged_during_redeliveries() {
         let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         for _ in 0..1_000 {
             window.note(100, true);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_memory_makes_it_smaller_at_once() {
+    fn exceeding_the_memory_limit_reduces_the_window_at_once() {
         let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
         assert_eq!(feed(&mut window, 8, 100), [4_000]);
         assert!(!window.overflows(128 * MIB));
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn another_of_the_stream_begins_as_the_last_one_is() {
+    fn later_consumer_starts_with_the_last_window() {
         let last = LastWindow::default();
         let mut first = Window::new(4_000, 128 * MIB, Arc::clone(&last));
         let mut second = Window::new(4_000, 128 * MIB, Arc::clone(&last));
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bound_it_is_what_is_configured() {
+    fn window_without_memory_limit_is_the_configured_one() {
         let mut window = Window::new(4_000, usize::MAX, LastWindow::default());
         assert_eq!(window.now(), 4_000);
         assert!(feed(&mut window, 1_000, 100 * MIB).is_empty());

@@ -1,20 +1,20 @@
-//! Completions: what workers and the publisher send back to the driver of a partition.
+//! Completions: the messages of workers and of the publisher to the driver of a partition.
 
 use ordain_core::Input;
 use ordain_wasm::Results;
 use tokio::sync::oneshot;
 
-/// Completions that may wait for the driver: more only make their senders wait.
+/// Maximum number of completions that wait for the driver; further senders wait.
 pub const INBOX: usize = 1_024;
 
-/// A completion on its way to the sequencer.
+/// A message to the driver.
 #[derive(Debug)]
 pub enum Note {
     /// Turns that a worker finished.
     Turns(Results),
-    /// Asks to be answered as soon as the store is known to have all commits of the partition, because it may have gone
-    /// back in time. There is no answer if the partition is given up.
+    /// A request for an answer as soon as the store is known to have all commits of the partition, because the store
+    /// may have gone back in time. A driver that ends gives no answer.
     StoreCheck(oneshot::Sender<()>),
-    /// Anything else.
+    /// Any other input of the sequencer.
     Input(Input),
 }

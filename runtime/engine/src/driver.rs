@@ -1,5 +1,5 @@
-//! The driver of one partition: gives the sequencer what happens and performs what it asks for.
-//! It decides nothing about events.
+//! The driver of one partition: passes events and completions to the sequencer and performs the sequencer's effects.
+//! The driver must never decide anything about events.
 
 mod alarms;
 mod error;
@@ -34,15 +34,15 @@ pub use error::DriverError;
 pub use parts::Parts;
 pub use progress::{Progress, Times};
 
-/// Completions taken at one time.
+/// Maximum number of completions that are taken at one time.
 const TAKE: usize = 8;
-/// Time between two warnings that a stream stands still.
+/// Time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// An end waits for what is being published, but no longer than that for the next of it: what waits for a
-/// queue stays in the outbox.
+/// At the end, a partition waits for its messages to be published until none has been published for this time;
+/// messages that wait for a queue stay in the outbox.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Drives one partition.
+/// The driver of one partition.
 pub struct Driver {
     partition: Partition,
     claim: Claim,
@@ -52,60 +52,62 @@ pub struct Driver {
     target: Arc<Target>,
     sequencer: Sequencer,
     started: Instant,
-    /// Turns to hand over together.
+    /// Turns to submit together.
     bunch: Vec<Turn>,
-    /// Loads to make together, as soon as one may be made.
+    /// Loads to start together, as soon as one may start.
     loads: Vec<(ordain_core::Token, ordain_core::Key)>,
-    /// How many are under way.
+    /// Number of loads that are running.
     loading: usize,
-    /// Reads of spilled events to make, as soon as one may be made.
+    /// Reads of spilled events that wait to be started.
     pages: VecDeque<Page>,
-    /// How many are under way.
+    /// Number of reads that are running.
     reading: usize,
-    /// Bytes of one load: as many as a commit has. What it brings is known only afterwards.
+    /// Size limit of one load, in bytes: the same as for a commit, because the size of a load is known only
+    /// afterwards.
     load_bytes: usize,
-    /// What the store was asked.
+    /// Requests to the store that are running.
     asked: FuturesUnordered<Asked>,
-    /// Where missing events are looked for.
+    /// The replay sources for missing events.
     replay: Arc<replay::Sources>,
-    /// Taken from the source, and not yet by the sequencer.
+    /// Deliveries of the source that the sequencer has not accepted yet.
     waiting: VecDeque<(Delivered, Position)>,
     source_ended: bool,
     taken: Taken,
-    /// Why the source ended before its end.
+    /// The reason why the source ended early.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// At the end, how much is not published, and since when it is so much.
+    /// During the end: the number of unpublished messages, and the time since which it has not changed.
     unpublished: Option<(usize, Instant)>,
-    /// How often the store was out of reach, as far as the sequencer knows.
+    /// The number of the store's disconnects that the sequencer knows of.
     breaks: u64,
     rewinds: Rewinds,
-    /// Only the store's word is waited for that it has everything.
+    /// `true` if the driver only waits for the store to confirm that it has everything.
     ending: bool,
     failed: Option<DriverError>,
     progress: Arc<Progress>,
 }
 
-/// Commits that the store lost and that were made again.
+/// Commits that the store lost and that were repeated.
 #[derive(Default)]
 struct Rewinds {
-    /// How many were logged.
+    /// Number of repeated commits that were logged.
     logged: u64,
-    /// Of each shard, the first and the last lost commit that were not logged.
+    /// For each shard, the first and the last lost commit that were not logged yet.
     lost: BTreeMap<u32, (u64, u64)>,
-    /// To be told when the store is known to have all commits.
+    /// Requests to be answered when the store is known to have all commits.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
-    /// Runs until the end that was asked for, or an error.
+    /// Runs until the requested end, or until an error.
     pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
         let Parts {
             mut completions, mut source, mut inbox, mut version, mut may_end, once, ..
         } = parts;
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
-        let (prefetch, load_bytes) = (parts.settings.prefetch, parts.settings.batch_bytes);
+        let prefetch = parts.settings.prefetch;
+        let load_bytes = parts.settings.batch_bytes;
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
@@ -137,10 +139,11 @@ impl Driver {
         };
         driver.begin(parts.left_over, once && source.is_fed_from_here);
         let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
-        // Up to here decisions are known.
-        let mut known = decided.as_ref().map_or(0, |it| it.generation);
+        // The highest generation that the version feed knows.
+        let mut known = decided.as_ref().map_or(0, |decided| decided.generation);
         let mut notes = Vec::with_capacity(TAKE);
-        let (mut stages, mut stage) = (driver.target.tenure.stages(), Stage::Held);
+        let mut stages = driver.target.tenure.stages();
+        let mut stage = Stage::Held;
         let mut away = false;
         loop {
             driver.perform_all()?;
@@ -176,7 +179,7 @@ impl Driver {
                 },
                 active = version.changed() => {
                     let decided = driver.swap(active);
-                    known = known.max(decided.as_ref().map_or(0, |it| it.generation));
+                    known = known.max(decided.as_ref().map_or(0, |decided| decided.generation));
                     parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
                 }
                 keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
@@ -199,8 +202,8 @@ impl Driver {
         }
     }
 
-    /// What an earlier process left to be published comes first. From here, what comes has no gaps for
-    /// which more would have to be waited.
+    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`,
+    /// declares the end of the source: a source that is fed by this process has no gaps that would need waiting.
     fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
         for left in left_over {
             self.input(left);
@@ -210,7 +213,7 @@ impl Driver {
         }
     }
 
-    /// Whether another delivery of the source is taken.
+    /// Returns whether the driver may take another delivery from the source.
     fn takes_more(&self) -> bool {
         !self.source_ended
             && self.source_failed.is_none()
@@ -218,14 +221,14 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Looks for keys that other versions than this one have parked.
+    /// Starts the search for keys that a failure parked under another version.
     fn look_for_parked(&self, decided: Option<&Decided>) -> Parked {
         Parked::start(&self.store, &self.partition, decided)
     }
 
-    /// Lets another version execute what no worker has begun.
+    /// Switches to another version, which also executes the turns that no worker has begun.
     fn swap(&mut self, active: Option<Arc<Active>>) -> Option<Arc<Decided>> {
-        let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
+        let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
         let undone = self.turns.replace(active);
         self.input(Input::VersionChanged(decided.clone()));
         for turn in undone {
@@ -234,7 +237,8 @@ impl Driver {
         decided
     }
 
-    /// Says that a full key holds up everything; where nobody could end that, it ends the run.
+    /// Warns that a full key blocks the stream. With `once`, ends the run, because nothing that is still to come can
+    /// resolve it.
     fn watch_full(&mut self, once: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by() else { return Ok(()) };
         let full = DriverError::Full { key: key.to_string(), event };
@@ -242,7 +246,7 @@ impl Driver {
             return Err(full);
         }
         if self.full_throttle.allow() {
-            tracing::warn!(stream = &*self.partition.stream, "the stream stands still: {full}");
+            tracing::warn!(stream = &*self.partition.stream, "stream blocked: {full}");
         }
         Ok(())
     }
@@ -311,7 +315,7 @@ impl Driver {
             Answer::Saved(Ok(true)) => self.taken.saved(),
             Answer::Saved(Ok(false)) => {
                 self.taken.not_saved();
-                // Another owner may be there, or none any more: the shards are asked.
+                // The partition may have another owner, or the store may have lost the claim: check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
             }
             Answer::Saved(Err(error)) => self.failed = Some(error.into()),
@@ -343,7 +347,7 @@ impl Driver {
         if deliveries.end && !once {
             tracing::info!(
                 stream = &*self.partition.stream,
-                "the source is at its end; the stream goes on with what is held"
+                "source ended; the stream continues with its held events"
             );
         }
     }
@@ -354,12 +358,12 @@ impl Driver {
         }
     }
 
-    /// The source delivers it as well, later.
+    /// Passes an event from the inbox to the sequencer; the source delivers the same event later.
     fn offered(&mut self, event: Arc<Event>) {
         self.input(Input::Offered(event));
     }
 
-    /// Tells the sequencer where that has changed.
+    /// Reports a change of the broker's availability to the sequencer.
     fn note_reach(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
         let away = inbox.is_some_and(Inbox::is_away);
         if std::mem::replace(before, away) != away {
@@ -367,7 +371,7 @@ impl Driver {
         }
     }
 
-    /// Gives the sequencer as many deliveries as it takes.
+    /// Passes as many deliveries to the sequencer as it accepts.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting.is_empty() && !self.source_ended) {
             return;
@@ -392,7 +396,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// When to look again if nothing happens.
+    /// Returns the time of the next wake-up if nothing happens before.
     fn wake(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
@@ -400,12 +404,12 @@ impl Driver {
         let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
         let farewell = self.unpublished.filter(|_| self.sequencer.drained());
         let farewell = farewell.map(|(_, since)| since + FAREWELL);
-        // Once it has come, only the store is waited for.
+        // After this time the driver waits for the store only.
         let farewell = farewell.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
     }
 
-    /// Whether nothing is going to happen before another event comes.
+    /// Returns whether nothing will happen before another event arrives.
     fn rests(&self) -> bool {
         self.progress.ended() && self.waiting.is_empty() && self.sequencer.quiescent()
     }
@@ -420,7 +424,7 @@ impl Driver {
         rests
     }
 
-    /// Whether all is published, or nothing more has been for long.
+    /// Returns whether everything is published, or nothing has been published for [`FAREWELL`].
     fn needs_no_sink(&mut self) -> bool {
         let left = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
@@ -429,8 +433,7 @@ impl Driver {
         left == 0 || since.elapsed() >= FAREWELL
     }
 
-    /// Nothing more will come: asks the store whether it has everything. What it has lost meanwhile
-    /// can only be made again now.
+    /// Starts the end: checks whether the store has everything, because lost commits can be repeated only now.
     fn begin_end(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -442,7 +445,7 @@ impl Driver {
         self.perform_all()
     }
 
-    /// Whether the store has everything, the last checkpoint too.
+    /// Returns whether the store has everything, including the last checkpoint.
     fn leaves_all_behind(&self) -> bool {
         !self.sequencer.in_doubt() && !self.taken.is_saving() && !self.taken.is_unsaved()
     }
@@ -450,10 +453,10 @@ impl Driver {
     async fn end(self, source: Source, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
-        // What it is told last is in there.
+        // Dropping these ends the source, which then processes the last acknowledgement.
         drop((self.taken, source.deliveries));
         if let Some(ended) = source.ended {
-            // It has a limit of its own.
+            // The source limits the time of its end itself.
             let _ = ended.await;
         }
         if let Some(inbox) = inbox {
@@ -462,14 +465,14 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// What was taken of a source that failed may be there no more: it is settled or held before
-    /// the driver ends, which takes `spill_after` at most.
+    /// Handles the failure of a source. Deliveries that were taken may not be available again, so they are settled or
+    /// held before the driver ends, which takes at most `spill_after`.
     async fn source_fails(&mut self, source: &mut Source) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);
         tracing::error!(
             stream = &*self.partition.stream, %error,
-            "the source failed; the stream ends when what was taken of it is settled or held"
+            "source failed; the stream ends when its deliveries are settled or held"
         );
         self.source_failed = Some(DriverError::Source(error));
     }

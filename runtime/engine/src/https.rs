@@ -1,4 +1,4 @@
-//! The client for HTTP: what all requests of a process have in common.
+//! The HTTP client settings that all requests of a process share.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,22 +6,24 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
-/// The beginning of a client for a URL: it goes there and nowhere else, whatever redirects or variables
-/// of the environment say.
+/// Returns the configuration of a client for a URL. The client follows no redirects and ignores the proxy variables
+/// of the environment.
 pub fn agent(url: &str) -> ConfigBuilder<AgentScope> {
     let config =
         ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).proxy(None);
     if url.starts_with("https:") { config.tls_config(tls()) } else { config }
 }
 
-/// The certificates that this machine trusts, read once.
+/// Returns the TLS configuration with the machine's trusted certificates, which are read once.
 fn tls() -> TlsConfig {
     static ROOTS: LazyLock<RootCerts> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
-            tracing::warn!("certificates that this machine trusts cannot be read: {error}");
+            tracing::warn!("trusted certificates of this machine unreadable: {error}");
         }
-        RootCerts::from(found.certs.iter().map(|it| Certificate::from_der(it).to_owned()))
+        RootCerts::from(
+            found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()),
+        )
     });
     TlsConfig::builder()
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -1,8 +1,7 @@
-//! This process among others that run the same streams over the same store: `heart` writes its heartbeat
-//! and reads who else runs.
+//! The membership of this process among those that run the same streams over the same store: `heart` writes this
+//! process's heartbeat and reads the other members.
 //!
-//! [`ordain_core::ownership`] computes which process is to have which partition; `run/owning.rs` takes
-//! and releases them.
+//! [`ordain_core::ownership`] computes the owner of each partition; `run/owning.rs` claims and releases partitions.
 
 mod heart;
 

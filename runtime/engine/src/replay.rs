@@ -1,4 +1,4 @@
-//! Where missing events are looked for: in the store, then at servers over HTTP.
+//! The sources of missing events: the store, and then servers over HTTP.
 
 mod server;
 
@@ -14,38 +14,38 @@ use ordain_config::{Config, Name, ReplayServer, Stream};
 use ordain_store::{Destination, OfKey, Partition, Store, StoreError, insist_on};
 use server::{Host, Server};
 
-/// Bytes of events found at once, after the first; a later round finds the others.
+/// Size of the events of one answer after the first event, in bytes; a later round finds the others.
 const FOUND_BYTES: usize = 1 << 20;
 
-/// What a replay source answered.
+/// The answer of a replay source.
 #[derive(Debug)]
 pub struct Found {
-    /// The events that it has, of those that were asked for, ascending.
+    /// The requested events that the source has, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// How far the answer goes: what is missing from here on was not looked for.
+    /// The end of the answer: the source did not search for sequences from here on.
     pub until: u64,
-    /// Why it may know more later.
+    /// The reason why the source may have more later.
     pub failed: Option<Box<str>>,
 }
 
 impl Found {
-    /// These, of all that were asked for.
+    /// Creates an answer for all requested sequences.
     fn of_all(events: Vec<(u64, Arc<Event>)>) -> Self {
         Self { events, until: u64::MAX, failed: None }
     }
 
-    /// Nothing, for a reason that may pass.
+    /// Creates an empty answer after a failure that may be temporary.
     fn failed(words: impl Into<Box<str>>) -> Self {
         Self { failed: Some(words.into()), ..Self::of_all(Vec::new()) }
     }
 }
 
-/// Requests under way in all: each has a thread, and the store needs some of the same ones.
+/// Maximum number of requests of the process at one time: each needs a thread, and the store uses the same threads.
 const REQUESTS: usize = 128;
-/// The part of the memory for events that their answers may have.
+/// Share of the memory for events that answers may use, as a divisor.
 const ANSWERS: usize = 8;
 
-/// What is asked at one time, by the host that it goes to, and in all.
+/// Limits for requests at one time, by host and in total.
 #[derive(Debug)]
 pub struct Hosts {
     by_host: BTreeMap<String, Arc<Host>>,
@@ -53,7 +53,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Those that streams of a configuration ask.
+    /// Creates the limits for the replay servers of a configuration.
     pub fn of(config: &Config) -> Self {
         let mut fewest = BTreeMap::new();
         for server in config.streams.values().flat_map(Stream::replay_servers) {
@@ -64,7 +64,7 @@ impl Hosts {
         let runtime = &config.runtime;
         let fit = runtime.memory_budget.bytes() / ANSWERS / runtime.event_size.bytes().max(1);
         let requests = REQUESTS.min(fit).max(1);
-        // One that hangs must not take the share of others.
+        // A host that does not answer must not use up the share of others.
         let share = (requests / fewest.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(Host::new(share.min(permits))));
         let by_host = fewest.into_iter().map(permits).collect();
@@ -76,13 +76,13 @@ impl Hosts {
 pub struct Sources {
     store: Arc<dyn Store>,
     partition: Partition,
-    /// Of which log the stream's events are, where the store keeps them.
+    /// The log of the stream's events, if the store keeps one.
     log: Option<Destination>,
     servers: Vec<Arc<Server>>,
 }
 
 impl Sources {
-    /// Those of a partition of a stream.
+    /// Creates the replay sources of a partition.
     pub fn new(
         config: &Config,
         (name, stream): (&Name, &Stream),
@@ -93,8 +93,9 @@ impl Sources {
         let event_size = config.runtime.event_size.bytes();
         let server = |config: &ReplayServer| {
             let host =
-                hosts.by_host.get(&config.url.origin()).expect("each server's host has some");
-            let (host, all) = (Arc::clone(host), Arc::clone(&hosts.all));
+                hosts.by_host.get(&config.url.origin()).expect("the host of every server is known");
+            let host = Arc::clone(host);
+            let all = Arc::clone(&hosts.all);
             Arc::new(Server::new(name, config, host, all, event_size))
         };
         Self {
@@ -105,8 +106,8 @@ impl Sources {
         }
     }
 
-    /// What a source has of the missing sequences. `within` is how long ago a dead letter may have been
-    /// put, in ms, to be one of them.
+    /// Requests missing sequences from a source. `within` is the maximum age, in ms, of a dead letter that counts as
+    /// one of them.
     pub async fn ask(
         &self,
         source: usize,
@@ -131,12 +132,13 @@ impl Sources {
             let rest = others(missing, &events);
             if let (Some(log), false) = (log, rest.is_empty()) {
                 let kept = store.retained(log, key, &rest, FOUND_BYTES).await?;
-                // There may be more behind the last one: so many bytes are read and no more.
+                // The read is limited in size, so there may be more events after the last one.
                 until = kept
                     .last()
-                    .and_then(|it| it.sequence())
-                    .map_or(u64::MAX, |it| it.saturating_add(1));
-                events.extend(kept.into_iter().filter_map(|it| Some((it.sequence()?, it))));
+                    .and_then(|event| event.sequence())
+                    .map_or(u64::MAX, |sequence| sequence.saturating_add(1));
+                let kept = kept.into_iter();
+                events.extend(kept.filter_map(|event| Some((event.sequence()?, event))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
             Ok(Ok(Found { until, ..Found::of_all(events) }))
@@ -145,14 +147,14 @@ impl Sources {
             tracing::error!(
                 stream = &*partition.stream,
                 key = &**key,
-                "what is kept of missing events cannot be read, and counts as not there: {words}"
+                "stored copies of missing events unreadable: {words}; treating them as absent"
             );
             Found::failed(words)
         })
     }
 }
 
-/// What is missing beside these.
+/// Returns the missing sequences that were not found.
 fn others(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],
@@ -160,7 +162,7 @@ fn others(
     let mut rest = Vec::new();
     for range in missing {
         let mut from = *range.start();
-        for (sequence, _) in found.iter().filter(|it| range.contains(&it.0)) {
+        for (sequence, _) in found.iter().filter(|(sequence, _)| range.contains(sequence)) {
             if *sequence > from {
                 rest.push(from..=sequence - 1);
             }
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_found_is_asked_for_further() {
+    fn only_sequences_that_were_not_found_remain() {
         let event = |sequence| (sequence, Arc::new(Event::new(&EventParts::default())));
         let found = [event(2), event(3), event(7), event(9)];
         assert_eq!(others(&[1..=4, 7..=9], &found), [1..=1, 4..=4, 8..=8]);

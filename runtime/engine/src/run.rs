@@ -1,5 +1,4 @@
-//! A run: drives every partition of a configuration from its begin to its end. Read [`Run::drive`] from
-//! top to bottom.
+//! A run: drives the partitions of a configuration from start to end. Read [`Run::drive`] from top to bottom.
 
 mod broker;
 mod chains;
@@ -43,10 +42,10 @@ pub use figures::{Figures, Phase};
 pub use files::check_files;
 pub use report::{Held, Report};
 
-/// For the last word to the store, and for the end of the publisher.
+/// Time limit for leaving the membership, and for the end of the publisher.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// Why a run could not start, or ended before its time.
+/// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration cannot be used.
@@ -66,21 +65,21 @@ pub enum RunError {
     Driver {
         /// The stream.
         stream: Arc<str>,
-        /// Why.
+        /// The reason.
         source: DriverError,
     },
-    /// A run that waits for its end has not what is to execute the events of a stream.
+    /// A run with `--once` lacks the handler version for a stream's events.
     #[error(
-        "stream {stream}: {reason}. --once cannot end without it: give it what other processes have, or end \
-         those that have it"
+        "stream {stream}: {reason}. --once cannot end without this version: copy its file from another \
+         process, or stop the processes that have it"
     )]
     Missing {
         /// The stream.
         stream: Arc<str>,
-        /// Why it is not here.
+        /// The reason why the version is not available.
         reason: String,
     },
-    /// The broker refused something, or is out of reach.
+    /// The broker refused a request, or is unavailable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// Publishing stopped.
@@ -88,7 +87,7 @@ pub enum RunError {
     Publisher(#[from] PublisherError),
     /// The publisher panicked.
     #[error(
-        "a bug of the host: the publisher ended; what is committed is published at the next start"
+        "a bug of the host: the publisher ended; committed messages are published at the next start"
     )]
     PublisherGone,
     /// A part of the host panicked.
@@ -106,7 +105,7 @@ impl From<NumberingError> for RunError {
 }
 
 impl RunError {
-    /// Whether the configuration or a handler is to blame, not the running.
+    /// Returns whether the configuration or a handler caused the error, and not the operation.
     pub fn is_configuration(&self) -> bool {
         matches!(
             self,
@@ -117,7 +116,7 @@ impl RunError {
         )
     }
 
-    /// Whether the same start may succeed later.
+    /// Returns whether the same start may succeed later.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -129,11 +128,11 @@ impl RunError {
     }
 }
 
-/// Refuses a source that never ends, for a run that waits for the end of each.
+/// Rejects sources that never end, for a run that waits for the end of every source.
 pub fn check_ends(loaded: &Loaded) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
         if let Source::Amqp(_) | Source::Http(_) = stream.source {
-            let message = "a queue has no end, for which --once waits: leave --once out, or give a \
+            let message = "a queue has no end, for which --once waits: run without --once, or use a \
                            configuration whose sources are all of kind \"file\" or \"stream\"";
             return Err(loaded.error(&format!("streams.{name}.source"), message));
         }
@@ -141,12 +140,12 @@ pub fn check_ends(loaded: &Loaded) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether any stream is, so that others may have something for it until all have come to rest.
+/// Returns whether a stream is fed by other streams. Such a stream may get events until all partitions rest.
 fn is_fed_from_here(loaded: &Loaded) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, Source::Stream(_)))
 }
 
-/// A run that is about to begin: its store fits the configuration, and its files are open.
+/// A run that is ready to start: its store fits the configuration, and its files are open.
 pub struct Run<'a> {
     loaded: &'a Loaded,
     once: bool,
@@ -162,8 +161,8 @@ pub struct Run<'a> {
 impl<'a> Run<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
-    /// Like [`Self::drive`] it is a boxed future, so that this crate has its machine code. That of any other
-    /// future is made where the future is awaited, with each change of the program.
+    /// Like [`Self::drive`], this method returns a boxed future, so that its machine code is compiled with this
+    /// crate. Any other future is compiled where it is awaited, with each change of the program.
     pub fn prepare(
         loaded: &'a Loaded,
         once: bool,
@@ -184,17 +183,17 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Where those who put events into queues of the store notify the readers of this process.
+    /// Returns the notifiers through which writers to the store's queues wake the readers of this process.
     pub fn feeds(&self) -> &Arc<Feeds> {
         &self.feeds
     }
 
-    /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every
-    /// event is settled or held. With `once` the report counts the events that are held, which reads
-    /// every key of the store; the end of a service must not wait for that.
+    /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or
+    /// held. With `once`, the report counts the held events, which reads every key of the store; a service must not
+    /// wait for that at its end.
     ///
-    /// `end_intake` ends the intake of events over HTTP. It runs once no partition is driven, before the
-    /// process leaves the others. A run with an intake waits for its broker without a limit.
+    /// `end_intake` ends the intake of events over HTTP. It runs when no partition is driven any more, and before the
+    /// process leaves the membership. A run with an intake waits for its broker without a limit.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
@@ -252,7 +251,7 @@ impl<'a> Run<'a> {
         let mut heart = tokio::select! {
             heart = Heart::start(store, id, about, lease) => heart?,
             () = asked_to_stop(&mut shutdown) => {
-                // It may be known by now.
+                // The store may already know this instance.
                 let _ = tokio::time::timeout(LEAVE, store.forget(id)).await;
                 return Ok(Report::default());
             }
@@ -268,20 +267,20 @@ impl<'a> Run<'a> {
             error = versions.run(once) => Err(error),
         };
         if unpublished.is_err() {
-            // It has nothing any more, and others publish it.
+            // This instance owns nothing any more; other instances publish the rest.
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake {
             end_intake.await;
         }
-        // Others need not wait for the lease to run out, however this one ends.
+        // Other instances need not wait until the lease expires, however this run ends.
         heart.stop().await;
         let left = tokio::time::timeout(LEAVE, store.forget(id)).await;
         let unpublished = unpublished?;
         left.unwrap_or(Ok(()))?;
-        // The publisher ends when nobody can give it anything.
+        // The publisher ends when all its senders are dropped.
         drop(starting);
-        // There may also be messages of partitions that were only on their way.
+        // Partitions that were still being started may have messages too.
         let ended = match unpublished {
             0 => tokio::time::timeout(LEAVE, publishing.join_next()).await.ok(),
             _ => None,
@@ -291,10 +290,10 @@ impl<'a> Run<'a> {
         } else {
             tracing::warn!(
                 messages = (unpublished > 0).then_some(unpublished),
-                "not all that is committed is published: it is kept, and the next start goes on with it"
+                "committed messages left unpublished; they are kept, and the next start publishes them"
             );
         }
-        // What it still waits for is left to the next start.
+        // The next start publishes what the publisher still waits for.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(Held::count(&**store).await?) } else { None };

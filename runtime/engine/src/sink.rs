@@ -1,5 +1,5 @@
-//! Where messages go. A sink appends what it is given, in that order; which messages those are,
-//! and when they are done, is the publisher's affair.
+//! The sinks of messages. A sink appends messages in the given order; the publisher decides which messages, and when
+//! they count as published.
 
 mod chain;
 mod content;
@@ -21,17 +21,17 @@ pub(crate) use publisher::{Committed, LeftOver, Publisher, Question, Target};
 
 use ordain_store::Mark;
 
-/// A sink that takes bytes.
+/// A sink of encoded lines.
 #[derive(Debug)]
 pub(crate) enum Sink {
-    /// A file, whose content is exact: its length is kept with the outbox.
+    /// A file that contains each message exactly once: its length is stored together with the outbox.
     File(FileSink),
-    /// Standard output: at least once.
+    /// Standard output, which gets each message at least once.
     Standard,
 }
 
 impl Sink {
-    /// Writes encoded messages behind all earlier ones. Nothing of a failed write counts.
+    /// Appends encoded messages. A failed write has no effect.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         use io::Write;
         match self {
@@ -44,7 +44,7 @@ impl Sink {
         }
     }
 
-    /// Where it writes, for people.
+    /// Returns the sink's place for messages to people.
     pub(crate) fn place(&self) -> String {
         match self {
             Self::File(file) => file.path().display().to_string(),
@@ -52,7 +52,7 @@ impl Sink {
         }
     }
 
-    /// Whether anything appended may not be durable.
+    /// Returns whether appended data may not be durable yet.
     pub(crate) fn needs_sync(&self) -> bool {
         match self {
             Self::File(file) => file.needs_sync(),
@@ -60,7 +60,7 @@ impl Sink {
         }
     }
 
-    /// Makes everything appended durable.
+    /// Makes all appended data durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.sync(),
@@ -68,7 +68,7 @@ impl Sink {
         }
     }
 
-    /// What is to be kept with the outbox at this point.
+    /// Returns the mark to store together with the outbox now.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

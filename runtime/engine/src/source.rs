@@ -1,5 +1,5 @@
-//! Where events come from. A source delivers in order and resumes behind what was acknowledged;
-//! it never decides what becomes of an event.
+//! The sources of events. A source delivers in order and resumes after the last acknowledged event; it must never
+//! decide what happens to an event.
 
 mod feed;
 mod file;
@@ -17,7 +17,7 @@ pub use file::{FileOptions, start};
 pub use inbox::{Inbox, unplaced};
 pub use queue::{QueueOptions, read_queue};
 
-/// Returns the next event of an inbox, which the source delivers as well, later.
+/// Returns the next event of an inbox; the source delivers the same event later.
 pub async fn offer(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

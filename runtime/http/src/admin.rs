@@ -1,6 +1,6 @@
-//! The operators' listener: metrics, health, and a look at streams, keys, dead letters and handlers
-//! while they run. It changes nothing, and whatever its callers do must hold up no driver: its
-//! connections, its questions to the store and the time of each are bounded.
+//! The operators' listener: metrics, health, and read access to streams, keys, dead letters and handlers. This module
+//! must never change anything, and its callers must never delay a driver: connections, store queries and their times
+//! are limited.
 
 mod health;
 mod look;
@@ -31,16 +31,16 @@ use ordain_util::shutdown::asked_to_stop;
 use parked::ParkedKeys;
 use scale::Wanted;
 
-/// Where it listens if the configuration does not say.
+/// The default address of the listener.
 const DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
-/// Questions to the store under way at one time, until their answers are sent: each may bring a page
-/// of some MiB.
+/// Maximum number of store queries at one time, each counted until its response is sent: each may return a page of
+/// several MiB.
 const QUESTIONS: usize = 8;
 
-/// Operators, dashboards and probes are few. A key of the longest kind fits into a path, percent-encoded. One
-/// request each: so a connection is idle, answered, or over.
+/// Limits for operators, dashboards and probes, of which there are few. The longest key fits into a path,
+/// percent-encoded. A connection carries one request, so it is idle, being answered, or closed.
 const LIMITS: Limits = Limits {
     listener: "the admin listener",
     connections: 64,
@@ -51,16 +51,16 @@ const LIMITS: Limits = Limits {
     request: Duration::from_secs(40),
 };
 
-/// From the end of everything else until connections are cut.
+/// Time between the end of all other parts and the closing of connections.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A listener. Dropping it ends it at once.
+/// The admin listener. Dropping it closes its connections at once.
 pub struct Admin {
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
-/// What every request may need.
+/// The data that requests need.
 struct App {
     loaded: Loaded,
     figures: Arc<Figures>,
@@ -72,8 +72,8 @@ struct App {
 }
 
 impl Admin {
-    /// Listens where the configuration says; without `[admin]` at its default, unless the run ends
-    /// by itself (`once`).
+    /// Starts the listener at the configured address. Without `[admin]` it uses the default address, or does not
+    /// start if the run ends by itself (`once`).
     pub fn listen<'a>(
         loaded: &'a Loaded,
         once: bool,
@@ -127,11 +127,11 @@ impl Admin {
         Ok(Some(Self { end, serving }))
     }
 
-    /// Answers what is being asked, for a moment at most, and ends.
+    /// Finishes the current requests, within a short time, and closes the listener.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);
-            // Whatever it could not finish is cut when it is dropped.
+            // Dropping the task closes the remaining connections.
             let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
         })
     }
@@ -152,7 +152,7 @@ fn no_route() -> Problem {
 }
 
 fn no_method() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page can only be read: use GET")
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only: use GET")
 }
 
 fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
@@ -169,7 +169,7 @@ fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
-        // Whoever watches over the process has no token.
+        // Probes have no token.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
         .method_not_allowed_fallback(async || no_method())

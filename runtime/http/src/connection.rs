@@ -1,4 +1,4 @@
-//! Connections, and the bounds of what a caller can hold: a place, bytes of headers, and time.
+//! Connections, and the limits of what a caller can occupy: a connection, bytes of headers, and time.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -21,38 +21,38 @@ use tokio::time::Instant;
 
 use ordain_util::shutdown::asked_to_stop;
 
-/// What callers of a listener can hold.
+/// The limits for the callers of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// What it is called in the log.
+    /// The listener's name in the log.
     pub(crate) listener: &'static str,
-    /// Connections at one time. A further one takes the place of the oldest that asks for nothing; where
-    /// there is none, it waits in the system.
+    /// Maximum number of connections. A new connection replaces the oldest idle one; without an idle one, the new
+    /// connection waits in the system's queue.
     pub(crate) connections: usize,
-    /// Bytes of the headers of a request.
+    /// Maximum size of a request's headers, in bytes.
     pub(crate) header_bytes: usize,
-    /// How many headers.
+    /// Maximum number of a request's headers.
     pub(crate) headers: usize,
-    /// Whether a connection may bring one request after the other.
+    /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// A connection's life: its requests, the answers, and until the caller has taken them.
+    /// Maximum lifetime of a connection, including its requests and responses.
     pub(crate) life: Duration,
-    /// For one request and its answer, until the caller has taken nearly all of it.
+    /// Time limit for a request and its response, until the caller has read nearly all of it.
     pub(crate) request: Duration,
 }
 
-/// For the headers of a request.
+/// Time limit for the headers of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
-/// After a connection could not be taken, for example because the process has too many files open.
+/// Delay after a failed accept, for example because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection with a place.
+/// An open connection.
 struct Open {
     asks: Arc<AtomicBool>,
     serving: AbortHandle,
 }
 
-/// Serves until the end is asked for, and then what is being asked.
+/// Serves connections until shutdown is requested, and then finishes the current requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(
         let next = async {
             let taken = listener.accept().await;
             while connections.try_join_next().is_some() {}
-            open.retain(|it| !it.serving.is_finished());
+            open.retain(|connection| !connection.serving.is_finished());
             if open.len() >= limits.connections && !end_oldest_idle(&mut open) {
                 connections.join_next().await;
             }
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
                 open.push_back(Open { asks, serving: connections.spawn(one) });
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection to {} was not taken", limits.listener);
+                tracing::debug!(%error, "connection to {} not accepted", limits.listener);
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -91,11 +91,11 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Cuts the oldest connection that asks for nothing; answers whether there was one.
+/// Closes the oldest idle connection. Returns whether there was one.
 fn end_oldest_idle(open: &mut VecDeque<Open>) -> bool {
-    let idle = open.iter().position(|it| !it.asks.load(Ordering::Relaxed));
+    let idle = open.iter().position(|connection| !connection.asks.load(Ordering::Relaxed));
     let idle = idle.and_then(|at| open.remove(at));
-    idle.inspect(|it| it.serving.abort()).is_some()
+    idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
 async fn serve_one(
@@ -116,9 +116,9 @@ async fn serve_one(
         asks.store(true, Ordering::Relaxed);
         requests.send_modify(|count| *count += 1);
         let answer = service.call(request);
-        // Where it is the last one, it is over when it is sent.
+        // Without keep-alive, the connection is busy until it ends.
         let asks = limits.keep_alive.then(|| Asks(Arc::clone(&asks)));
-        async move { answer.await.map(|it| it.map(|body| Sending { body, _asks: asks })) }
+        async move { answer.await.map(|response| response.map(|body| Sending { body, _asks: asks })) }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut life = pin!(tokio::time::sleep(limits.life));
@@ -126,13 +126,13 @@ async fn serve_one(
     let mut ends = false;
     loop {
         tokio::select! {
-            // What goes wrong on a connection is its caller's affair.
+            // An error of a connection concerns its caller only.
             _ = connection.as_mut() => return,
             () = &mut life => return,
             Ok(()) = begun.changed() => {
                 request.as_mut().reset(Instant::now() + limits.request);
             }
-            // Between two requests the headers of the next one have their own time.
+            // Between two requests only the time limit for headers applies.
             () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
             () = asked_to_stop(&mut end), if !ends => {
                 ends = true;
@@ -142,7 +142,7 @@ async fn serve_one(
     }
 }
 
-/// A connection asks for something until this is dropped.
+/// A guard that marks a connection as busy until it is dropped.
 struct Asks(Arc<AtomicBool>);
 
 impl Drop for Asks {
@@ -151,7 +151,7 @@ impl Drop for Asks {
     }
 }
 
-/// An answer on its way.
+/// The body of a response that is being sent.
 struct Sending {
     body: Body,
     _asks: Option<Asks>,

@@ -1,4 +1,4 @@
-//! Who may ask, and how long an answer may take.
+//! Access control and the time limit of requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use subtle::ConstantTimeEq;
 use super::problem::Problem;
 use ordain_config::Secret;
 
-/// What a browser says of the page that it asks for; without a name in the library.
+/// The header in which a browser states the origin of a request; the library has no constant for it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// For one request: longer than any page takes, and shorter than the patience of who waits.
+/// Time limit for one request: longer than any page takes, and shorter than a caller's usual timeout.
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// Who may ask a listener.
+/// The access rule of a listener.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// Its section of the configuration, as in `[admin]`.
+    /// The listener's section of the configuration, without brackets.
     pub(crate) section: &'static str,
-    /// What must be presented.
+    /// The token that a caller must present.
     pub(crate) token: Option<Secret>,
 }
 
-/// Lets a request in that presents the token. Where there is none, one that a web page could have
-/// sent by somebody's browser is refused.
+/// Accepts a request that presents the token. Without a configured token, rejects a request that a web page could
+/// have sent through a user's browser.
 pub(crate) async fn guard(
     State(guard): State<Arc<Guard>>,
     request: Request,
@@ -44,15 +44,15 @@ pub(crate) async fn guard(
         None if !names_this_machine(headers) => Some(Problem::new(
             StatusCode::FORBIDDEN,
             format!(
-                "without a token only this machine is served: ask for 127.0.0.1 or localhost, or \
+                "without a token only this machine is served: use 127.0.0.1 or localhost as the host, or \
                  configure `token` of [{section}]"
             ),
         )),
         None if is_of_a_page(headers) => Some(Problem::new(
             StatusCode::FORBIDDEN,
             format!(
-                "without a token no web page is served, and a browser has sent this for one (`Origin` \
-                 or `Sec-Fetch-Site`): open the address itself, or configure `token` of [{section}]"
+                "without a token no web page is served, and a browser sent this request for one (`Origin` or \
+                 `Sec-Fetch-Site`): open the address itself, or configure `token` of [{section}]"
             ),
         )),
         None => None,
@@ -71,8 +71,8 @@ fn presents(headers: &HeaderMap, token: &Secret) -> bool {
     presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
 }
 
-/// Whether the request names this machine as its host, or none. A name of a web page's owner may lead
-/// here as well.
+/// Returns whether the request's host is this machine, or missing. The owner of a web page can make another name
+/// resolve to this machine.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -81,22 +81,22 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
         _ => host,
     };
     let address = name.trim_start_matches('[').trim_end_matches(']').parse();
-    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|it: IpAddr| it.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Whether a browser has sent the request for a web page of another origin.
+/// Returns whether a browser sent the request for a web page of another origin.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
-    headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|it| !is_own(it))
+    headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))
 }
 
-/// Bounds the time of a request.
+/// Limits the time of a request.
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIME, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
-            "no answer within {REQUEST_TIME:?}; is the store away? Or others read large pages: try \
-             again"
+            "no response within {REQUEST_TIME:?}: the store is unavailable, or others read large pages; try again"
         );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_other_origins_are_told_by_what_browsers_send() {
+    fn requests_for_pages_of_other_origins_are_detected() {
         for (name, value, of_a_page) in [
             ("origin", "http://evil.example", true),
             ("origin", "null", true),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_may_be_named() {
+    fn only_this_machine_is_accepted_as_host() {
         for (host, right) in [
             ("127.0.0.1:7070", true),
             ("localhost", true),

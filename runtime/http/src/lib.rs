@@ -1,5 +1,5 @@
-//! The listeners: the admin API and the ingress, and the rows that the admin API and the command line
-//! show. A caller can hold bounded connections, bytes and time, and never a driver.
+//! The HTTP listeners: the admin API and the ingress, and the rows that the admin API and the command line show. A
+//! caller can occupy limited connections, bytes and time, and must never be able to block a driver.
 #![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
 
 pub mod admin;

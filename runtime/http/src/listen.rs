@@ -1,11 +1,11 @@
-//! Why a listener cannot start.
+//! The error of a listener that cannot start.
 
 use std::io;
 use std::net::SocketAddr;
 
 use ordain_config::{ConfigError, Loaded};
 
-/// Why a listener cannot start.
+/// The reason why a listener cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The configuration cannot be used.
@@ -17,7 +17,7 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// The address of a section cannot be listened at.
+    /// Returns the error for a section's address that cannot be used.
     pub(crate) fn new(
         loaded: &Loaded,
         section: &str,
@@ -30,8 +30,8 @@ impl ListenError {
         let refused = loaded.error(
             &format!("{section}.listen"),
             format!(
-                "cannot listen at {address}: {reason}. Give `listen` of [{section}] another address; port 0 \
-                 takes a free one: [{section}] listen = \"127.0.0.1:0\""
+                "cannot listen at {address}: {reason}. Set `listen` of [{section}] to another address; port 0 \
+                 selects a free one: [{section}] listen = \"127.0.0.1:0\""
             ),
         );
         if is_taken { Self::AddressInUse(refused) } else { Self::Config(refused) }

@@ -1,5 +1,4 @@
-//! An answer that is handed over in parts, so that whoever does not read it holds no more than one of
-//! them beyond what it has room for.
+//! A response body that is sent in chunks, so that a slow reader occupies at most one chunk beyond its socket buffer.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,17 +8,17 @@ use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Bytes of a part.
+/// Size of a chunk, in bytes.
 const PART: usize = 32 << 10;
 
-/// What is left to be handed over, and what it has until then.
+/// The unsent rest of a response, and the permit that the response holds until it is sent.
 pub(crate) struct Parts {
     rest: Bytes,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Parts {
-    /// All of an answer.
+    /// Creates the body of a whole response.
     pub(crate) fn new(rest: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
         Self { rest, _place: place }
     }
@@ -37,7 +36,7 @@ impl Body for Parts {
         if size == 0 {
             return Poll::Ready(None);
         }
-        // A copy: a part of the whole would keep all of it.
+        // A copy, because a slice would keep the whole buffer alive.
         let part = Bytes::copy_from_slice(&self.rest[..size]);
         self.rest.advance(size);
         Poll::Ready(Some(Ok(Frame::data(part))))

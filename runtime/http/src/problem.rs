@@ -1,4 +1,4 @@
-//! Errors as problem details (RFC 9457), in plain words.
+//! Errors as problem details (RFC 9457).
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use ordain_store::StoreError;
 use ordain_wasm::LoadingError;
 
-/// An error to answer.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
-    /// What is wrong with each of several things.
+    /// The error of each item of a request with several items.
     errors: Vec<Value>,
-    /// When to try again, in seconds.
+    /// Delay before a retry, in seconds.
     retry_after: Option<u64>,
 }
 
@@ -38,17 +38,17 @@ impl Problem {
     }
 
     pub(crate) fn unauthorized(section: &str) -> Self {
-        let detail = format!("the token of [{section}] is needed: `Authorization: Bearer TOKEN`");
+        let detail = format!("the token of [{section}] is required: `Authorization: Bearer TOKEN`");
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// What is wrong with each of several things.
+    /// Adds the error of each item.
     pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
         self.errors = errors;
         self
     }
 
-    /// When trying again may help, in seconds.
+    /// Sets the delay after which a retry may help, in seconds.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self

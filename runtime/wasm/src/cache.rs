@@ -1,5 +1,5 @@
-//! Where compiled handlers are kept, so that later starts are quick. What takes too much room there goes, the
-//! longest unused first.
+//! The folder of compiled handlers, which makes later starts fast. Above the size limit, the entries that were unused
+//! for longest are removed.
 
 use std::fs;
 use std::io;
@@ -9,26 +9,27 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use wasmtime::{Cache, CacheConfig};
 
-/// Bytes that are kept, about. The largest measured component (Python) takes some 15 MB.
+/// Approximate size limit of the cache, in bytes. The largest measured component (Python) takes about 15 MB.
 const MOST: u64 = 1 << 30;
-/// What was used so recently stays in any case: another process may be about to load it.
+/// An entry that was used within this time is never removed: another process may be about to load it.
 const RECENT: Duration = Duration::from_hours(1);
-/// What the cache notes of the use of an entry is beside that, under its name and this.
+/// Extension of the file beside an entry in which the cache records the entry's use.
 const STATS: &str = "stats";
 
-/// How an entry's extension begins as long as it is being written, and longer than that takes.
+/// Beginning of an entry's extension while it is being written, and the longest time that a write takes.
 const UNFINISHED: &str = "wip-";
 const WRITING: Duration = Duration::from_mins(1);
 
-/// A folder that this process can write to.
+/// A folder to which this process can write.
 pub(super) enum CacheDir {
+    /// A permanent folder.
     Kept(PathBuf),
-    /// It goes with this process.
+    /// A temporary folder that is removed with this process.
     Own(TempDir),
 }
 
 impl CacheDir {
-    /// This folder, or one of its own where that cannot be written to.
+    /// Returns a cache in this folder, or in a temporary folder if this one is not usable.
     pub(super) fn make(dir: &Path) -> Option<Self> {
         let kept = std::path::absolute(dir).and_then(|dir| {
             make(&dir)?;
@@ -42,7 +43,7 @@ impl CacheDir {
             Err(error) => error,
         };
         tracing::warn!(
-            "compiled handlers are not kept in {}, so that each start compiles them: {error}",
+            "cache of compiled handlers {} unusable: {error}; each start compiles the handlers",
             dir.display()
         );
         TempDir::with_prefix("ordain-").map(Self::Own).ok()
@@ -55,11 +56,11 @@ impl CacheDir {
         }
     }
 
-    /// Removes what was not used for longest, where there is too much.
+    /// Removes the entries that were unused for longest until the cache is within its limit.
     pub(super) fn clean(&self) {
         let cleaned = clean(self.path(), MOST, SystemTime::now());
         if let Err(error) = cleaned {
-            tracing::debug!(%error, "the cache of compiled handlers was not cleaned");
+            tracing::debug!(%error, "cache of compiled handlers not cleaned");
         }
     }
 }
@@ -71,14 +72,15 @@ struct Entry {
     path: PathBuf,
 }
 
-/// The cache has a folder for each version of the compiler, and there a file for each component.
+/// Removes entries above `most` bytes. The cache has a folder for each version of the compiler, and in it a file for
+/// each component.
 fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in files(dir)? {
-        // Another process may clean too.
+        // Another process may be cleaning at the same time.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
-            let noted = fs::metadata(path.with_extension(STATS)).and_then(|it| it.modified());
+            let noted = fs::metadata(path.with_extension(STATS)).and_then(|stats| stats.modified());
             let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
             entries.push(Entry { used, size: metadata.len(), path });
         }
@@ -91,14 +93,14 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
             break;
         }
         let _ = fs::remove_file(&path);
-        // There may be none.
+        // An entry may have no record of its use.
         let _ = fs::remove_file(path.with_extension(STATS));
         all -= size;
     }
     Ok(())
 }
 
-/// All files of the cache, and nothing that is somewhere else.
+/// Lists all files of the cache; follows no links.
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for of_version in fs::read_dir(dir.join("modules"))? {
@@ -115,21 +117,22 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Removes entries that somebody has begun to write and who ended then: nobody could write them anew.
+/// Removes entries that a process began to write and never completed; nothing could write them again.
 pub(super) fn remove_unfinished(dir: &Path) {
-    // Before the first entry there is no folder of entries.
+    // The folder of entries does not exist before the first entry.
     for path in files(dir).unwrap_or_default() {
-        let is_unfinished =
-            path.extension().is_some_and(|it| it.to_string_lossy().starts_with(UNFINISHED));
-        let modified = fs::symlink_metadata(&path).and_then(|it| it.modified());
-        let age = modified.ok().and_then(|it| it.elapsed().ok());
+        let is_unfinished = path
+            .extension()
+            .is_some_and(|extension| extension.to_string_lossy().starts_with(UNFINISHED));
+        let modified = fs::symlink_metadata(&path).and_then(|metadata| metadata.modified());
+        let age = modified.ok().and_then(|time| time.elapsed().ok());
         if is_unfinished && age.is_some_and(|age| age > WRITING) {
             let _ = fs::remove_file(&path);
         }
     }
 }
 
-/// Makes a folder that nobody else may write to, in one that there is.
+/// Creates a folder to which only this user may write; the parent must exist.
 fn make(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -140,26 +143,27 @@ fn make(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// What is in a cache is run as it is: nobody else may have made it, write to it, or put another into its
-/// place.
+/// Checks that only this user can have written the cache. The process runs its contents as they are, so no other user
+/// may own it, write to it, or replace it.
 #[cfg(unix)]
 fn is_ours(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
-    /// Whoever owns something in such a folder is the only one who can remove it.
+    /// Mode bit of a folder in which only an entry's owner can remove the entry.
     const STICKY: u32 = 0o1000;
     let me = rustix::process::geteuid().as_raw();
     let metadata = fs::metadata(dir)?;
     let refused = if metadata.uid() != me {
-        "it is another user's, and what is in it would be run: remove it, and run commands as the user of the service"
+        "it belongs to another user, and its contents would be executed: remove it, and run commands as the user \
+         of the service"
     } else if metadata.mode() & 0o022 != 0 {
-        "others may write to it, and what is in it would be run: `chmod go-w` it"
+        "other users may write to it, and its contents would be executed: `chmod go-w` it"
     } else if let Some(parent) = dir.parent()
         && let parent = fs::metadata(parent)?
         && ((parent.uid() != me && parent.uid() != 0)
             || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY == 0))
     {
-        "others may put another one into its place, and what is in that would be run: the folder of handlers \
-         must be this user's or root's, and nobody else's to write to (`chown`, `chmod go-w`)"
+        "other users may replace it, and its contents would be executed: the folder of handlers must belong to this \
+         user or to root, and no other user may write to it (`chown`, `chmod go-w`)"
     } else {
         return Ok(());
     };
@@ -171,19 +175,22 @@ fn is_ours(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Compiled code is kept under a digest of the component, the engine's settings and its version.
-/// A cache that cannot be used costs time at the start and nothing else.
+/// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and its
+/// version. A cache that cannot be opened only makes the start slower.
 pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);
-        // `clean` does that, and leaves what another process is about to load.
+        // `clean` enforces the limit instead, because it spares entries that another process is about to load.
         config.with_files_total_size_soft_limit(1 << 50).with_file_count_soft_limit(1 << 40);
         Cache::new(config)
     };
     open()
         .inspect_err(|error| {
-            tracing::warn!("compiled handlers are not kept in {}: {error:#}", dir.display());
+            tracing::warn!(
+                "cache of compiled handlers {} unusable: {error:#}; each start compiles the handlers",
+                dir.display()
+            );
         })
         .ok()
 }
@@ -195,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_unused_go_first() -> io::Result<()> {
+    fn longest_unused_entries_are_removed_first() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let of_version = dir.path().join("modules").join("wasmtime-1");
         fs::create_dir_all(&of_version)?;
@@ -214,7 +221,7 @@ mod tests {
         let left = |most| -> io::Result<Vec<String>> {
             clean(dir.path(), most, now)?;
             let left = fs::read_dir(&of_version)?;
-            let left = left.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
+            let left = left.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
             let mut left: Vec<String> = left.collect::<io::Result<_>>()?;
             left.retain(|name| !name.contains('.'));
             left.sort();

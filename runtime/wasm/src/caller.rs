@@ -10,20 +10,23 @@ use super::instance::{Instance, block_on};
 use super::stream::StreamContext;
 use super::turn::{self, Setting};
 
-/// Executes turns one by one on the thread that asks, with an instance of its own: for tools that
-/// want to know what a handler itself costs. A stream's turns go to a [`Pool`](super::Pool).
+/// An executor that runs turns one by one on the calling thread, with an instance of its own. Tools use it to measure
+/// the cost of a handler alone; the turns of a stream go to a [`Pool`](super::Pool).
 pub struct Caller {
     setting: Arc<Setting>,
     instance: Option<Instance>,
-    /// While it lives, time passes for the guest.
+    /// Keeps the guests' clock running.
     _running: Running,
 }
 
 impl Caller {
-    /// Nothing is started yet: the first turn does that.
+    /// Creates an executor. The first turn starts the instance.
     pub fn new(engine: &Arc<Engine>, handler: Arc<Handler>, stream: StreamContext) -> Self {
-        let (engine_of, active) = (Arc::clone(engine), Active::first(handler));
-        let setting = Setting { engine: engine_of, active, stream: Arc::new(stream) };
+        let setting = Setting {
+            engine: Arc::clone(engine),
+            active: Active::first(handler),
+            stream: Arc::new(stream),
+        };
         Self { setting: Arc::new(setting), instance: None, _running: engine.running() }
     }
 

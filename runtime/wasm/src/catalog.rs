@@ -1,8 +1,8 @@
-//! What is known of the files in the plugins folder: which one is to be looked into next, and which
-//! version of each handler is offered. Touches no file.
+//! The state of the files in the plugins folder: decides which file to load next, and which version of each handler
+//! is offered. This module must never access a file.
 //!
-//! A handler that is offered stays so until something better has been loaded. It goes up to the highest
-//! version that can be loaded, and down only when its own file is gone.
+//! An offered version stays offered until a better one has been loaded. The offer rises to the highest version that
+//! can be loaded, and falls only when the offered version's own file is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,43 +14,43 @@ use super::folder::{Folder, HandlerFile, Stamp};
 use super::load::LoadError;
 use ordain_core::split_version;
 
-/// A file is looked into when it has not changed for so long: nobody says when it is copied whole, and
-/// this is longer than a copy pauses.
+/// A file is loaded when it has not changed for this long. No event marks the end of a copy, and a copy does not
+/// pause for this long.
 const SETTLED: Duration = Duration::from_millis(500);
-/// A file is gone when it has not been there for so long: one that is put into its place may come late.
+/// A file is gone when it has been missing for this long: its replacement may appear late.
 const GONE: Duration = Duration::from_secs(1);
-/// Before a file is looked into again that could not be used for a reason which may pass.
+/// Delay before a file is loaded again after a failure that may be temporary.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The files of the plugins folder, the result of loading each, and the offered versions.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// Handlers that some stream names.
+    /// Handlers that a stream uses.
     used: BTreeSet<String>,
     folder: Folder,
     files: BTreeMap<PathBuf, Known>,
     offered: BTreeMap<String, Offered>,
-    /// Since when the files of those are not there, by their handlers.
+    /// The time since which an offered version's file has been missing, by handler.
     gone: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct Known {
     stamp: Stamp,
-    /// When it was first seen so.
+    /// The time when this stamp was first seen.
     since: Instant,
-    /// What was found in it.
+    /// The result of loading the file; `None` before that.
     found: Option<Result<Build, Refused>>,
-    /// When it is looked into again.
+    /// The time of the next attempt, after a failure that may be temporary.
     again: Option<Instant>,
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What is wrong and what would be right.
+    /// The fault, and how to correct it.
     pub reason: String,
-    /// It is the machine's fault, and may be over soon.
+    /// The machine caused the failure, which may be temporary.
     pub may_pass: bool,
 }
 
@@ -63,41 +63,42 @@ impl From<&LoadError> for Refused {
 /// A version that can execute events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offered {
-    /// Its file, which may be gone or have another content by now.
+    /// The file, which may have been removed or changed since it was loaded.
     pub file: HandlerFile,
-    /// What was in it.
+    /// The build that was loaded from the file.
     pub build: Build,
 }
 
-/// What is to be done next.
+/// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This file is to be loaded, as it is now.
+    /// Load this file, whose current stamp is given.
     Load(HandlerFile, Stamp),
-    /// Nothing before this time.
+    /// Do nothing before this time.
     At(Instant),
-    /// Nothing before the folder changes.
+    /// Do nothing before the folder changes.
     Nothing,
 }
 
-/// What a load has changed.
+/// The effect of a load.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is offered now.
+    /// The loaded version is offered now.
     Offered,
-    /// It cannot be used; the reason.
+    /// The file cannot be used, for this reason.
     Refused(String),
-    /// Nothing: it is known, and something else is offered.
+    /// No effect: the result is not new, or another version stays offered.
     None,
 }
 
 impl Catalog {
-    /// For these handlers.
+    /// Creates an empty catalog for the handlers in `used`.
     pub fn new(used: impl IntoIterator<Item = String>) -> Self {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Takes in what is in the folder now. Answers handlers of which the last usable file is gone, once each.
+    /// Replaces the folder's contents. Returns the offered versions whose handlers have just lost their last usable
+    /// file; each is returned once.
     pub fn look(&mut self, folder: Folder, now: Instant) -> Vec<Offered> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -123,12 +124,12 @@ impl Catalog {
         gone.map(|(_, offered)| offered.clone()).collect()
     }
 
-    /// What is in the folder.
+    /// Returns the folder's contents.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// The file to look into next: one that may be offered, then any that nobody has looked into.
+    /// Returns the file to load next: first files that may be offered, then files that have not been loaded yet.
     pub fn next(&self, now: Instant) -> Next {
         let wanted = self.used.iter().filter_map(|name| self.candidate(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
@@ -146,8 +147,8 @@ impl Catalog {
         soonest.map_or(Next::Nothing, Next::At)
     }
 
-    /// When a file is to be looked into that nobody has looked into, or that failed for a reason which
-    /// may pass.
+    /// Returns the time to load a file that has not been loaded yet or that failed for a reason that may be
+    /// temporary.
     fn due(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
         match &known.found {
@@ -156,35 +157,38 @@ impl Catalog {
         }
     }
 
-    /// The file that is to be offered in the place of what is, if there is one. At a start, where
-    /// nothing is offered, also one that is still being copied.
+    /// Returns the file that should replace the offered version, if there is one. At the start, when nothing is
+    /// offered, this includes a file that is still being copied.
     pub fn candidate(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
         let is_gone = self.gone.get(name).is_some_and(|since| *since + GONE <= now);
         for file in self.folder.handlers.get(name)?.iter().rev() {
-            let is_lower = offered.is_some_and(|it| file.semver < it.file.semver);
+            let is_lower = offered.is_some_and(|offered| file.semver < offered.file.semver);
             if is_lower && !is_gone {
                 return None;
             }
-            let is_settled = self.files.get(&file.path).is_some_and(|it| it.since + SETTLED <= now);
+            let is_settled =
+                self.files.get(&file.path).is_some_and(|known| known.since + SETTLED <= now);
             if offered.is_some() && !is_settled {
-                // It may never settle, and others need not wait for it.
+                // The file may never settle; lower versions need not wait for it.
                 continue;
             }
             let found = self.found(&file.path);
             let is_own = offered.is_some_and(|offered| offered.file.path == file.path);
             match found {
-                // What is offered stays beside what its file has become.
+                // The offered version stays offered although its file has become unusable.
                 Some(Err(_)) if is_own => return None,
                 Some(Err(_)) => {}
-                Some(Ok(found)) if offered.is_some_and(|it| it.build == *found) => return None,
+                Some(Ok(found)) if offered.is_some_and(|offered| offered.build == *found) => {
+                    return None;
+                }
                 Some(Ok(_)) | None => return Some(file),
             }
         }
         None
     }
 
-    /// Notes what was found in a file as it was then.
+    /// Records the result of loading a file that had this stamp.
     pub fn loaded(
         &mut self,
         file: &HandlerFile,
@@ -193,7 +197,7 @@ impl Catalog {
         now: Instant,
     ) -> Change {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
-            // It has changed meanwhile, and is looked into again.
+            // The file has changed since, and will be loaded again.
             return Change::None;
         };
         let offered = self.offered.get(&file.name);
@@ -206,7 +210,7 @@ impl Catalog {
         let found = match other {
             Some(other) => Err(Refused {
                 reason: format!(
-                    "has another content than the version {} that runs (SHA-256 {:.12}…): give it a \
+                    "has another content than the version {} that runs (SHA-256 {:.12}…): give the file a \
                      higher version",
                     other.build.version, other.build.digest
                 ),
@@ -216,15 +220,17 @@ impl Catalog {
         };
         let is_new = known.found.as_ref() != Some(&found);
         if let Some(known) = self.files.get_mut(&file.path) {
-            known.again = found.as_ref().is_err_and(|it| it.may_pass).then(|| now + AGAIN);
+            known.again =
+                found.as_ref().is_err_and(|refused| refused.may_pass).then(|| now + AGAIN);
             known.found = Some(found.clone());
         }
         let is_wanted = self.used.contains(&file.name)
-            && self.candidate(&file.name, now).is_some_and(|it| it.path == file.path);
+            && self.candidate(&file.name, now).is_some_and(|candidate| candidate.path == file.path);
         match found {
             Err(refused) if is_new => Change::Refused(refused.reason),
             Ok(build)
-                if is_wanted && self.offered(&file.name).is_none_or(|it| it.build != build) =>
+                if is_wanted
+                    && self.offered(&file.name).is_none_or(|offered| offered.build != build) =>
             {
                 let offered = Offered { file: file.clone(), build };
                 self.gone.remove(&file.name);
@@ -235,28 +241,30 @@ impl Catalog {
         }
     }
 
-    /// What was found in a file as it is now, if somebody has looked.
+    /// Returns the result of loading a file's current content, if it has been loaded.
     pub fn found(&self, path: &Path) -> Option<&Result<Build, Refused>> {
         self.files.get(path)?.found.as_ref()
     }
 
-    /// Whether there is a file of a version that cannot be used for now, or that nobody has looked into yet.
+    /// Returns whether a file of this version exists that has not been loaded yet or is unusable for a reason that
+    /// may be temporary.
     pub fn may_come(&self, version: &str) -> bool {
         let (name, semver) = split_version(version);
         let mut files = self.folder.handlers.get(name).into_iter().flatten();
         files.any(|file| {
             let found = self.found(&file.path);
-            file.semver == semver && found.is_none_or(|it| it.as_ref().is_err_and(|it| it.may_pass))
+            file.semver == semver
+                && found.is_none_or(|found| found.as_ref().is_err_and(|refused| refused.may_pass))
         })
     }
 
-    /// The version of a handler that can execute events.
+    /// Returns the version of a handler that can execute events.
     pub fn offered(&self, name: &str) -> Option<&Offered> {
         self.offered.get(name)
     }
 
-    /// How many files cannot be used, by the handler that their names give; those whose names give none
-    /// by none.
+    /// Counts the unusable files by the handler that their names give; files without a valid name count under the
+    /// empty name.
     pub fn refused(&self) -> BTreeMap<&str, usize> {
         let mut refused = BTreeMap::new();
         if !self.folder.refused.is_empty() {
@@ -277,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of files, by name and content.
+    /// A folder of files in memory, by name and content.
     struct Dir {
         catalog: Catalog,
         files: BTreeMap<&'static str, &'static str>,
@@ -292,8 +300,7 @@ mod tests {
             dir
         }
 
-        /// Puts files there, or removes those without content, and loads what is to be loaded. Answers
-        /// what happened.
+        /// Adds files, or removes those without content, and loads every file that is due. Returns the changes.
         fn put(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
             for (name, content) in files {
                 if content.is_empty() {
@@ -311,7 +318,8 @@ mod tests {
             }
             folder.sort();
             let gone = self.catalog.look(folder, self.now);
-            let mut said: Vec<String> = gone.iter().map(|it| format!("{} gone", it.file)).collect();
+            let mut said: Vec<String> =
+                gone.iter().map(|offered| format!("{} gone", offered.file)).collect();
             loop {
                 match self.catalog.next(self.now) {
                     Next::Nothing => return said,
@@ -339,31 +347,34 @@ mod tests {
         }
 
         fn offered(&self) -> String {
-            self.catalog.offered("a").map(|it| it.build.version.to_string()).unwrap_or_default()
+            self.catalog
+                .offered("a")
+                .map(|offered| offered.build.version.to_string())
+                .unwrap_or_default()
         }
     }
 
     #[test]
-    fn the_highest_is_offered_and_bad_ones_change_nothing() {
+    fn highest_usable_version_is_offered() {
         let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "bad")]);
         assert_eq!(dir.offered(), "a@1.0.0");
         assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
         assert_eq!(dir.put(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
-        // Its own file is damaged, and has another content.
+        // The offered version's own file is damaged, and then has another content.
         assert_eq!(dir.put(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
         assert_eq!(dir.put(&[("a@3.0.0.wasm", "other")]), ["a@3.0.0: has another content"]);
         assert_eq!(dir.offered(), "a@3.0.0");
-        // As it was: nothing is new.
+        // The original content is back: nothing changes.
         assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), Vec::<String>::new());
         assert_eq!(dir.put(&[("a@4.0.0.wasm", "four")]), ["a@4.0.0 offered"]);
-        // Of another handler, which nobody uses.
+        // No stream uses this handler.
         assert_eq!(dir.put(&[("b@9.0.0.wasm", "nine"), ("b.wasm", "bad")]), ["b: bad"]);
         assert_eq!(dir.catalog.refused(), [("a", 1), ("b", 1)].into());
         assert_eq!(dir.offered(), "a@4.0.0");
     }
 
     #[test]
-    fn it_goes_back_when_its_file_is_gone_and_keeps_the_last() {
+    fn lower_version_is_offered_when_the_file_is_gone_and_the_last_one_is_kept() {
         let mut dir =
             Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
         assert_eq!(dir.offered(), "a@2.0.0");
@@ -371,15 +382,16 @@ mod tests {
         assert_eq!(dir.put(&[("a@1.0.0.wasm", "")]), ["a offered"]);
         assert_eq!(dir.put(&[("a.wasm", "")]), ["a gone"]);
         assert!(dir.offered().starts_with("a+"));
-        assert_eq!(dir.put(&[]), Vec::<String>::new(), "it is told once");
-        // The one that still runs comes back.
+        assert_eq!(dir.put(&[]), Vec::<String>::new(), "the loss is reported once");
+        // The file of the version that still runs is back.
         assert_eq!(dir.put(&[("a.wasm", "x")]), Vec::<String>::new());
     }
 
     #[test]
-    fn what_may_pass_is_looked_into_again() {
+    fn temporary_failure_is_retried() {
         let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
-        let (path, before) = (PathBuf::from("a@2.0.0.wasm"), dir.now);
+        let path = PathBuf::from("a@2.0.0.wasm");
+        let before = dir.now;
         dir.files.insert("a@2.0.0.wasm", "away");
         let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
         let mut folder = dir.catalog.folder().clone();
@@ -395,7 +407,7 @@ mod tests {
         assert_eq!(dir.catalog.next(later), Next::At(later + AGAIN));
         assert_eq!(dir.catalog.next(later + AGAIN), Next::Load(file.clone(), stamp));
         assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
-        // It is told once.
+        // The same failure is reported once.
         let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
         assert_eq!(change, Change::None);
         let found = Build { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
@@ -404,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_replaced_by_removing_it_is_not_gone() {
+    fn file_that_is_removed_and_replaced_is_not_gone() {
         let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
         let whole = dir.catalog.folder().clone();
         let mut without = whole.clone();
@@ -420,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_version_another_content_is_another_version() {
+    fn different_contents_without_a_version_are_different_versions() {
         let mut dir = Dir::new(&[("a.wasm", "one")]);
         let first = dir.offered();
         assert_eq!(dir.put(&[("a.wasm", "bad")]), ["a: bad"]);
@@ -429,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_still_copied_is_left_alone() {
+    fn file_that_is_still_being_copied_is_not_loaded() {
         let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
         let mut folder = dir.catalog.folder().clone();
         let path = PathBuf::from("a@2.0.0.wasm");
@@ -445,7 +457,7 @@ mod tests {
             panic!("settled")
         };
         assert_eq!(load, file);
-        // It changes while it is loaded.
+        // The file changes during the load.
         folder.stamps.insert(path, Stamp::of_test("three"));
         dir.catalog.look(folder, dir.now);
         let found = Build { version: "a@2.0.0".into(), digest: Digest([1; 32]) };

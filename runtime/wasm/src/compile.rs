@@ -1,5 +1,5 @@
-//! Compiles a component in a process of its own, which leaves the result in the cache: so a file that
-//! makes the compiler take all memory, run for hours or crash does that to nobody else.
+//! Compiles a component in a process of its own, which writes the result to the cache. A file that makes the compiler
+//! use all memory, run for hours or crash therefore cannot affect the host.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -14,32 +14,32 @@ use super::engine::compiler;
 use super::settings::CompileLimits;
 use ordain_util::text::cut;
 
-/// How much a process that compiles beside running handlers leaves to them: it gets about a thirtieth of
-/// what one of them gets where both want the same core.
+/// Niceness of a process that compiles while handlers run. A handler thread on the same core gets about thirty times
+/// as much processor time.
 const NICE: i32 = 15;
 
-/// How many times the processor time the whole may take: where others want the processor too.
+/// Factor from the limit of processor time to the limit of elapsed time, for machines whose processors are busy.
 const PATIENCE: u32 = 10;
-/// Between two looks whether it has ended.
+/// Interval at which the host checks whether the process has ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes of a reason that are read.
+/// Maximum size of a reason that the host reads, in bytes.
 const SAID: u64 = 16 << 10;
-/// The exit code for a reason that may pass.
+/// The exit code for a failure that may be temporary.
 const PASSING: u8 = 75;
 
-/// The hidden command by which the host starts itself for this.
+/// The hidden command with which the host starts itself to compile.
 pub const COMMAND: &str = "compile-handler";
 
-/// Whom compiling may disturb.
+/// The priority of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// Nothing runs yet: as fast as it can be.
+    /// Full speed: no handler runs yet.
     Fast,
-    /// Handlers run: one core at most, and that only where nobody else wants it.
+    /// Low priority, on one core at most: handlers are running.
     Polite,
 }
 
-/// Compiles into a cache, or says why that cannot be.
+/// Compiles a component into a cache. Returns the reason if that fails.
 pub(super) fn compile_beside(
     bytes: &[u8],
     cache: &Path,
@@ -52,11 +52,11 @@ pub(super) fn compile_beside(
     let mut child = start(cache, limits, manner).map_err(failed)?;
     let input = child.stdin.take();
     let give = move || {
-        // One that ends before it has read all says why.
+        // A child that ends before it has read everything reports the reason on standard output.
         input.map(|mut input| input.write_all(bytes))
     };
     let status = std::thread::scope(|scope| {
-        // It may never read. It ends in any case, and this with it.
+        // The child may never read its input. This thread ends when the child ends.
         std::thread::Builder::new().spawn_scoped(scope, give)?;
         ended(&mut child, limits.timeout * PATIENCE)
     });
@@ -66,7 +66,7 @@ pub(super) fn compile_beside(
     }
     let mut said = String::new();
     if let Some(output) = child.stdout.take() {
-        // It may have been ended within a letter.
+        // The output may end within a character.
         let _ = output.take(SAID).read_to_string(&mut said);
     }
     if status.code() == Some(i32::from(PASSING)) {
@@ -78,7 +78,7 @@ pub(super) fn compile_beside(
     Err(why(status, limits))
 }
 
-/// Waits for its end, for so long.
+/// Waits until the child ends; kills it after `patience`.
 fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
     let until = Instant::now() + patience;
     loop {
@@ -86,10 +86,10 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
             return Ok(status);
         }
         if Instant::now() >= until {
-            // A disk that does not answer, or other processes that leave it no time.
+            // The disk does not respond, or other processes use all processor time.
             child.kill()?;
             child.wait()?;
-            let words = "it did not end within ten times `plugins.compile_timeout`, and was ended";
+            let words = "the compiler did not end within ten times `plugins.compile_timeout` and was killed";
             return Err(io::Error::other(words));
         }
         std::thread::sleep(LOOK);
@@ -97,16 +97,16 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
 }
 
 fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Child> {
-    // Also where its file was replaced by a newer one.
+    // This path works even after a newer version has replaced the program's file.
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(this);
     command.arg(COMMAND).arg(cache);
     command.args(["--seconds", &limits.timeout.as_secs().max(1).to_string()]);
     command.args(["--memory", &limits.memory.to_string()]);
-    // It needs nothing of what the host was given.
+    // The child needs nothing from the host's environment.
     command.env_clear();
-    // What the allocator only sets aside does not count as memory that it takes.
+    // Memory that the allocator only reserves must not count against the limit.
     command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     if manner == Manner::Polite {
         command.env("RAYON_NUM_THREADS", "1").arg("--polite");
@@ -138,26 +138,26 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
     format!("cannot be compiled: the compiler ended with {status}").into()
 }
 
-/// What that process does: compiles what comes in on standard input. Says on standard output why it
-/// could not.
+/// Runs in the child process: compiles the component from standard input. Writes the reason for a failure to standard
+/// output.
 pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
     if is_polite {
-        // Where that is not allowed it is only less polite.
+        // If the system does not allow that, the compilation runs at normal priority.
         let _ = nice(NICE);
     }
     let Err(Unloaded { reason, may_pass }) = try_compile(cache, limits) else {
         return ExitCode::SUCCESS;
     };
-    // Nobody else reads it.
+    // Only the host reads this output; if the host is gone, the reason is not needed.
     let _ = io::stdout().write_all(cut(reason, SAID as usize / 2).as_bytes());
     if may_pass { PASSING.into() } else { ExitCode::FAILURE }
 }
 
 fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
-    // If the host dies, nobody waits for this any more.
+    // If the host dies, the result is no longer needed.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // Where memory runs out, this goes first, and not the host.
+    // When memory runs out, the kernel must kill this process before the host.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let failed = |error: String| Unloaded::for_now(format!("cannot be compiled: {error}"));
     let mut bytes = Vec::new();
@@ -165,22 +165,24 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
     remove_unfinished(cache);
     let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
     let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
-    let (memory, seconds) = (limits.memory, limits.timeout.as_secs().max(1));
+    let memory = limits.memory;
+    let seconds = limits.timeout.as_secs().max(1);
     for (resource, most) in
         [(Resource::Data, memory), (Resource::Cpu, seconds), (Resource::Core, 0)]
     {
-        // One more at the end of the time, so that it is told by the signal for that.
+        // The hard limit is one second higher, so that the process gets the signal for processor time first.
         let hard = if resource == Resource::Cpu { most + 1 } else { most };
         let limit = Rlimit { current: Some(most), maximum: Some(hard) };
-        setrlimit(resource, limit).map_err(|error| failed(format!("no limit for it: {error}")))?;
+        setrlimit(resource, limit)
+            .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
     drop(compiled(&engine, &bytes)?);
-    // What the cache has not kept, the host would compile itself, without limits.
+    // The host would compile a component that is missing from the cache itself, without limits.
     let before = kept.cache_hits();
     drop(compiled(&engine, &bytes)?);
     if kept.cache_hits() == before {
         let reason = format!(
-            "the result cannot be kept in {}: is the disk full? If not, empty that folder",
+            "the result cannot be stored in {}: is the disk full? If not, empty that folder",
             cache.display()
         );
         return Err(failed(reason));
@@ -188,26 +190,26 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
     Ok(())
 }
 
-/// Compiles a component, unless it is in the engine's cache.
+/// Compiles a component, or takes it from the engine's cache.
 pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
     Component::from_binary(engine, bytes)
         .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
 
-/// Why a handler cannot be loaded.
+/// The reason why a handler cannot be loaded.
 pub(super) struct Unloaded {
     pub(super) reason: String,
     pub(super) may_pass: bool,
 }
 
 impl Unloaded {
-    /// The machine could not do it now.
+    /// A failure that may be temporary: the machine could not load the handler now.
     pub(super) fn for_now(reason: String) -> Self {
         Self { reason, may_pass: true }
     }
 }
 
-/// What is wrong with the file.
+/// A permanent failure: the file has a fault.
 impl From<String> for Unloaded {
     fn from(reason: String) -> Self {
         Self { reason, may_pass: false }

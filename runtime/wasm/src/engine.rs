@@ -1,5 +1,5 @@
-//! The engine that all handlers share: how code is compiled, where instances live, and the clock
-//! that ends what runs too long.
+//! The engine that all handlers share: the compiler's configuration, the pool of instances, and the clock that
+//! interrupts guests.
 
 mod ticker;
 
@@ -16,72 +16,71 @@ use super::settings::Settings;
 pub(super) use ticker::Running;
 use ticker::Ticker;
 
-/// How long a guest runs at most before others get their turn. Shorter costs switches, longer
-/// makes others wait.
+/// Longest time that a guest runs before the worker switches to another turn. A shorter tick costs more switches; a
+/// longer one makes other turns wait.
 pub(super) const TICK: Duration = Duration::from_millis(5);
 
-/// Instances of a worker that wait for their next slice. Each holds its memory; a worker with as
-/// many takes no new turn before one ends.
+/// Maximum number of suspended instances of a worker. Each holds its memory; a worker at the limit starts no new turn
+/// until one of them ends.
 pub(super) const MAX_SUSPENDED: usize = 32;
 
-/// How many of them may be of one stream: the others still have a place when all that one stream's
-/// handler does is run to its time limit.
+/// Maximum number of suspended instances of one stream, so that other streams still find a place when every event of
+/// one stream runs to its time limit.
 pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
-/// Instances that one worker can have, waiting, running and idle ones. Address space is reserved
-/// for each, memory is not.
+/// Maximum number of instances of one worker: suspended, running and idle. Each reserves address space, not memory.
 const INSTANCES_PER_WORKER: usize = 128;
 
-/// Instances of all workers: what 47 bits of address space hold at two memories each.
+/// Maximum number of instances of all workers: 47 bits of address space hold this many with two memories each.
 const MAX_INSTANCES: usize = 8_192;
 
-/// Instances beside those of the workers: handlers that are being loaded are tried.
+/// Additional instances for the trial start of handlers that are being loaded.
 const TRIAL_INSTANCES: usize = 8;
 
-/// Memories that a component can have; one is usual.
+/// Maximum number of memories of a component; most have one.
 const MAX_MEMORIES: u32 = 8;
 
-/// Core instances that a component can have. Python has 33 to 64.
+/// Maximum number of core instances of a component. Python components have 33 to 64.
 const MAX_CORE_INSTANCES: u32 = 128;
 
-/// Tables that a component can have, and elements in each: Python and JavaScript have tables of
-/// more than 10,000.
+/// Maximum number of tables of a component, and of elements in each. Tables of Python and JavaScript components have
+/// more than 10,000 elements.
 const MAX_TABLES: u32 = 16;
 const MAX_TABLE_ELEMENTS: usize = 1 << 16;
 
-/// Native stack for a guest, and what the host's functions need above it.
+/// Native stack size for a guest, and for the host functions that it calls, in bytes.
 const GUEST_STACK: usize = 1 << 20;
 const HOST_STACK: usize = 1 << 20;
 
-/// Memory of an ended instance that is cleaned and kept for the next one, rather than given back
-/// to the system page by page. Without a way to find the pages that were touched, all of them
-/// would have to be cleaned.
+/// Memory of an ended instance, in bytes, that is cleared and kept for the next instance instead of being returned to
+/// the system page by page. On a system that cannot list the touched pages, clearing covers all of it, so the limit
+/// is lower there.
 const KEEP_RESIDENT: usize = 16 << 20;
 const KEEP_RESIDENT_BLIND: usize = 256 << 10;
 const KEEP_TABLE_RESIDENT: usize = 64 << 10;
 
-/// An engine that only compiles, into a cache. What it compiles is what others find there.
+/// Builds an engine that only compiles into a cache. Other engines with the same configuration load its results.
 pub(super) fn compiler(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&config(Some(cache)))
 }
 
-/// Compiles handlers and makes instances of them.
+/// A compiler of handlers and factory of their instances.
 pub struct Engine {
     wasm: wasmtime::Engine,
     linker: Linker<Guest>,
     settings: Settings,
     ticker: Ticker,
-    /// Where compiled handlers are kept.
+    /// The folder of compiled handlers.
     cache: Option<CacheDir>,
 }
 
-/// The engine cannot be made.
+/// An error that prevents the engine from starting.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler engine cannot start: {0}")]
 pub struct EngineError(String);
 
 impl Engine {
-    /// Makes an engine, with a pool of instances where the system has the address space for it.
+    /// Creates an engine. Uses a pool of instances if the system has enough address space.
     pub fn new(settings: Settings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::make);
         let path = cache.as_ref().map(CacheDir::path);
@@ -89,16 +88,16 @@ impl Engine {
         let mut linker = Linker::new(&wasm);
         guest::link(&mut linker).map_err(|error| EngineError(format!("{error:#}")))?;
         let ticker = Ticker::start(wasm.clone())
-            .map_err(|error| EngineError(format!("its clock has no thread: {error}")))?;
+            .map_err(|error| EngineError(format!("its clock thread cannot start: {error}")))?;
         Ok(Arc::new(Self { wasm, linker, settings, ticker, cache }))
     }
 
-    /// The settings it was made with.
+    /// Returns the settings of the engine.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Where compiled handlers are kept.
+    /// Returns the folder of compiled handlers.
     pub(super) fn cache(&self) -> Option<&CacheDir> {
         self.cache.as_ref()
     }
@@ -111,16 +110,16 @@ impl Engine {
         &self.linker
     }
 
-    /// While the guard lives, time passes for guests.
+    /// Keeps the guests' clock running until the guard is dropped.
     pub(super) fn running(&self) -> Running {
         self.ticker.running()
     }
 
-    /// Idle instances that one worker may keep.
+    /// Returns the maximum number of idle instances of one worker.
     pub(super) fn idle_instances(&self) -> usize {
         let workers = self.settings.workers.max(1);
         let share = INSTANCES_PER_WORKER.min(MAX_INSTANCES / workers);
-        // At least the one that it has just used.
+        // Every worker keeps at least the instance that it used last.
         share.saturating_sub(MAX_SUSPENDED + 1).max(1)
     }
 }
@@ -131,12 +130,12 @@ fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime:
     pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
         // A limit on address space (`ulimit -v`) is the usual reason.
-        tracing::warn!("no pool of instances, handlers will start more slowly: {error:#}");
+        tracing::warn!("instance pool unavailable: {error:#}; handlers will start more slowly");
         wasmtime::Engine::new(&config)
     })
 }
 
-/// Everything that compiled code depends on.
+/// Builds the configuration on which compiled code depends.
 fn config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     config

@@ -1,5 +1,5 @@
-//! From the error of a call to the failure of an event, in words that help whoever reads them:
-//! what happened, and the setting or the place in the handler to look at.
+//! Converts the error of a call into the failure of an event. Each message states what happened, and names the
+//! setting or the place in the handler that caused the failure.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use wasmtime_wasi::I32Exit;
 use super::settings::{Limits, Size};
 use ordain_util::text::cut;
 
-/// Functions of the guest that are named with a trap.
+/// Maximum number of guest functions that a trap's message names.
 const FRAMES: usize = 3;
 
-/// Bytes of a reason in the handler's own words. It is stored with the job and shown in lists.
+/// Maximum size of a handler's own reason, in bytes. The reason is stored with the key and shown in lists.
 const REASON_SIZE: usize = 4 << 10;
 
-/// How the library says that a guest gave more than one lift may take. The error has no type of
-/// its own to know it by; a test holds this to the library.
+/// The text by which the library reports that a guest returned more than one lift may copy. The error has no type of
+/// its own; a test checks that the library still uses this text.
 const LIFT_EXHAUSTED: &str = "fuel allocated for hostcalls has been exhausted";
 
-/// How a Rust panic begins.
+/// The beginning of a Rust panic's text.
 const PANIC: &str = "panicked at ";
 
-/// A limit of the host that a guest ran into.
+/// A limit of the host that a guest exceeded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{words}")]
 pub(super) struct LimitBroken {
-    /// The limit, if it can be lifted.
+    /// The limit, if the operator can raise it.
     pub(super) limit: Option<Limit>,
-    /// The limit in words, with its value and its setting.
+    /// The message: the limit, its value and its setting.
     pub(super) words: String,
 }
 
@@ -41,7 +41,7 @@ impl From<LimitBroken> for Failure {
     }
 }
 
-/// A guest has used up its time.
+/// The guest exceeded its time limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct TimedOut(String);
@@ -54,17 +54,17 @@ impl TimedOut {
     pub(super) fn waiting(timeout: Duration) -> Self {
         Self(format!(
             "the handler waits longer than {timeout:?}, which `plugins.timeout` allows, or for \
-             something that cannot come"
+             an event that can never occur"
         ))
     }
 }
 
-/// A failure without a limit, and without a wish for when to try again.
+/// Builds a failure without a limit and without a requested retry delay.
 fn failure(kind: FailureKind, message: String) -> Failure {
     Failure { kind, limit: None, message, after_ms: None }
 }
 
-/// What the error of a call means. `last_words` is what the event wrote to standard error.
+/// Converts the error of a call into a failure. `last_words` is the end of what the event wrote to standard error.
 pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limits) -> Failure {
     if let Some(broken) = error.downcast_ref::<LimitBroken>() {
         return broken.clone().into();
@@ -76,7 +76,7 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
         };
     }
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
-        // It passes when other events end.
+        // A slot becomes free when another event ends.
         let message = format!("there is no room for another instance of the handler: {full}");
         return failure(FailureKind::Retry, message);
     }
@@ -106,12 +106,12 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
     failure(FailureKind::Trap, format!("trap: {cause}{}", place(error)))
 }
 
-/// The words of a handler, cut to what is kept of them.
+/// Cuts a handler's reason to the size that is stored.
 pub(super) fn reason(words: String) -> String {
     cut(words, REASON_SIZE)
 }
 
-/// The text of an uncaught error.
+/// Returns the message for an uncaught error.
 fn uncaught(last_words: &str) -> String {
     let Some(at) = last_words.rfind(PANIC) else {
         return format!("uncaught error: {}", last_words.trim());
@@ -130,13 +130,13 @@ fn with_words(mut message: String, last_words: &str) -> String {
     message
 }
 
-/// Where in the guest it happened, as far as the component has names.
+/// Returns the guest functions in which the error occurred, as far as the component has names.
 fn place(error: &wasmtime::Error) -> String {
     let mut place = String::new();
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return place };
     let mut names: Vec<_> =
         backtrace.frames().iter().filter_map(wasmtime::FrameInfo::func_name).collect();
-    // A recursion is one place.
+    // A recursion counts as one place.
     names.dedup();
     for (depth, name) in names.into_iter().take(FRAMES).enumerate() {
         let joint = if depth == 0 { " in " } else { ", called by " };
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_an_uncaught_error() {
+    fn uncaught_error_keeps_its_message_and_place() {
         let rust = "a line of its own\n\nthread '<unnamed>' (1) panicked at src/lib.rs:7:9:\n\
                     no such order: 17\nnote: run with `RUST_BACKTRACE=1` environment variable to \
                     display a backtrace\n";

@@ -1,5 +1,5 @@
-//! The plugins folder: which files are which versions of which handler. Looks at names only;
-//! what is in a file is `load`'s part.
+//! The plugins folder: maps files to handlers and versions. This module reads file names and metadata only; `load`
+//! reads the contents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,30 +14,31 @@ use ordain_config::Name;
 
 const EXTENSION: &str = ".wasm";
 
-/// What a plugins folder holds.
+/// The contents of a plugins folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Folder {
     /// The versions of each handler, ascending.
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
-    /// `.wasm` files whose names do not say what they are, in order of their names.
+    /// `.wasm` files whose names are not valid handler names, sorted by path.
     pub refused: Vec<RefusedFile>,
-    /// By which changes of the files of `handlers` show.
+    /// The stamps of the files in `handlers`, which reveal changes to them.
     pub stamps: BTreeMap<PathBuf, Stamp>,
 }
 
-/// By which a file's changes show, without reading it.
+/// Metadata that reveals a change to a file without reading the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
     size: u64,
     modified: Option<SystemTime>,
-    /// Of another file that was moved into its place, and of changed rights to it.
+    /// Changes when another file is moved into the file's place.
     inode: u64,
+    /// Time of the last change of the inode, in seconds and nanoseconds; permissions change it too.
     changed: (i64, i64),
 }
 
 impl Stamp {
     fn of(path: &Path) -> Self {
-        // What cannot be read is found out where it is loaded.
+        // The load reports a file that cannot be read.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
         #[cfg(unix)]
         let (inode, changed) = {
@@ -45,7 +46,8 @@ impl Stamp {
             (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()))
         };
         #[cfg(not(unix))]
-        let (inode, changed) = (0, (0, 0));
+        let inode = 0;
+        let changed = (0, 0);
         Self { size: metadata.len(), modified: metadata.modified().ok(), inode, changed }
     }
 
@@ -55,29 +57,29 @@ impl Stamp {
     }
 }
 
-/// One version of a handler.
+/// A version of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerFile {
     /// The handler's name.
     pub name: String,
     /// Its version; a file without one counts as the lowest.
     pub semver: Option<semver::Version>,
-    /// Where it is.
+    /// The file's path.
     pub path: PathBuf,
 }
 
-/// A file name that is not understood.
+/// A `.wasm` file whose name is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedFile {
-    /// Where it is.
+    /// The file's path.
     pub path: PathBuf,
-    /// What is wrong and what would be right.
+    /// The fault, and how to correct it.
     pub reason: String,
 }
 
 impl Folder {
-    /// Reads the names in `dir`. Hidden files and other extensions are passed over: that is how
-    /// a file that is still being copied is kept out of sight.
+    /// Reads the file names in `dir`. Ignores hidden files and files with other extensions, so that a file can be
+    /// copied under a hidden name and renamed when it is complete.
     pub fn scan(dir: &Path) -> io::Result<Self> {
         let mut folder = Self::default();
         for entry in std::fs::read_dir(dir)? {
@@ -102,15 +104,15 @@ impl Folder {
         self.refused.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
-    /// The highest version of a handler.
+    /// Returns the highest version of a handler.
     pub fn highest(&self, name: &str) -> Option<&HandlerFile> {
         self.handlers.get(name)?.last()
     }
 }
 
 impl HandlerFile {
-    /// Reads a path's name: `<handler>@<semver>.wasm` or `<handler>.wasm`. `None` if it is not
-    /// meant to be a handler.
+    /// Parses a path's file name: `<handler>@<semver>.wasm` or `<handler>.wasm`. Returns `None` for a hidden file or
+    /// another extension.
     pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
         let file = path.file_name()?.to_string_lossy();
         let stem = file.strip_suffix(EXTENSION)?;
@@ -132,8 +134,8 @@ impl HandlerFile {
         Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
     }
 
-    /// How the version is named wherever it is recorded: `name@semver`; without a semver the name
-    /// and the beginning of the file's digest, so that another content is another version.
+    /// Returns the version as it is recorded: `name@semver`. Without a semver, the name and the first digits of the
+    /// file's digest, so that different contents are different versions.
     pub fn version(&self, digest: Digest) -> Version {
         match &self.semver {
             Some(_) => Arc::from(self.to_string()),
@@ -142,7 +144,7 @@ impl HandlerFile {
     }
 }
 
-/// As its file's name has it.
+/// Formats the file's name without its extension.
 impl fmt::Display for HandlerFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.semver {
@@ -152,7 +154,7 @@ impl fmt::Display for HandlerFile {
     }
 }
 
-/// Digits of a digest that stand for it: two builds of a handler do not meet in 48 bits.
+/// Digits of a digest in a version's name: two builds of a handler do not collide in 48 bits.
 const DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {
@@ -162,7 +164,7 @@ fn parse_version(text: &str) -> Result<semver::Version, String> {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    // As streams name them.
+    // The same rules as for handler names in streams.
     let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
     Name::new(name).map(|_| ()).map_err(wrong)
 }
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_sorted_and_bad_names_have_reasons() -> io::Result<()> {
+    fn versions_are_sorted_and_invalid_names_have_reasons() -> io::Result<()> {
         let dir = std::env::temp_dir().join(format!("ordain-folder-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("folder.wasm"))?;
         for name in [

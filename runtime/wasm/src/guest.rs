@@ -1,6 +1,6 @@
-//! What the host keeps for one instance, and what a guest sees of the world through WASI: the
-//! time of its event, random numbers that repeat with it, two streams that end in the log, and
-//! nothing else. No file, variable, argument or socket may ever be given here.
+//! The host's data for one instance, and the guest's view of the world through WASI: the time of its event, random
+//! numbers that are the same on every attempt, and two output streams that end in the log. This module must never
+//! give a guest a file, variable, argument or socket.
 
 mod log;
 mod memory;
@@ -27,14 +27,14 @@ use output::Output;
 use random::EventRandom;
 use time::{EventTime, TimeView};
 
-/// The interface by which a handler writes to the log.
+/// The interface through which a handler writes to the log.
 pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
 
-/// Component handles (streams, pollables) that a guest may hold at one time: each costs the host
-/// some hundred bytes, and a handler needs a handful.
+/// Maximum number of component handles (streams, pollables) that a guest may hold at one time. Each costs the host a
+/// few hundred bytes, and a handler needs only a few.
 const MAX_HANDLES: usize = 1_000;
 
-/// The data of a store.
+/// The data of an instance's store.
 pub(super) struct Guest {
     table: ResourceTable,
     wasi: WasiCtx,
@@ -44,14 +44,14 @@ pub(super) struct Guest {
     log: Arc<EventLog>,
 }
 
-/// Names an event, wherever something depends on which it is. Cheap to clone.
+/// The identity of an event. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct EventName {
     pub(super) turn: Arc<TurnName>,
     pub(super) sequence: u64,
 }
 
-/// What the events of a turn have in common.
+/// The part of the identity that all events of a turn share.
 pub(super) struct TurnName {
     pub(super) version: Version,
     pub(super) stream: Arc<StreamContext>,
@@ -59,7 +59,7 @@ pub(super) struct TurnName {
 }
 
 impl Guest {
-    /// A store for one instance, in which nothing has run.
+    /// Creates a store for one new instance.
     pub(super) fn store(engine: &wasmtime::Engine, limits: &Limits) -> Store<Self> {
         let log = EventLog::new(limits.log);
         let wasi = WasiCtx::builder()
@@ -89,19 +89,19 @@ impl Guest {
         store
     }
 
-    /// Turns the guest's world to another event.
+    /// Switches the guest's clock, randomness and log to another event.
     pub(super) fn enter(&mut self, name: &EventName, time_ms: u64) {
         self.time.enter(time_ms);
         self.random.enter(name);
         self.log.enter(name);
     }
 
-    /// Ends the event's output. Fails if it was more than the limit.
+    /// Ends the event's output. Fails if the output exceeded the limit.
     pub(super) fn leave(&self) -> Result<(), LimitBroken> {
         self.log.leave()
     }
 
-    /// The end of what the event wrote to standard error, where a panic's text is.
+    /// Returns the end of what the event wrote to standard error, which contains a panic's text.
     pub(super) fn last_words(&self) -> String {
         self.log.last_words()
     }
@@ -113,10 +113,10 @@ impl WasiView for Guest {
     }
 }
 
-/// Gives a linker everything that a handler may import.
+/// Adds everything that a handler may import to a linker.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    // Clocks and randomness of the machine are replaced by those of the event.
+    // The event's clocks and randomness replace those of the machine.
     linker.allow_shadowing(true);
     clocks::wall_clock::add_to_linker::<_, Time>(linker, Guest::time)?;
     clocks::monotonic_clock::add_to_linker::<_, Time>(linker, Guest::time)?;

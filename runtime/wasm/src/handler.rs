@@ -11,7 +11,7 @@ use super::folder::HandlerFile;
 use super::guest::Guest;
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// One version of a handler, compiled.
+/// A compiled version of a handler.
 pub struct Handler {
     /// Unique in the process.
     id: u64,

@@ -1,5 +1,5 @@
-//! The handlers of a process: what is known of the folder, what is compiled, and what executes the events of
-//! which stream. `loading` makes it at the start, `versions` changes it.
+//! The handlers of a process: the state of the folder, the compiled versions, and the version that executes each
+//! stream's events. `loading` fills it at the start; `versions` in the engine crate changes it later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,51 +10,51 @@ use tokio::sync::{Notify, watch};
 use crate::{Active, Catalog, Engine, Folder, Handler, HandlerFile, Refused};
 use ordain_util::histogram::Histogram;
 
-/// Versions that execute nothing any more and whose times are still shown: until each has been seen by
-/// whoever reads metrics once a minute, where they change every few seconds.
+/// Maximum number of versions that no longer execute events and whose times are still exported. The number is large
+/// enough that a reader of metrics once a minute sees each version, even when the versions change every few seconds.
 const FORMER: usize = 16;
 
-/// The engine, what is known of the folder, and what executes the events of each stream.
+/// The engine, the state of the folder, and the version that executes each stream's events.
 pub struct Handlers {
-    /// What runs them.
+    /// The engine that runs the handlers.
     pub engine: Arc<Engine>,
     stock: Mutex<Stock>,
     streams: BTreeMap<Arc<str>, Running>,
-    /// Somebody needs a newer decision than is known.
+    /// Notified when a partition needs a newer decision than this process knows.
     pub needed: Notify,
 }
 
 #[derive(Default)]
 pub(super) struct Stock {
     pub(super) catalog: Catalog,
-    /// Those that are offered, or execute events.
+    /// The handlers that are offered or execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
-    /// Times of those that did.
+    /// Handler name, version and times of versions that no longer execute events.
     pub(super) former: Vec<(String, String, Histogram)>,
 }
 
-/// What executes the events of a stream.
+/// The version that executes the events of a stream.
 struct Running {
     handler: String,
     chosen: watch::Sender<Chosen>,
     needs: watch::Sender<u64>,
 }
 
-/// What executes the events of a stream, or why nothing does.
+/// The version that executes the events of a stream, or the reason why none does.
 pub type Chosen = Result<Arc<Active>, Missing>;
 
-/// That nothing here may execute the events of a stream.
+/// The reason why this process cannot execute the events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What was decided on, if anything was.
+    /// The decision for the stream, if there is one.
     pub decided: Option<Arc<Decided>>,
-    /// Why it is not here, and what to do.
+    /// Why the version is not available here, and what to do.
     pub reason: String,
-    /// Whether another instance has it.
+    /// `true` if another instance has the version.
     pub is_elsewhere: bool,
 }
 
-/// What a partition's driver learns of it, and asks for.
+/// A partition driver's view of its stream's version: receives changes and requests newer decisions.
 pub struct VersionFeed {
     chosen: watch::Receiver<Chosen>,
     needs: watch::Sender<u64>,
@@ -62,12 +62,12 @@ pub struct VersionFeed {
 }
 
 impl VersionFeed {
-    /// What executes events now.
+    /// Returns the version that executes events now.
     pub fn active(&mut self) -> Option<Arc<Active>> {
         self.chosen.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
 
-    /// Waits until that is something else than at the last time.
+    /// Waits until the version changes, and returns it.
     pub async fn changed(&mut self) -> Option<Arc<Active>> {
         if self.chosen.changed().await.is_err() {
             return std::future::pending().await;
@@ -75,7 +75,7 @@ impl VersionFeed {
         self.active()
     }
 
-    /// Says that a job was executed under this decision.
+    /// Reports that a key was executed under this decision.
     pub fn needs(&self, generation: u64) {
         let is_new = self.needs.send_if_modified(|needs| {
             let is_new = *needs < generation;
@@ -89,14 +89,14 @@ impl VersionFeed {
 }
 
 impl Handlers {
-    /// With what a start has loaded, for streams and the handlers that they name.
+    /// Creates the handlers from what the start loaded, for the streams and their handler names.
     pub(crate) fn new(
         engine: Arc<Engine>,
         stock: Stock,
         streams: impl IntoIterator<Item = (Arc<str>, String)>,
     ) -> Self {
         let streams = streams.into_iter().map(|(name, handler)| {
-            let reason = "nothing is decided yet".to_owned();
+            let reason = "no version is decided yet".to_owned();
             let missing = Missing { decided: None, reason, is_elsewhere: false };
             let chosen = watch::Sender::new(Err(missing));
             (name, Running { handler, chosen, needs: watch::Sender::new(0) })
@@ -109,34 +109,35 @@ impl Handlers {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of the folder.
+    /// Calls a function with the catalog.
     pub fn with_catalog<T>(&self, look: impl FnOnce(&mut Catalog) -> T) -> T {
         look(&mut self.stock().catalog)
     }
 
-    /// For a driver.
+    /// Returns the feed of a stream for a driver.
     pub fn feed(self: &Arc<Self>, stream: &str) -> Option<VersionFeed> {
         let Running { chosen, needs, .. } = self.streams.get(stream)?;
-        let (chosen, needs) = (chosen.subscribe(), needs.clone());
+        let chosen = chosen.subscribe();
+        let needs = needs.clone();
         Some(VersionFeed { chosen, needs, handlers: Arc::clone(self) })
     }
 
-    /// The generation that a job of a stream was executed under, as far as any was loaded.
+    /// Returns the highest generation under which a loaded key of a stream was executed.
     pub fn needs(&self, stream: &str) -> u64 {
-        self.streams.get(stream).map_or(0, |it| *it.needs.borrow())
+        self.streams.get(stream).map_or(0, |running| *running.needs.borrow())
     }
 
-    /// The streams, each with the name of its handler.
+    /// Returns the streams, each with the name of its handler.
     pub fn streams(&self) -> impl Iterator<Item = (&Arc<str>, &str)> {
         self.streams.iter().map(|(stream, running)| (stream, &*running.handler))
     }
 
-    /// What executes the events of a stream; `None` for one that is not configured.
+    /// Returns the version that executes the events of a stream; `None` for a stream that is not configured.
     pub fn chosen(&self, stream: &str) -> Option<Chosen> {
-        self.streams.get(stream).map(|it| it.chosen.borrow().clone())
+        self.streams.get(stream).map(|running| running.chosen.borrow().clone())
     }
 
-    /// Lets something else execute the events of a stream. Tells whether that is news.
+    /// Switches a stream to another version. Returns whether the version changed.
     pub fn choose(&self, stream: &str, new: Chosen) -> bool {
         let Some(running) = self.streams.get(stream) else { return false };
         let same = match (&*running.chosen.borrow(), &new) {
@@ -145,52 +146,57 @@ impl Handlers {
             _ => false,
         };
         if !same {
-            // Before anybody hears of it, so that whoever lets the old one go then is the last to hold it.
+            // Release the old version before its users learn of the new one, so that the last of them frees it.
             let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
-            let active = others.filter_map(|(_, it)| id_of(&it.chosen.borrow())).chain(id_of(&new));
+            let active = others
+                .filter_map(|(_, running)| id_of(&running.chosen.borrow()))
+                .chain(id_of(&new));
             self.let_go(&active.collect::<Vec<u64>>());
             running.chosen.send_modify(|chosen| *chosen = new);
         }
         !same
     }
 
-    /// What is in the folder.
+    /// Returns the folder's contents.
     pub fn folder(&self) -> Folder {
         self.stock().catalog.folder().clone()
     }
 
-    /// What was found in a file, if somebody has looked, and whether that is offered.
+    /// Returns the result of loading a file, if it was loaded, and whether its build is offered.
     pub fn look(&self, file: &HandlerFile) -> (Option<Result<Build, Refused>>, bool) {
         let stock = self.stock();
         let found = stock.catalog.found(&file.path).cloned();
-        let offered = stock.catalog.offered(&file.name).filter(|it| it.file.path == file.path);
-        let is_offered =
-            offered.is_some_and(|it| found.as_ref().is_some_and(|f| f.as_ref() == Ok(&it.build)));
+        let offered =
+            stock.catalog.offered(&file.name).filter(|offered| offered.file.path == file.path);
+        let is_offered = offered.is_some_and(|offered| {
+            found.as_ref().is_some_and(|found| found.as_ref() == Ok(&offered.build))
+        });
         (found, is_offered)
     }
 
-    /// What is offered of a handler.
+    /// Returns the build that is offered for a handler.
     pub fn offered(&self, name: &str) -> Option<Build> {
-        self.stock().catalog.offered(name).map(|it| it.build.clone())
+        self.stock().catalog.offered(name).map(|offered| offered.build.clone())
     }
 
-    /// How many files cannot be used, by the handler that their names give.
+    /// Counts the unusable files by the handler that their names give.
     pub fn refused(&self) -> BTreeMap<String, usize> {
         let stock = self.stock();
         let refused = stock.catalog.refused();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// A stream whose events nothing here may execute, nor any other instance. Where another one may, it is
-    /// no use to wait for this one: a rolling update that does would never end the last one that has it.
+    /// Returns a stream whose events no instance can execute. A stream that another instance can execute does not
+    /// count: a rolling update that waited for this instance would never end the last instance that has the version.
     pub fn missing(&self) -> Option<Arc<str>> {
-        let is_missing =
-            |it: &Running| it.chosen.borrow().as_ref().is_err_and(|it| !it.is_elsewhere);
-        let missing = self.streams.iter().find(|(_, it)| is_missing(it));
+        let is_missing = |running: &Running| {
+            running.chosen.borrow().as_ref().is_err_and(|missing| !missing.is_elsewhere)
+        };
+        let missing = self.streams.iter().find(|(_, running)| is_missing(running));
         missing.map(|(stream, _)| Arc::clone(stream))
     }
 
-    /// Under which decision the events of each stream are executed.
+    /// Returns the generation of the decision under which each stream's events are executed.
     pub fn generations(&self) -> Vec<(String, u64)> {
         let of = |(stream, running): (&Arc<str>, &Running)| {
             let generation = running.chosen.borrow().as_ref().ok()?.decided.generation;
@@ -199,25 +205,26 @@ impl Handlers {
         self.streams.iter().filter_map(of).collect()
     }
 
-    /// The compiled handler of a build, if it is here.
+    /// Returns the compiled handler of a build, if this process has it.
     pub fn compiled(&self, build: &Build) -> Option<Arc<Handler>> {
-        self.stock().compiled.iter().find(|it| it.build() == build).cloned()
+        self.stock().compiled.iter().find(|handler| handler.build() == build).cloned()
     }
 
-    /// Keeps a handler that is offered now.
+    /// Stores a handler that is offered now, and releases handlers that are no longer needed.
     pub fn keep(&self, handler: Arc<Handler>) {
         self.stock().compiled.push(handler);
-        let active = self.streams.values().filter_map(|it| id_of(&it.chosen.borrow()));
+        let active = self.streams.values().filter_map(|running| id_of(&running.chosen.borrow()));
         self.let_go(&active.collect::<Vec<u64>>());
     }
 
-    /// Lets go of what is neither offered nor executes events.
+    /// Releases handlers that are neither offered nor active.
     fn let_go(&self, active: &[u64]) {
         let mut stock = self.stock();
         let Stock { catalog, compiled, former } = &mut *stock;
-        let (stay, go) = std::mem::take(compiled).into_iter().partition(|it| {
-            let offered = catalog.offered(&it.file().name);
-            active.contains(&it.id()) || offered.is_some_and(|offered| offered.build == *it.build())
+        let (stay, go) = std::mem::take(compiled).into_iter().partition(|handler| {
+            let offered = catalog.offered(&handler.file().name);
+            active.contains(&handler.id())
+                || offered.is_some_and(|offered| offered.build == *handler.build())
         });
         *compiled = stay;
         let go: Vec<Arc<Handler>> = go;
@@ -228,7 +235,7 @@ impl Handlers {
         former.drain(..beyond);
     }
 
-    /// What is offered for each stream.
+    /// Returns the build that is offered for each stream.
     pub fn offers(&self) -> BTreeMap<String, Build> {
         let stock = self.stock();
         let offers = self.streams.iter().filter_map(|(stream, running)| {
@@ -238,14 +245,15 @@ impl Handlers {
         offers.collect()
     }
 
-    /// How long each version took for events, by handler and version: those that are here, and those
-    /// that were.
+    /// Returns the histogram of seconds per event for each handler and version, including versions that no longer
+    /// execute events.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
         let stock = self.stock();
         let mut times = stock.former.clone();
         for handler in &stock.compiled {
-            let (name, version) = (&handler.file().name, handler.version().to_string());
-            match times.iter_mut().find(|it| (&it.0, &it.1) == (name, &version)) {
+            let name = &handler.file().name;
+            let version = handler.version().to_string();
+            match times.iter_mut().find(|entry| (&entry.0, &entry.1) == (name, &version)) {
                 Some((.., sum)) => sum.merge(&handler.times()),
                 None => times.push((name.clone(), version, handler.times())),
             }
@@ -254,7 +262,7 @@ impl Handlers {
     }
 }
 
-/// What executes events, if anything does.
+/// Returns the id of the handler that executes events, if there is one.
 fn id_of(chosen: &Chosen) -> Option<u64> {
     chosen.as_ref().ok().map(|active| active.handler.id())
 }

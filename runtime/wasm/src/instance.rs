@@ -1,4 +1,4 @@
-//! One instance of a handler, and a call of it.
+//! An instance of a handler, and the calls of it.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::settings::Limits;
 use super::stream::StreamContext;
 use super::wire::{EventArg, Handle, HeaderArg, Reply};
 
-/// An instance. After a failed call it must not be called again.
+/// An instance of a handler. After a failed call it must not be called again.
 pub(super) struct Instance {
     store: Store<Guest>,
     handle: Handle<'static>,
@@ -27,7 +27,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts an instance for an event, within its limits.
+    /// Starts an instance for an event, within the event's limits.
     pub(super) async fn start(
         engine: &Engine,
         handler: &Handler,
@@ -51,7 +51,7 @@ impl Instance {
         }
     }
 
-    /// Starts an instance only to see whether that works.
+    /// Starts an instance to check that the handler can start.
     pub(super) async fn trial(engine: &Engine, handler: &Handler) -> Result<(), Failure> {
         let stream = Arc::new(StreamContext::new("", [""; 0]));
         let turn = TurnName { version: handler.version().clone(), stream, key: "".into() };
@@ -60,17 +60,17 @@ impl Instance {
         Self::start(engine, handler, &name, &event).await.map(drop)
     }
 
-    /// Events that it was called with.
+    /// Returns the number of events that the instance has handled.
     pub(super) fn events(&self) -> u64 {
         self.events
     }
 
-    /// The next calls may run for a tick together before they let others run.
+    /// Starts a time slice of one tick, which the next calls share.
     pub(super) fn begin_slice(&mut self) {
         self.store.set_epoch_deadline(1);
     }
 
-    /// Calls the handler.
+    /// Calls the handler with an event and the state before it.
     pub(super) async fn call(
         &mut self,
         name: &EventName,
@@ -117,19 +117,20 @@ fn event_arg<'a>(
 
 fn failed(store: &Store<Guest>, error: &wasmtime::Error, limits: &Limits) -> Failure {
     let guest = store.data();
-    // What failed says why.
+    // The call's own error is reported instead.
     let _ = guest.leave();
     classify(error, &guest.last_words(), limits)
 }
 
-/// The guest's present: the event's time, or without one its arrival, which is about now.
+/// Returns the guest's current time, in ms since the Unix epoch: the event's time, or the host's time for an event
+/// without one.
 fn time_ms(event: &Event) -> u64 {
     event.time_ms().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
     })
 }
 
-/// Notes that a guest which does not go on has asked to be polled again.
+/// A flag that records that a suspended guest has requested another poll.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -143,8 +144,8 @@ impl Wake for Woken {
     }
 }
 
-/// `None` when the guest waits for something that cannot come: whatever it can wait for asks to
-/// be polled again at once, since nothing outside can wake a guest.
+/// Polls a guest's call. Returns `None` when the guest waits for an event that can never occur: everything that a
+/// guest can wait for requests another poll at once, because nothing outside can wake the guest.
 async fn unless_stuck<T>(
     woken: &Woken,
     waker: &Waker,
@@ -158,7 +159,7 @@ async fn unless_stuck<T>(
     .await
 }
 
-/// Runs what [`unless_stuck`] keeps going to its end, on this thread.
+/// Polls a future of [`unless_stuck`] on this thread until it completes.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

@@ -1,8 +1,8 @@
 //! Runs handlers: WebAssembly components that turn an event and a state into a state and messages.
 //!
-//! [`Folder`] finds the files, [`Engine`] makes a [`Handler`] of one, and a [`Pool`] of threads
-//! executes turns with it. Nothing here may decide what becomes of an event that failed, and no
-//! handler may be given anything of the machine it runs on.
+//! [`Folder`] lists the files, [`Engine`] compiles one into a [`Handler`], and a [`Pool`] of threads executes turns
+//! with the handler. This crate must never decide what happens to a failed event, and must never give a handler
+//! access to the machine that it runs on.
 
 mod cache;
 mod caller;

@@ -1,5 +1,5 @@
-//! From a file to a handler that can be run, or to the reason why not. A handler that loads has
-//! the right interface, wants nothing that it will not get, and has been started once.
+//! Loads a file into a handler that can run, or returns the reason why it cannot. A loaded handler has the right
+//! interface, imports nothing that the host does not provide, and has been started once.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,51 +19,51 @@ use super::instance::{Instance, block_on};
 use super::wire;
 use ordain_util::text::cut;
 
-/// The interface by which the host calls a handler.
+/// The interface through which the host calls a handler.
 const HANDLER: &str = "ordain:handler/handler@0.1.0";
 const HANDLE: &str = "handle";
-/// The interface that takes over state of an older version.
+/// The interface that migrates the state of an older version.
 const MIGRATION: &str = "ordain:handler/migration@0.1.0";
-/// Types only: there is nothing to give.
+/// An interface with types only, which the host need not implement.
 const TYPES: &str = "ordain:handler/types@0.1.0";
 
-/// What of WASI 0.2 a handler may import.
+/// The packages of WASI 0.2 that a handler may import.
 const WASI: [&str; 6] =
     ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
 const WASI_VERSION: &str = "0.2.";
 
-/// The largest file that is read; the largest measured component (Python) has 19 MB.
+/// Maximum size of a handler's file, in bytes; the largest measured component (Python) has 19 MB.
 const MAX_FILE: u64 = 256 << 20;
 
 const MAGIC: &[u8] = b"\0asm";
-/// Version and layer of a core module and of a component.
+/// Version and layer of a core module, and of a component.
 const MODULE: &[u8] = &[1, 0, 0, 0];
 const COMPONENT: &[u8] = &[0x0d, 0, 1, 0];
 
-/// A file that is no handler.
+/// The reason why a file cannot be loaded as a handler.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct LoadError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong and what would be right.
+    /// The fault, and how to correct it.
     pub reason: String,
-    /// It is the machine's fault, and may be over soon.
+    /// The machine caused the failure, which may be temporary.
     pub may_pass: bool,
 }
 
-/// Bytes of a reason: a file may have made it as long as itself.
+/// Maximum size of a reason, in bytes: a file can make a reason as long as itself.
 const REASON: usize = 4 << 10;
 
 impl Engine {
-    /// Reads, checks and compiles a handler, and starts one instance of it. Compiling takes up to
-    /// some seconds for large components: not to be called where that holds something up.
+    /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
+    /// seconds, so the caller must not block anything else.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
         named(file, self.make(file, || read(&file.path)))
     }
 
-    /// The same, where a process of its own compiles: of the program `ordain`, which this must be. Polite,
-    /// that takes little of the processor.
+    /// Does the same as [`Self::load`], but compiles in a child process, for which the current program must be
+    /// `ordain`. With [`Manner::Polite`], the child uses little processor time.
     pub fn load_beside(
         &self,
         file: &HandlerFile,
@@ -73,8 +73,8 @@ impl Engine {
             let bytes = read(&file.path)?;
             check_header(&bytes)?;
             let cache = self.cache().ok_or_else(|| {
-                let reason = "cannot be compiled: there is no folder to keep the result in. Make `.cache` in the \
-                              folder of handlers one that this user owns and can write to, or `/tmp`";
+                let reason = "cannot be compiled: there is no folder for the result. Let this user own and \
+                              write to `.cache` in the folder of handlers, or write to `/tmp`";
                 Unloaded::for_now(reason.to_owned())
             })?;
             compile_beside(&bytes, cache.path(), self.settings().compile, manner)?;
@@ -98,10 +98,9 @@ impl Engine {
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
-        let pre = self
-            .linker()
-            .instantiate_pre(&component)
-            .map_err(|error| format!("imports something that Ordain does not give: {error:#}"))?;
+        let pre = self.linker().instantiate_pre(&component).map_err(|error| {
+            format!("imports something that Ordain does not provide: {error:#}")
+        })?;
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
         let digest = Digest(sha2::Sha256::digest(&bytes).into());
@@ -115,7 +114,7 @@ impl Engine {
     }
 }
 
-/// Names the file, in a reason of a length that can be shown.
+/// Adds the file's path to a failure, and limits the length of its reason.
 fn named(
     file: &HandlerFile,
     loaded: Result<Arc<Handler>, Unloaded>,
@@ -127,11 +126,11 @@ fn named(
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
-    // Rights may be given, and a disk may come back.
+    // The permissions may change, and the disk may become available again.
     let unreadable = |error| Unloaded::for_now(format!("cannot be read: {error}"));
     let mut options = File::options();
     options.read(true);
-    // A pipe might never open.
+    // Opening a pipe without this flag might block for ever.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK);
     let file = options.open(path).map_err(unreadable)?;
@@ -142,12 +141,12 @@ fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
         let most = MAX_FILE >> 20;
-        return Err(format!("is larger than {most} MiB, the most that is read").into());
+        return Err(format!("is larger than {most} MiB, the limit for a handler's file").into());
     }
     Ok(bytes)
 }
 
-/// So that nothing waits for whoever is to open the other end.
+/// Opens a pipe without waiting for its other end.
 #[cfg(unix)]
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
@@ -172,7 +171,7 @@ fn check_imports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
     match ty.imports(engine.wasm()).find(|(name, _)| !is_given(name)) {
         None => Ok(()),
         Some((name, _)) => Err(format!(
-            "imports `{name}`, which Ordain does not give; a handler may import WASI 0.2 ({}) \
+            "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}) \
              and `{LOGGING}`",
             WASI.join(", "),
         )),
@@ -194,7 +193,7 @@ fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
             ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
         let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
         return Err(format!(
-            "does not export `{HANDLER}`, but {has}; in Rust: `ordain_sdk::handler!(handle);`"
+            "does not export `{HANDLER}`; it exports {has}; in Rust: `ordain_sdk::handler!(handle);`"
         ));
     };
     let ComponentItem::ComponentInstance(interface) = interface.ty else {
@@ -206,7 +205,7 @@ fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
     let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
     handle
         .typecheck::<wire::Args<'_>, (wire::Reply,)>(&ty.instance_type())
-        .map_err(|error| format!("exports `{HANDLER}` with another type of `{HANDLE}`: {error:#}"))
+        .map_err(|error| format!("exports `{HANDLER}` with a wrong type of `{HANDLE}`: {error:#}"))
 }
 
 fn no_handler() -> String {

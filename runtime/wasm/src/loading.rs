@@ -1,5 +1,5 @@
-//! What a start loads: the folder of handlers, the engine, and of each handler the highest version that can be
-//! used, all checked before anything is opened.
+//! Loads the handlers at the start: the folder, the engine, and the highest usable version of each handler.
+//! Everything is checked before any connection or file is opened.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::{
 use ordain_config::{ConfigError, Instance, Loaded};
 use ordain_util::text::clean;
 
-/// Loading that takes longer is told.
+/// A load that takes longer than this is logged.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
 
-/// Why the handlers of a configuration cannot be loaded.
+/// The reason why the handlers of a configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadingError {
-    /// The configuration names a folder or a handler that is not there.
+    /// The configuration names a folder or a handler that does not exist.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
@@ -29,33 +29,35 @@ pub enum LoadingError {
     Engine(#[from] EngineError),
 }
 
-/// Looks into the folder of handlers.
+/// Reads the names in the folder of handlers.
 pub fn folder(loaded: &Loaded) -> Result<Folder, LoadingError> {
     let dir = &loaded.config.plugins.dir;
     let folder = Folder::scan(dir).map_err(|error| {
         let dir = dir.display();
         loaded.error(
             "plugins.dir",
-            format!("the folder {dir} cannot be read: {error}. Make it, and put the handlers in"),
+            format!(
+                "the folder {dir} cannot be read: {error}. Create it, and put the handlers in it"
+            ),
         )
     });
     Ok(folder?)
 }
 
-/// Makes the engine that a configuration asks for.
+/// Creates the engine with the settings of a configuration.
 pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, LoadingError> {
     Ok(Engine::new(settings(loaded))?)
 }
 
-/// Finds and compiles what the streams name: of each handler the highest version that can be loaded.
+/// Finds and compiles the handlers that the streams name: the highest version of each that can be loaded.
 pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
     let folder = folder(loaded)?;
     for refused in &folder.refused {
         let path = refused.path.display().to_string();
-        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
+        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "file ignored: not a handler");
     }
     let engine = engine(loaded)?;
-    let names = loaded.config.streams.values().map(|it| it.handler.to_string());
+    let names = loaded.config.streams.values().map(|stream| stream.handler.to_string());
     let mut stock = Stock { catalog: Catalog::new(names), ..Stock::default() };
     stock.catalog.look(folder, Instant::now());
     for (name, stream) in &loaded.config.streams {
@@ -68,7 +70,7 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
             return Err(LoadingError::Config(loaded.error(
                 &format!("streams.{name}.handler"),
                 format!(
-                    "there is no {handler}.wasm or {handler}@<version>.wasm in {}; it has {known}",
+                    "there is no {handler}.wasm or {handler}@<version>.wasm in {}; the folder has {known}",
                     loaded.config.plugins.dir.display()
                 ),
             )));
@@ -80,14 +82,14 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
 }
 
 impl Stock {
-    /// Loads the highest version of a handler that can be. Where none can be, the error is the highest
-    /// one's.
+    /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest one.
     fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
         while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
             let stamp = self.catalog.folder().stamps[&file.path];
             let found = load(engine, &file);
-            let refused = found.as_ref().map(|it| it.build().clone()).map_err(Refused::from);
+            let refused =
+                found.as_ref().map(|handler| handler.build().clone()).map_err(Refused::from);
             self.catalog.loaded(&file, stamp, refused, Instant::now());
             match found {
                 Ok(handler) => self.compiled.push(handler),
@@ -104,7 +106,7 @@ impl Stock {
                     path = %clean(&error.path.display().to_string()),
                     reason = %clean(&error.reason),
                     instead = &*offered.build.version,
-                    "a handler cannot be used, and a lower version is"
+                    "handler version unusable; using a lower version"
                 );
                 Ok(())
             }
@@ -112,21 +114,21 @@ impl Stock {
     }
 }
 
-/// Loads a handler. A first compilation takes some seconds, which is told: a later start finds the
-/// result beside the handlers.
+/// Loads a handler. The first compilation takes several seconds and is logged; a later start finds the result in the
+/// cache beside the handlers.
 fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-    tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
+    tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
     let handler = engine.load_beside(file, Manner::Fast)?;
     let took = began.elapsed();
     if took > WORTH_TELLING {
-        tracing::info!(handler = &**handler.version(), ?took, "compiled");
+        tracing::info!(handler = &**handler.version(), ?took, "handler compiled");
     }
     warn_of_migrate(&handler);
     Ok(handler)
 }
 
-/// Says what its author would not expect.
+/// Warns about an export of the handler that has no effect yet.
 pub fn warn_of_migrate(handler: &Handler) {
     if handler.migrates() {
         tracing::warn!(

@@ -13,7 +13,7 @@ pub enum Origin {
     Log,
 }
 
-/// One line of a guest.
+/// A line of a guest's output.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLine<'a> {
     /// The handler's version.

@@ -1,4 +1,4 @@
-//! From what a handler returned to what is committed, checked against every limit.
+//! Converts a handler's reply into the effect that is committed, and checks it against every limit.
 
 mod message;
 
@@ -10,17 +10,17 @@ use super::stream::StreamContext;
 use super::wire::{MessageReply, Outcome, Refusal, Reply, StateChange};
 use ordain_config::RoutingKey;
 
-/// Headers by which a trace goes on: the first names the place in it, the second belongs to it.
+/// Headers that continue a trace: the first identifies the parent span, the second accompanies it.
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_STATE: &str = "tracestate";
 
-/// How an event ended that did not fail.
+/// The result of an event that did not fail.
 pub(super) enum Settled {
     Effect { state: Change, messages: Vec<Message>, complete: bool },
     Rejected(String),
 }
 
-/// Accepts a reply, or says which limit it breaks.
+/// Checks a reply against the limits. Returns the failure of the first limit that the reply exceeds.
 pub(super) fn accept(
     reply: Reply,
     event: &Event,
@@ -133,7 +133,7 @@ fn unknown_sink(index: usize, sink: &str, stream: &StreamContext) -> String {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let sink = reason(sink.to_owned());
     format!(
-        "message {index} goes to the sink `{sink}`, which is not configured; there are: {known}"
+        "message {index} names the sink `{sink}`, which is not configured; configured sinks: {known}"
     )
 }
 

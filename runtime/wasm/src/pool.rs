@@ -1,8 +1,8 @@
 //! The worker threads, shared by all streams, and the queues from which they take turns.
 //!
-//! Work crosses between threads in bunches: a submission, a bunch of turns, a bunch of results.
-//! Queues with turns in them are served round robin, so that a stream whose handler is slow does
-//! not starve another. Nothing here may look at what a turn does.
+//! Work crosses between threads in batches: a submission, a batch of turns, a batch of results. The workers serve the
+//! queues round robin, so that a stream with a slow handler does not starve another. This module must never inspect
+//! what a turn does.
 
 mod instances;
 mod queue;
@@ -20,11 +20,11 @@ use super::stream::StreamContext;
 use queue::{Attachment, Queues};
 use worker::Worker;
 
-/// What is done with results, on a worker's thread: it should only hand them on.
+/// A callback that receives results on a worker's thread. It must only pass the results on.
 pub type Done = Box<dyn Fn(Results) + Send + Sync>;
 
-/// Results of turns. As long as nobody takes them out, what they take in memory holds up the turns
-/// of their queue.
+/// Results of turns. Until the receiver takes them, their memory counts against their queue, whose turns pause above
+/// a limit.
 pub struct Results {
     turns: Vec<TurnDone>,
     bytes: usize,
@@ -38,7 +38,7 @@ impl Results {
         Self { turns, bytes, queues: Arc::clone(queues), attachment: Arc::clone(of) }
     }
 
-    /// Takes them out.
+    /// Takes the results out, which releases their memory from the queue's count.
     pub fn take(mut self) -> Vec<TurnDone> {
         std::mem::take(&mut self.turns)
     }
@@ -56,15 +56,15 @@ impl Drop for Results {
     }
 }
 
-/// The worker threads. Dropping it ends them: what they run is dropped within a tick, what is
-/// queued at once, and nothing of it is reported.
+/// The worker threads. Dropping the pool ends them: running turns are dropped within a tick, queued turns at once,
+/// and neither are reported.
 pub struct Pool {
     queues: Arc<Queues>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Starts the threads.
+    /// Starts the worker threads.
     pub fn start(engine: &Arc<Engine>) -> io::Result<Self> {
         let queues = Arc::new(Queues::new(engine.settings().workers.max(1)));
         let mut pool = Self { queues: Arc::clone(&queues), threads: Vec::new() };
@@ -78,7 +78,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A queue of its own for one source of turns, which wait as long as nothing is active.
+    /// Creates a queue for one source of turns. Its turns wait until a version is active.
     pub fn attach(&self, stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Turns {
         let attachment = Attachment::new(stream, active, done);
         Turns { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
@@ -89,24 +89,24 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.queues.close();
         for thread in self.threads.drain(..) {
-            // A worker that panics ends the process.
+            // A panic of a worker has already ended the process.
             let _ = thread.join();
         }
     }
 }
 
-/// A worker that panics has lost its turns, and their keys would wait for ever: everything is
-/// durable but that, so the process ends and is started again.
+/// Runs a worker, and aborts the process if it panics. A panicked worker has lost its turns, and their keys would
+/// wait for ever; everything else is durable, so a restart of the process recovers them.
 fn run(worker: Worker) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
     if result.is_err() {
-        // Also if the log panics.
+        // The guard ends the process even if the log panics.
         let _end = Abort;
-        tracing::error!("a worker thread panicked, which is a bug of the host; ending the process");
+        tracing::error!("worker thread panicked: this is a bug of the host; ending the process");
     }
 }
 
-/// Ends the process when it is dropped.
+/// A guard that ends the process when it is dropped.
 struct Abort;
 
 impl Drop for Abort {
@@ -115,29 +115,29 @@ impl Drop for Abort {
     }
 }
 
-/// A queue of turns. Dropping it drops what is in it, and what of it runs is not reported.
+/// A queue of turns. Dropping it drops the queued turns; the results of its running turns are not reported.
 pub struct Turns {
     queues: Arc<Queues>,
     attachment: Arc<Attachment>,
 }
 
 impl Turns {
-    /// Executes turns; each is answered once. The queue has no bound of its own: whoever submits
-    /// bounds the turns that are not answered.
+    /// Submits turns for execution; each gets one result. The queue has no limit: the caller must limit the turns
+    /// without a result.
     pub fn submit(&self, turns: Vec<Turn>) {
         self.queues.submit(&self.attachment, turns);
     }
 
-    /// Lets no more turns start, or lets them start again. Those that run, run on.
+    /// Stops or resumes the start of turns. Turns that already run continue.
     pub fn pause(&self, paused: bool) {
         self.queues.pause(&self.attachment, paused);
     }
 
-    /// Lets another version execute the turns that are submitted from now on, and those that no
-    /// worker has taken yet; idle instances of the old one end as soon as nobody holds it. Where there
-    /// is none (`None`), those that nobody has taken are answered here, with nothing done.
+    /// Switches the queue to another version, which executes the turns that are submitted from now on and those that
+    /// no worker has taken yet. The old version's idle instances end when nothing refers to it any more. With `None`,
+    /// returns the turns that no worker has taken, as results without effect.
     pub fn replace(&self, active: Option<Arc<Active>>) -> Vec<TurnDone> {
-        // Of one that is replaced nothing must be held here.
+        // Nothing here may hold a version that is being replaced.
         let last = if active.is_none() { self.attachment.active() } else { None };
         let back = self.attachment.replace(active);
         self.queues.retire();
@@ -152,7 +152,7 @@ impl Turns {
         back.into_iter().map(undone).collect()
     }
 
-    /// What executes turns now.
+    /// Returns the version that executes turns now.
     pub fn active(&self) -> Option<Arc<Active>> {
         self.attachment.active()
     }

@@ -1,4 +1,4 @@
-//! The settings of handlers and their defaults. How they are written in a file is not known here.
+//! The settings of handlers and their defaults. This module must not know how a file states them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use std::time::Duration;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// How handlers are run.
+/// The settings by which handlers are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Threads that execute handlers, shared by all streams. At least one is started.
     pub workers: usize,
-    /// Whether an instance serves one event or many.
+    /// The number of events that an instance serves: one or many.
     pub instance: InstancePolicy,
-    /// Events after which a reused instance is replaced, which bounds what a handler that leaks
-    /// memory can pile up.
+    /// Number of events after which a reused instance is replaced, which limits how much memory a leaking
+    /// handler can accumulate.
     pub instance_events: u64,
-    /// Folder in which compiled handlers are kept; `None` compiles at every start. What is in it
-    /// is run as it is: whoever can write there can run code in this process.
+    /// Folder of compiled handlers; `None` compiles at every start. The process executes the folder's contents as
+    /// they are: anyone who can write there can run code in this process.
     pub cache: Option<PathBuf>,
-    /// What compiling a handler may take, where a process of its own does that.
+    /// Limits for compiling a handler in a process of its own.
     pub compile: CompileLimits,
-    /// What a handler may use and return.
+    /// Limits for a handler's execution and results.
     pub limits: Limits,
 }
 
-/// What compiling one handler may take.
+/// Limits for compiling one handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompileLimits {
     /// Processor time, in whole seconds.
@@ -35,31 +35,31 @@ pub struct CompileLimits {
     pub memory: u64,
 }
 
-/// Whether an instance serves one event or many.
+/// The number of events that an instance serves: one or many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstancePolicy {
-    /// Many: what a handler leaves in its memory is there at the next event.
+    /// Many events: data that a handler leaves in its memory is present at the next event.
     Reused,
-    /// Each event has its own.
+    /// A single event: each event has an instance of its own.
     Fresh,
 }
 
-/// What one handler may use and return. Sizes are in bytes.
+/// Limits for one handler. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// All memories and tables of an instance together.
     pub memory: usize,
-    /// How long one event may run; what the guest does not run does not count.
+    /// How long one event may run; only time in which the guest runs counts.
     pub timeout: Duration,
-    /// The state of a key.
+    /// Size of the state of a key.
     pub state_size: usize,
-    /// Messages that one event may emit.
+    /// Number of messages that one event may emit.
     pub messages: usize,
-    /// All messages of one event together.
+    /// Total size of the messages of one event.
     pub messages_size: usize,
-    /// One message: it may be an event of another stream.
+    /// Size of one message, which may become an event of another stream.
     pub event_size: usize,
-    /// What one event may write to the log, standard output and error included.
+    /// Size of one event's log output, standard output and error included.
     pub log: usize,
 }
 
@@ -68,8 +68,8 @@ impl Default for Settings {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             instance: InstancePolicy::Reused,
-            // Often enough that a leak of a few KiB an event stays within the memory limit, rare
-            // enough that even an instance that takes a millisecond to make costs nothing.
+            // Low enough that a leak of a few KiB per event stays within the memory limit, high enough that the cost
+            // of replacing an instance, about a millisecond for the slowest, does not matter.
             instance_events: 10_000,
             cache: None,
             compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },
@@ -81,11 +81,11 @@ impl Default for Settings {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // The hungriest language measured (Python) starts in 16 MiB.
+            // The language that needs the most memory of those measured (Python) starts in 16 MiB.
             memory: 64 * MIB,
-            // Far above any handler that only computes, far below a broker's patience.
+            // Far longer than a handler that only computes needs, far shorter than a broker's timeouts.
             timeout: Duration::from_secs(5),
-            // A state is read and written with every event: a larger one belongs elsewhere.
+            // Every event reads and writes the state; larger data belongs elsewhere.
             state_size: MIB,
             messages: 1_000,
             messages_size: 4 * MIB,
@@ -96,19 +96,19 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that may be lifted from a guest at once beyond the limits of state and messages: what
-/// the host needs for the messages' and headers' own records.
+/// Bytes that one lift may copy from a guest for each message, beyond the limits of state and messages: the host's
+/// own records for messages and headers.
 const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
 
 impl Limits {
-    /// Bytes that one lift may take from a guest. It is what keeps a list of a million elements that
-    /// all lie in the same place from being copied a million times.
+    /// Returns the number of bytes that one lift may copy from a guest. The limit prevents a list of a million
+    /// elements that share one place in the guest's memory from being copied a million times.
     pub(super) fn lift(&self) -> usize {
         self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_PER_MESSAGE
     }
 }
 
-/// A size as people write it.
+/// A size in bytes, formatted for people.
 pub(super) struct Size(pub(super) usize);
 
 impl fmt::Display for Size {

@@ -1,4 +1,4 @@
-//! What a worker must know of the stream whose events it executes.
+//! The facts about a stream that a worker needs to execute its events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use super::log_line::{LogTarget, log_to_tracing};
 use ordain_config::RoutingKey;
 
-/// What a worker must know of a stream.
+/// The facts about a stream that a worker needs.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
-    /// With the routing keys of those that have them.
+    /// The configured sinks, with the routing key templates of those that have one.
     sinks: BTreeMap<Arc<str>, Option<RoutingKey>>,
     pub(super) log: LogTarget,
 }
 
 impl StreamContext {
-    /// A stream whose handler may emit to `sinks` and writes to the program's log.
+    /// Creates the context of a stream whose handler may emit to `sinks` and writes to the program's log.
     pub fn new<S: Into<Arc<str>>>(
         name: impl Into<Arc<str>>,
         sinks: impl IntoIterator<Item = S>,
@@ -29,14 +29,14 @@ impl StreamContext {
         }
     }
 
-    /// The same, with a sink whose messages get routing keys.
+    /// Adds a sink whose messages get routing keys.
     #[must_use]
     pub fn with_routing_key(mut self, sink: impl Into<Arc<str>>, template: RoutingKey) -> Self {
         self.sinks.insert(sink.into(), Some(template));
         self
     }
 
-    /// The same, writing somewhere else.
+    /// Replaces the target of log lines.
     #[must_use]
     pub fn with_log(self, log: LogTarget) -> Self {
         Self { log, ..self }
@@ -50,7 +50,7 @@ impl StreamContext {
         self.sinks.keys().map(AsRef::as_ref)
     }
 
-    /// Whether a message's routing key would be too long; how long it would be.
+    /// Returns the length of a message's routing key if it is too long, in bytes.
     pub(super) fn routing_key_too_long(&self, sink: &str, key: &str, kind: &str) -> Option<usize> {
         self.sinks.get(sink)?.as_ref()?.too_long(&self.name, key, kind)
     }

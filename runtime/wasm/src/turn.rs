@@ -1,4 +1,4 @@
-//! Executes a turn: its events one after the other, each on the state that the one before left.
+//! Executes a turn: its events in order, each on the state that the previous event left.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use super::outcome::{self, Settled};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;
 
-/// What turns that are taken together have in common.
+/// The values that all turns of one batch share.
 pub(super) struct Setting {
     pub(super) engine: Arc<Engine>,
     pub(super) active: Arc<Active>,
     pub(super) stream: Arc<StreamContext>,
 }
 
-/// A turn's result, and its instance if another turn can have it.
+/// A turn's result, and its instance if another turn can use the instance.
 pub(super) struct Ended {
     pub(super) done: TurnDone,
     pub(super) instance: Option<Instance>,
-    /// Bytes of its messages, reasons and state.
+    /// Total size of the messages, rejection reasons and state, in bytes.
     pub(super) bytes: usize,
 }
 
-/// Executes a turn, beginning on `instance` if there is one.
+/// Executes a turn, on `instance` if one is given.
 pub(super) async fn run(
     setting: Arc<Setting>,
     turn: Turn,
@@ -80,7 +80,7 @@ pub(super) async fn run(
     Ended { done, instance, bytes }
 }
 
-/// Executes one event. Puts an instance back only if it can be used again.
+/// Executes one event. Puts the instance back into the slot only if another event may use it.
 async fn execute(
     setting: &Setting,
     slot: &mut Option<Instance>,
@@ -102,7 +102,7 @@ async fn execute(
     Ok(settled)
 }
 
-/// Applies what an event did to the state as the next one sees it, and to what all did together.
+/// Applies an event's change to the state for the next event, and records it as the change of the whole turn.
 fn apply(change: Change, state: &mut Option<Bytes>, together: &mut Change) {
     match &change {
         Change::Keep => return,

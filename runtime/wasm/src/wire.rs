@@ -1,19 +1,19 @@
-//! The types of `wit/handler.wit` as they cross between host and guest: borrowed on the way in,
-//! owned on the way out. This module must never check a value; that is `outcome`'s part.
+//! The types of `wit/handler.wit` as they cross between host and guest: borrowed on the way in, owned on the way out.
+//! This module must never validate a value; `outcome` does.
 //!
-//! They are written out here, and not generated, so that an event is lowered from where it is
-//! and each direction has only the half it needs.
+//! The types are written by hand instead of generated, so that an event is lowered without a copy and each direction
+//! has only the half that it needs.
 #![allow(unsafe_code, reason = "the derived impls are unsafe; they are the library's own")]
 
 use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};
 
-/// What `handle` takes: the event and the state before it.
+/// The arguments of `handle`: the event and the state before it.
 pub(super) type Args<'a> = (EventArg<'a>, Option<&'a [u8]>);
 
-/// What `handle` returns.
+/// The result of `handle`.
 pub(super) type Reply = Result<Outcome, Refusal>;
 
-/// The guest's `handle`.
+/// The guest's function `handle`.
 pub(super) type Handle<'a> = TypedFunc<Args<'a>, (Reply,)>;
 
 /// A header's name and value.

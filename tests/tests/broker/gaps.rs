@@ -198,7 +198,7 @@ fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Resul
     let admin = format!("http://{}", http::admin(service)?);
     // Other keys may be named too: under load an event may come later than two rounds take.
     let lines = |key: &String| {
-        let words = "missing, and nobody is asked any more: see `ordain keys why cases";
+        let words = "event missing: requests to replay sources ended; the key waits; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
     };
     let complete = wait_until("a line of each key", || Ok(keys.iter().all(|key| lines(key) == 1)));

@@ -31,7 +31,7 @@ fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
         let [check, run] = refusals(&home)?;
         ensure!(check == run, "{check}\n{run}");
         ensure!(check.contains(&format!("sinks.tally.path: {sink} ")), "{check}");
-        ensure!(check.contains("is right"), "{check}");
+        ensure!(check.contains("Use a "), "{check}");
     }
     home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
     ensure!(home.output(&["check"])?.status.success(), "it can be run");

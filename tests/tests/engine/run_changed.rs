@@ -78,14 +78,14 @@ fn unpublished(events: &[String]) -> Result<Home> {
     let mut service = Service::start_limited(&home, &["run"])?;
     fails(&home, &mut service)?;
     let log = service.stderr();
-    ensure!(log.contains("out.ndjson") && log.contains("free space"), "{log}");
+    ensure!(log.contains("out.ndjson") && log.contains("free disk space"), "{log}");
     service.kill()?;
     Ok(home)
 }
 
 /// Waits until the sink has failed.
 fn fails(home: &Home, service: &mut Service) -> Result<()> {
-    let told = "the sink cannot be written";
+    let told = "sink not writable";
     service.until(told, || home.read("stderr").contains(told))
 }
 
@@ -102,7 +102,7 @@ fn a_start_that_cannot_publish_can_be_ended() -> Result<()> {
         ensure!(status.success(), "{status}: {}", service.stderr());
         ensure!(asked.elapsed() < Duration::from_secs(10), "after {:?}", asked.elapsed());
         let log = service.stderr();
-        ensure!(log.contains("not all that is committed is published"), "{log}");
+        ensure!(log.contains("committed messages left unpublished"), "{log}");
     }
     published(&home, &events)
 }

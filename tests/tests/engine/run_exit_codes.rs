@@ -122,7 +122,7 @@ fn a_handler_that_is_none() -> Result<()> {
     home.write("plugins/tally.wasm", guest("puppet")?)?;
     check(&home, ONCE, DONE, &[])?;
     std::fs::remove_dir_all(home.path("plugins"))?;
-    check(&home, ONCE, CONFIG, &["plugins.dir: the folder plugins cannot be read", "Make it"])
+    check(&home, ONCE, CONFIG, &["plugins.dir: the folder plugins cannot be read", "Create it"])
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn files_that_cannot_be_used() -> Result<()> {
         ("/dev/null", "is no regular file"),
     ] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
-        check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path:", what, "is right"])?;
+        check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
     }
     home.write("ordain.toml", tally::CONFIG)?;
     let report = home.run_once()?;
@@ -211,7 +211,7 @@ fn a_run_to_the_end_of_what_has_none() -> Result<()> {
     let source = r#"{ kind = "file", path = "events.ndjson" }"#;
     let queue = tally::CONFIG.replace(source, r#"{ kind = "amqp", queue = "cases" }"#);
     home.write("ordain.toml", format!("{queue}[broker]\nurl = \"amqp://127.0.0.1:1\"\n"))?;
-    let words = ["ordain.toml:4: streams.cases.source: a queue has no end", "leave --once out"];
+    let words = ["ordain.toml:4: streams.cases.source: a queue has no end", "run without --once"];
     check(&home, ONCE, CONFIG, &words)
 }
 

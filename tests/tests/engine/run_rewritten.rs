@@ -43,7 +43,7 @@ fn followed(
 #[test]
 fn cut() -> Result<()> {
     let lines = in_turn(10, 30);
-    followed(&lines[..200], "was cut to", &lines[200..], |home| {
+    followed(&lines[..200], "was truncated to", &lines[200..], |home| {
         home.write("events.ndjson", text(&lines[200..]))
     })
 }
@@ -84,7 +84,7 @@ fn a_half_line_is_taken_back() -> Result<()> {
 #[test]
 fn another_file_in_its_place() -> Result<()> {
     let lines = in_turn(5, 10);
-    followed(&lines[..20], "is another file by now", &lines[20..], |home| {
+    followed(&lines[..20], "has been replaced by another file", &lines[20..], |home| {
         let (path, old) = (home.path("events.ndjson"), home.path("events.1"));
         std::fs::rename(&path, &old)?;
         std::thread::sleep(LOOKED);
@@ -131,7 +131,7 @@ fn a_half_written_last_line_is_for_the_next_run() -> Result<()> {
     home.write("events.ndjson", format!("{}\n{half}", lines[0]))?;
     let output = home.output(&["run", "--once"])?;
     let log = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && log.contains("left for the next run"), "{log}");
+    ensure!(output.status.success() && log.contains("the next run reads it again"), "{log}");
     assert_eq!(home.lines("out.ndjson"), 1);
 
     // A whole one is taken, ended or not, and its end makes no other of it.

@@ -142,7 +142,7 @@ fn a_signal_does_not_wait_for_a_broker() -> Result<()> {
     let config = tally::CONFIG.replace("kind = \"file\", path = \"events.ndjson\"", QUEUE);
     let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
-    service.until_says("the broker is not there yet, and is waited for")?;
+    service.until_says("broker unavailable")?;
     // Until the end of that wait it would fail.
     service.end()
 }
@@ -152,7 +152,7 @@ fn a_signal_does_not_wait_for_the_compiler() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
-    let told = "loading a handler";
+    let told = "loading handler";
     service.until(told, || home.read("stderr").contains(told))?;
     service.end()?;
     ensure!(!home.path("ordain-data").exists(), "it went on to the store");

@@ -83,7 +83,7 @@ fn a_reader_that_has_enough() -> Result<()> {
     let output = child.wait_with_output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
-    let told = "nobody reads standard output any more, to which the sink tally writes";
+    let told = "standard output, to which the sink tally writes, has no reader any more";
     ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
 
     // What was written to nobody is written again: at least once.

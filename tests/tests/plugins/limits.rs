@@ -59,7 +59,7 @@ fn messages_have_limits() -> Result<()> {
         ),
         (
             r#"{"do":"emit","delay_ms":0}"#,
-            &["message 0, to the sink `faulty`", "`delay-ms`", "cannot do yet"],
+            &["message 0, to the sink `faulty`", "`delay-ms`", "does not support yet"],
         ),
         (r#"{"do":"emit","type":""}"#, &["message 0, to the sink `faulty`", "an empty type"]),
         (

@@ -1,5 +1,5 @@
-//! What a person should hear of without asking: keys that are parked or cannot be read, and events
-//! that end as dead letters. It looks at what is there, and decides nothing.
+//! Logs what an operator must learn without asking: keys that are parked or unreadable, and events that become dead
+//! letters. This module reads committed batches and must never decide anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,18 +9,18 @@ use ordain_core::{Applied, Batch, DeadLetter, GapEnd, GapEntry, Job, JobWrite, S
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{clean, cut, quoted};
 
-/// Lines per interval, beyond which they are only counted: a handler that fails for every key must not
-/// fill a disk with its log.
+/// Lines per interval; further ones are only counted. A handler that fails for every key must not fill a disk with
+/// its log.
 const LINES: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bytes of an error that are told; all of it is in the store.
+/// Maximum size of an error in a line, in bytes; the store has the whole error.
 const ERROR: usize = 512;
 
-/// One for the process, as the log is.
+/// The throttle of the whole process, which has one log.
 static THROTTLE: Mutex<LogThrottle> = Mutex::new(LogThrottle::with_lines(LINES, WARN_INTERVAL));
 
-/// The batch, if there is something to tell once it is committed.
+/// Returns the batch if there is something to log once it is committed.
 pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let tells = |write: &JobWrite| {
         !write.letters.is_empty()
@@ -31,10 +31,10 @@ pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     any.then(|| Arc::clone(batch))
 }
 
-/// Tells of a batch that is committed.
+/// Logs the alarms of a committed batch.
 pub(super) fn tell(stream: &str, batch: &Batch, applied: &Applied) {
     for (at, write) in batch.writes.iter().enumerate() {
-        if applied.refused.binary_search_by_key(&at, |it| it.0).is_ok() {
+        if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
             continue;
         }
         write.letters.iter().for_each(|letter| dead(stream, letter));
@@ -45,13 +45,13 @@ pub(super) fn tell(stream: &str, batch: &Batch, applied: &Applied) {
             waits(stream, write, gap);
         }
     }
-    // Those that are known come from repeated deliveries.
+    // Known letters come from repeated deliveries.
     let known = |at: usize| applied.known.binary_search(&at).is_ok();
     let free = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     free.for_each(|(_, letter)| dead(stream, letter));
 }
 
-/// Why a write parks its key: the time of what it only repeats is known already.
+/// Returns the reason if a write parks its key. A write that only repeats the reason contains its time.
 fn newly_parked(job: &Job) -> Option<&Trouble> {
     let parks = job.status == Status::Parked;
     job.trouble.as_deref().filter(|trouble| parks && trouble.since == 0)
@@ -67,14 +67,14 @@ fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
         event = write.job.next,
         cause = trouble.cause.name(),
         error = %short(trouble.words()),
-        "parked: see `ordain keys why {stream} {}`",
+        "key parked: see `ordain keys why {stream} {}`",
         quoted(&write.key)
     );
 }
 
-/// What a write says is waited for and not asked for any more: the time of what it only repeats is known already.
+/// Returns the gap that a write gives up requesting. A write that only repeats the gap contains its time.
 fn newly_waiting(job: &Job) -> Option<&GapEntry> {
-    job.gaps.iter().next_back().filter(|it| it.end == GapEnd::Waiting && it.until == 0)
+    job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
 
 fn waits(stream: &str, write: &JobWrite, gap: &GapEntry) {
@@ -87,12 +87,12 @@ fn waits(stream: &str, write: &JobWrite, gap: &GapEntry) {
         first = gap.first,
         last = gap.last,
         rounds = gap.rounds,
-        "missing, and nobody is asked any more: see `ordain keys why {stream} {}`",
+        "event missing: requests to replay sources ended; the key waits; see `ordain keys why {stream} {}`",
         quoted(&write.key)
     );
 }
 
-/// Tells of spilled events that cannot be read.
+/// Logs spilled events that cannot be read.
 pub(super) fn unread(stream: &str, key: &str, error: &str) {
     if !may_tell() {
         return;
@@ -101,7 +101,7 @@ pub(super) fn unread(stream: &str, key: &str, error: &str) {
         stream,
         key = %clean(key),
         error = %short(error),
-        "the key's spilled events cannot be read; what comes of it is dead-lettered"
+        "spilled events of the key unreadable; its events become dead letters"
     );
 }
 
@@ -137,13 +137,13 @@ fn may_tell() -> bool {
     is_allowed
 }
 
-/// Logs how many lines were suppressed; at the end of the process nobody else would.
+/// Logs the number of suppressed lines. The end of the process calls this too, because the task would not run any
+/// more.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {
         tracing::warn!(
-            "… and {suppressed} more: see `ordain keys list STREAM --status parked` and `ordain dead \
-             list STREAM`"
+            "… and {suppressed} more: see `ordain keys list STREAM --status parked` and `ordain dead list STREAM`"
         );
     }
 }

@@ -1,31 +1,31 @@
-//! Why a driver ends.
+//! The errors that end a driver.
 
 use ordain_store::StoreError;
 
-/// Why a driver ended before its time.
+/// The reason why a driver ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// Another owner has the partition.
     #[error("another process has taken the partition over")]
     Fenced,
-    /// The store is not where this process left it.
+    /// The store is not in the state in which this process left it.
     #[error(
         "the store went back in time in shard {shard}: {detail}. Was it restored from a backup, \
-         or written by another copy? Start again to go on from what it holds now"
+         or written by another copy? Start again to continue from its present state"
     )]
     Rewound {
         /// The shard.
         shard: u32,
-        /// What was expected and found.
+        /// The expected and the found number.
         detail: String,
     },
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// A key is full, and nothing that comes could end that.
+    /// A key is full, and no later event can resolve that.
     #[error(
-        "key {key:?} is stopped at event {event} and has as many events behind it as `spill_limit` \
-         allows, and `overflow = \"pause\"` lets no other event in: mend the cause (`ordain keys why`) \
+        "key {key:?} is stopped at event {event} with as many events behind it as `spill_limit` \
+         allows, and `overflow = \"pause\"` lets no other event in: fix the cause (`ordain keys why`) \
          or raise spill_limit, then run again"
     )]
     Full {
@@ -34,9 +34,9 @@ pub enum DriverError {
         /// The event.
         event: u64,
     },
-    /// More batches wait for the publisher than the sequencer should let wait.
+    /// More batches wait for the publisher than the sequencer allows.
     #[error(
-        "a bug of the host: the publisher's queue is full; what is committed is published at the \
+        "a bug of the host: the publisher's queue is full; committed messages are published at the \
          next start"
     )]
     PublisherFull,

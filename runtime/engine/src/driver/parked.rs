@@ -1,9 +1,8 @@
-//! Finds the keys that a failure has parked under another handler version, so that they try again
-//! under this one. Those in memory the sequencer finds by itself; the others are in the store.
+//! Finds the keys that a failure has parked under another handler version, so that this version retries them. The
+//! sequencer finds keys in memory itself; this module finds the keys in the store.
 //!
-//! What becomes of a key is the sequencer's affair: it is only told to look. So the store is read
-//! again until it shows none, and only then this is noted, with the number of the decision: from then on
-//! no start reads it again before something else is decided.
+//! The sequencer decides what happens to each key. The search therefore repeats until the store shows no such key,
+//! and then records the number of the decision. No start searches again until another decision is made.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,30 +14,30 @@ use tokio::sync::{Semaphore, mpsc};
 use ordain_store::{KeyFilter, Mark, Partition, Store, insist_on};
 use ordain_util::backoff::Backoff;
 
-/// Keys handed over at a time.
+/// Keys in one page.
 const PAGE: usize = 256;
-/// Jobs that are looked at in one go, and how many times as long as that took the store is left to others
-/// then: they are waiting.
+/// Key records that are read in one step, and the pause after a step as a multiple of its duration. The pause leaves
+/// the store to others.
 const LOOKS: usize = 1_000;
 const PACE: u32 = 3;
-/// Searches of this process that read at one time.
+/// Limits the searches of this process to one at a time.
 static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
-/// Keys that may wait for room in the sequencer before it is told of more.
+/// Maximum number of keys that wait for room in the sequencer.
 pub(super) const WAITING: usize = PAGE;
-/// Delays before the store is read again: long enough for the commits of the last keys, and doubled each
-/// time, since reading is a pass over all keys of the stream.
+/// Delays before the next pass: long enough for the commits of the last keys, and doubled each time, because a pass
+/// reads all keys of the stream.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
-/// The longest delay between passes, and between the pages of one.
+/// The longest delay between passes, and between the pages of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
-/// Passes. One finds the keys and one finds none; a key that is still there after half a minute
-/// cannot be read or written.
+/// Maximum number of passes. One pass finds the keys and the next finds none; a key that is still parked after half a
+/// minute cannot be read or written.
 const PASSES: u32 = 16;
 
-/// Keys that are to be looked at.
+/// The stream of keys that the sequencer must check.
 pub(super) struct Parked(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl Parked {
-    /// Begins to look for them, if that is wanted of this version.
+    /// Starts the search, if a decision is given.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -46,18 +45,19 @@ impl Parked {
     ) -> Self {
         Self(decided.cloned().map(|decided| {
             let (pages, keys) = mpsc::channel(1);
-            let (store, partition) = (Arc::clone(store), partition.clone());
+            let store = Arc::clone(store);
+            let partition = partition.clone();
             tokio::spawn(Search { store, partition, decided, pages }.run());
             keys
         }))
     }
 
-    /// Whether all are found.
+    /// Returns whether the search has ended.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The next keys; none once all are found. May be dropped at any time.
+    /// Returns the next keys; an empty page ends the search. Cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;
@@ -79,7 +79,9 @@ impl Search {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
         let Decided { generation, build } = &self.decided;
-        let (stream, version, generation) = (&**stream, &*build.version, generation.to_string());
+        let stream = &**stream;
+        let version = &*build.version;
+        let generation = generation.to_string();
         let name = format!("version/{stream}/{number}");
         let mark = insist_on("read of a mark", || self.store.mark(&name)).await;
         if mark.as_deref() == Some(generation.as_bytes()) {
@@ -98,11 +100,11 @@ impl Search {
                         stream,
                         version,
                         keys = first,
-                        "keys that another version had parked try again"
+                        "keys parked under another version are retried"
                     );
                 }
                 if self.pages.is_closed() {
-                    // Something else was decided meanwhile.
+                    // Another decision was made meanwhile.
                     return;
                 }
                 let value = Bytes::copy_from_slice(generation.as_bytes());
@@ -117,22 +119,21 @@ impl Search {
                     stream,
                     version,
                     keys = found,
-                    "keys that another version has parked do not come back; the next start tries \
-                     again, see `ordain keys why`"
+                    "keys parked under another version are still parked; the next start retries them, see \
+                     `ordain keys why`"
                 );
             }
         }
     }
 
-    /// Hands over the keys that the store shows, and answers how many; `None` if nobody wants them
-    /// any more.
+    /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
     async fn pass(&self) -> Option<usize> {
         let status = Some(Status::Parked);
         let mut filter =
             KeyFilter { status, limit: PAGE, looks: Some(LOOKS), ..KeyFilter::default() };
         let mut found = 0;
         loop {
-            // Each partition's search reads the keys of the whole stream.
+            // The search of each partition reads the keys of the whole stream.
             let turn = ONE_AT_A_TIME.acquire().await.ok()?;
             let began = Instant::now();
             let page = insist_on("listing of parked keys", || {
@@ -160,10 +161,10 @@ impl Search {
         }
     }
 
-    /// Whether another version's failure has parked this key of ours.
+    /// Returns whether a failure of another version has parked this key of our partition.
     fn is_meant(&self, job: &Job) -> bool {
         let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
         job.partition == self.partition.number
-            && version.is_some_and(|it| *it != self.decided.build.version)
+            && version.is_some_and(|version| *version != self.decided.build.version)
     }
 }

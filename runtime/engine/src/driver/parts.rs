@@ -1,4 +1,4 @@
-//! What a driver is made of.
+//! The parts of which a driver is built.
 
 use std::sync::Arc;
 
@@ -14,40 +14,40 @@ use ordain_cloudevents::Source;
 use ordain_store::{Claimed, Partition, Store};
 use ordain_wasm::{Turns, VersionFeed};
 
-/// What a driver is made of.
+/// The parts of which a driver is built.
 pub struct Parts {
-    /// Its partition, as claimed.
+    /// The claimed partition.
     pub partition: Partition,
     /// The claim and the numbers of the last commits.
     pub claimed: Claimed,
-    /// Settings of its sequencer.
+    /// The settings of the sequencer.
     pub settings: Settings,
-    /// Where everything is kept.
+    /// The store of all state.
     pub store: Arc<dyn Store>,
-    /// What executes events, as that changes.
+    /// The handler version that executes events, with its changes.
     pub version: VersionFeed,
-    /// Where turns are executed.
+    /// The queue for turns.
     pub turns: Turns,
-    /// Where messages are published.
+    /// The channel to the publisher.
     pub publisher: mpsc::Sender<Committed>,
-    /// The partition as the publisher needs it, with the tenure of it.
+    /// The partition's data for the publisher, with its tenure.
     pub target: Arc<Target>,
-    /// What an earlier process left in the outbox, and is being published.
+    /// Messages that an earlier process left in the outbox and that are being published.
     pub left_over: Vec<Input>,
-    /// Completions come in here.
+    /// The channel from the workers and the publisher.
     pub completions: mpsc::Receiver<Note>,
-    /// Where events come from.
+    /// The source of events.
     pub source: Source,
-    /// Events over HTTP on their way to the source's queue.
+    /// Events received over HTTP that are not in the source's queue yet.
     pub inbox: Option<Inbox>,
-    /// Where missing events are looked for.
+    /// The replay sources for missing events.
     pub replay: replay::Sources,
     /// The name of the source's checkpoint, if it can resume.
     pub checkpoint: Option<String>,
-    /// End when the source has ended and everything is settled or held.
+    /// `true` if the driver ends when the source has ended and everything is settled or held.
     pub once: bool,
-    /// With `once`: whether it may end, or others may have something for it.
+    /// With `once`: `true` when the driver may end; `false` while other partitions may still send events.
     pub may_end: watch::Receiver<bool>,
-    /// Where its figures are shown.
+    /// The figures that the driver updates.
     pub progress: Arc<Progress>,
 }

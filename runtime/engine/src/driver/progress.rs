@@ -1,4 +1,4 @@
-//! The figures of a running partition, for whoever shows them.
+//! The figures of a running partition, for metrics and status reports.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,45 +10,45 @@ use ordain_store::Partition;
 use ordain_util::gauge::Waiting;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 
-/// Events whose producers' times are further back are left out of
-/// [`Times::publish_to_commit`]: they are old ones that are read again, or no times at all. One of
-/// them would outweigh a million others in the sum.
+/// Producers' times further in the past are left out of [`Times::publish_to_commit`]: they belong to old events that
+/// are read again, or are not times at all. One of them would outweigh a million others in the sum.
 const OLDEST: Duration = Duration::from_hours(30 * 24);
-/// Times further ahead are left out as well; others ahead count as now, since clocks differ.
+/// Times further in the future are left out as well; other future times count as now, because clocks differ.
 const AHEAD: Duration = Duration::from_mins(1);
 
-/// Figures that a driver puts and others read.
+/// Figures that a driver writes and others read.
 #[derive(Debug)]
 pub struct Progress {
     partition: Partition,
     stats: Mutex<Kept>,
     times: Mutex<Times>,
-    /// Events that wait in the broker or in the store and were not delivered.
+    /// Events that wait for delivery in the broker or in the store.
     pub lag: Arc<Waiting>,
-    /// Events that came over HTTP and are not published to the broker, of this partition and of none.
+    /// Events received over HTTP and not yet published to the broker: those of this partition, and those without a
+    /// known partition.
     pub inbox: [Arc<Waiting>; 2],
-    /// Events that this process had put into the store for the partition, and that the store has lost before
-    /// they were read.
+    /// Number of events that this process put into the store for the partition and that the store lost before they
+    /// were read.
     pub lost: Arc<AtomicU64>,
     ended: AtomicBool,
     rests: AtomicBool,
 }
 
-/// The figures of the driver that there is, and of those before it.
+/// The figures of the current driver, and the sum of those before it.
 #[derive(Debug, Default)]
 struct Kept {
     now: Stats,
     before: Stats,
 }
 
-/// What a driver measures of its commits.
+/// Times and sizes of a driver's commits.
 #[derive(Debug, Clone)]
 pub struct Times {
-    /// How long commits took, in seconds.
+    /// Duration of commits, in seconds.
     pub commit: Histogram,
-    /// Events that commits settled.
+    /// Number of events that a commit settled.
     pub batch: Histogram,
-    /// How long after their producers' time events were committed, in seconds.
+    /// Time from the producers' times of events to their commits, in seconds.
     pub publish_to_commit: Histogram,
 }
 
@@ -63,7 +63,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Adds what another driver has measured.
+    /// Adds the measurements of another driver.
     pub fn merge(&mut self, other: &Self) {
         self.commit.merge(&other.commit);
         self.batch.merge(&other.batch);
@@ -72,7 +72,7 @@ impl Times {
 }
 
 impl Progress {
-    /// Of a partition that is about to be driven for the first time.
+    /// Creates the figures of a partition.
     pub fn new(partition: Partition) -> Self {
         Self {
             partition,
@@ -86,7 +86,7 @@ impl Progress {
         }
     }
 
-    /// Which partition it is.
+    /// Returns the partition.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
@@ -95,7 +95,7 @@ impl Progress {
         self.kept().now = *stats;
     }
 
-    /// Notes that the driver has ended: what it counted stays, what it had is gone.
+    /// Records the end of the driver: counters stay, current values are cleared.
     pub fn over(&self) {
         let mut kept = self.kept();
         kept.before = kept.before.and(&kept.now.counters());
@@ -108,7 +108,7 @@ impl Progress {
         self.rests.store(false, Ordering::SeqCst);
     }
 
-    /// The last figures, of all drivers together.
+    /// Returns the latest figures, as the sum over all drivers.
     pub fn get(&self) -> Stats {
         let kept = self.kept();
         kept.now.and(&kept.before)
@@ -118,8 +118,8 @@ impl Progress {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a commit that was applied: how long it took, and the producers' times of the events
-    /// that it settled.
+    /// Records an applied commit: its duration, and the producers' times of the events that it settled, in ms since
+    /// the Unix epoch.
     pub(super) fn committed(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut times = self.lock_times();
@@ -134,7 +134,7 @@ impl Progress {
         }
     }
 
-    /// What was measured of the commits so far.
+    /// Returns the measurements of the commits so far.
     pub fn times(&self) -> Times {
         self.lock_times().clone()
     }
@@ -143,8 +143,8 @@ impl Progress {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its source is at its end, or empty for now, all of that is settled or held, and all
-    /// that is committed is published.
+    /// Returns whether the partition rests: its source has ended or is empty, all its events are settled or held, and
+    /// all committed messages are published.
     pub fn rests(&self) -> bool {
         self.rests.load(Ordering::SeqCst)
     }
@@ -153,7 +153,7 @@ impl Progress {
         self.rests.store(rests, Ordering::SeqCst);
     }
 
-    /// Whether the sequencer has been told that the source is at its end.
+    /// Returns whether the sequencer knows that the source has ended.
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -168,14 +168,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_cannot_be_are_left_out() {
+    fn impossible_times_are_left_out() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         let day = 24 * 60 * 60 * 1_000;
         let shared = Progress::new(Partition { stream: "s".into(), number: 0 });
         let absurd = [0, 1, now / 1_000, now - 31 * day, now + day, u64::MAX];
         shared.committed(Duration::ZERO, &absurd.map(Some));
-        let count =
-            || shared.times().publish_to_commit.buckets().iter().map(|it| it.1).sum::<u64>();
+        let count = || {
+            shared.times().publish_to_commit.buckets().iter().map(|(_, count)| count).sum::<u64>()
+        };
         assert_eq!((count(), shared.times().publish_to_commit.sum()), (0, 0.0));
         shared.committed(Duration::ZERO, &[Some(now - 29 * day), Some(now + 10_000), None]);
         assert_eq!(count(), 2);

@@ -1,4 +1,4 @@
-//! What was taken of the source and is not acknowledged, and the checkpoint of what is.
+//! Tracks the deliveries of a source that are not acknowledged, and the checkpoint of those that are.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,38 +11,39 @@ use ordain_config::CHECKPOINT_EVENTS;
 use ordain_store::Mark;
 use ordain_store::checkpoint::Checkpoint;
 
-/// A checkpoint is written at least this often while there is something new.
+/// Longest time between two checkpoints while there are new acknowledgements.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 
-/// The deliveries of a source, from the first that is not acknowledged on.
+/// The deliveries of a source, from the first unacknowledged one on.
 pub(super) struct Taken {
     /// The name of the checkpoint, if the source can resume.
     name: Option<String>,
-    /// Where a source that keeps that itself is told of what is acknowledged.
+    /// The channel of acknowledgements to a source that tracks them itself.
     tell: Option<watch::Sender<Acknowledged>>,
-    /// The connection that deliveries come over, and how many came before.
+    /// The generation of the connection over which deliveries arrive.
     generation: u64,
+    /// Number of deliveries over earlier connections.
     before: Delivery,
     delivered: Delivery,
     through: Delivery,
-    /// Where each delivery ended, if there is a checkpoint of it.
+    /// The end position of each delivery, if the source has a checkpoint.
     positions: VecDeque<(Delivery, Position)>,
     acknowledged: Option<Position>,
-    /// What was read of the source with each batch that is not behind the last checkpoint.
+    /// Fingerprints of the source's data at the end of each batch that is not before the last checkpoint.
     prints: VecDeque<Print>,
-    /// Acknowledgements since the last checkpoint.
+    /// Number of acknowledgements since the last checkpoint.
     unsaved: usize,
-    /// Acknowledgements that the checkpoint covers that is being written.
+    /// Number of acknowledgements that the checkpoint being written covers.
     saving: Option<usize>,
-    /// Whether the last checkpoint may be lost.
+    /// `true` if the store may have lost the last checkpoint.
     lost: bool,
-    /// What a crash may bring again.
+    /// Maximum number of deliveries that a crash may repeat.
     limit: usize,
     saved_at: Instant,
 }
 
 impl Taken {
-    /// `prefetch` is how many are taken and not acknowledged at most.
+    /// Creates a tracker. `prefetch` is the maximum number of unacknowledged deliveries.
     pub(super) fn new(
         name: Option<String>,
         tell: Option<watch::Sender<Acknowledged>>,
@@ -66,24 +67,25 @@ impl Taken {
         }
     }
 
-    /// Notes what had been read up to the end of a batch, before its deliveries are added.
+    /// Records the fingerprint at the end of a batch, before the batch's deliveries are added.
     pub(super) fn read(&mut self, print: Option<Print>) {
         self.prints.extend(print);
     }
 
-    /// Whether what comes now comes over another connection than what came before, which then
-    /// comes again.
+    /// Switches to another connection if `generation` is new, and returns whether it is. Unacknowledged deliveries of
+    /// the previous connection arrive again.
     pub(super) fn is_new(&mut self, generation: u64) -> bool {
         let is_new = generation != self.generation;
         if is_new {
             self.generation = generation;
-            (self.before, self.through) = (self.delivered, self.delivered);
+            self.before = self.delivered;
+            self.through = self.delivered;
             self.positions.clear();
         }
         is_new
     }
 
-    /// The number of the next delivery, which ended there.
+    /// Adds a delivery that ends at `position`, and returns its number.
     pub(super) fn add(&mut self, position: Position) -> Delivery {
         self.delivered += 1;
         if self.name.is_some() {
@@ -92,11 +94,12 @@ impl Taken {
         self.delivered
     }
 
-    /// Notes how far the source is acknowledged.
+    /// Acknowledges the deliveries through a number.
     pub(super) fn acknowledge(&mut self, through: Delivery) {
         self.through = through;
         if let Some(tell) = &self.tell {
-            let (generation, through) = (self.generation, through - self.before);
+            let generation = self.generation;
+            let through = through - self.before;
             tell.send_replace(Acknowledged { generation, through });
         }
         while let Some((_, position)) =
@@ -107,35 +110,35 @@ impl Taken {
         }
     }
 
-    /// Whether another one may be taken.
+    /// Returns whether another delivery may be taken.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
         self.name.is_none() || repeats < self.limit
     }
 
-    /// Whether everything is acknowledged.
+    /// Returns whether all deliveries are acknowledged.
     pub(super) fn is_empty(&self) -> bool {
         self.through == self.delivered
     }
 
-    /// Whether the last checkpoint is not the newest that there could be.
+    /// Returns whether a newer checkpoint than the last one could be written.
     pub(super) fn is_unsaved(&self) -> bool {
         self.name.is_some() && (self.unsaved > 0 || self.lost)
     }
 
-    /// When the next checkpoint is to be written, whatever comes until then.
+    /// Returns the latest time of the next checkpoint.
     pub(super) fn save_at(&self) -> Option<Instant> {
         (self.is_unsaved() && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_EVERY)
     }
 
-    /// Whether a checkpoint is to be written now.
+    /// Returns whether a checkpoint is due now.
     pub(super) fn is_due(&self) -> bool {
-        // At half of them, so that events are taken on while it is written.
+        // At half of the limit, so that deliveries continue while the checkpoint is written.
         let at = self.save_at();
         at.is_some_and(|at| self.unsaved >= CHECKPOINT_EVENTS / 2 || at <= Instant::now())
     }
 
-    /// The next checkpoint is to be written as soon as it may.
+    /// Makes the next checkpoint due at once.
     pub(super) fn save_soon(&mut self) {
         let now = Instant::now();
         self.saved_at = now.checked_sub(CHECKPOINT_EVERY).unwrap_or(now);
@@ -146,30 +149,32 @@ impl Taken {
     pub(super) fn begin_save(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
-        let (name, position) = (self.name.as_ref()?, self.acknowledged?);
+        let name = self.name.as_ref()?;
+        let position = self.acknowledged?;
         while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
         let checkpoint = Checkpoint::new(position, *self.prints.front()?, commits());
-        (self.saving, self.lost) = (Some(unsaved), false);
+        self.saving = Some(unsaved);
+        self.lost = false;
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
 
-    /// The checkpoint has been written.
+    /// Records that the checkpoint was written.
     pub(super) fn saved(&mut self) {
         self.saving = None;
     }
 
-    /// It has not been written.
+    /// Records that the checkpoint was not written.
     pub(super) fn not_saved(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.lost = true;
     }
 
-    /// The store may be at an earlier time: what it has of a checkpoint is too early.
+    /// Makes another checkpoint due, because the store may have gone back to an earlier one.
     pub(super) fn may_be_lost(&mut self) {
         self.lost = self.name.is_some() && self.acknowledged.is_some();
     }
 
-    /// Whether one is being written.
+    /// Returns whether a checkpoint is being written.
     pub(super) fn is_saving(&self) -> bool {
         self.saving.is_some()
     }
@@ -188,7 +193,7 @@ mod tests {
         file
     }
 
-    /// Where a file with this text is gone on with.
+    /// Returns the offset at which a file with this text would be resumed.
     fn resume(taken: &mut Taken, text: &[u8]) -> Option<u64> {
         let mark = taken.begin_save(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_within_a_batch_is_of_all_that_was_read_with_it() {
+    fn checkpoint_within_a_batch_verifies_the_whole_batch() {
         let text = b"one\ntwo\nthree\nfour\n";
         let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         for ends in [&[4, 8, 14][..], &[19]] {
@@ -210,9 +215,17 @@ mod tests {
 
         taken.acknowledge(1);
         assert_eq!(resume(&mut taken, &text[..14]), Some(4));
-        assert_eq!(resume(&mut taken, b"one\ntwo\nTHREE\n"), None, "another line was taken");
+        assert_eq!(
+            resume(&mut taken, b"one\ntwo\nTHREE\n"),
+            None,
+            "a line before the end of the batch has changed"
+        );
         taken.acknowledge(3);
-        assert_eq!(resume(&mut taken, &text[..14]), Some(14), "of the second batch nothing is");
+        assert_eq!(
+            resume(&mut taken, &text[..14]),
+            Some(14),
+            "nothing of the second batch is acknowledged"
+        );
         taken.acknowledge(4);
         assert_eq!(resume(&mut taken, text), Some(19));
         assert_eq!(resume(&mut taken, text), Some(19), "the last one can be saved again");
@@ -220,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_a_crash_may_bring_again() {
+    fn deliveries_stop_at_the_number_that_a_crash_may_repeat() {
         let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         let take_all = |taken: &mut Taken| {
             let before = taken.delivered;
@@ -237,21 +250,24 @@ mod tests {
         assert!(taken.is_due() && !taken.has_room());
 
         assert!(taken.begin_save(Vec::new).is_some());
-        assert!(taken.is_saving() && !taken.is_due() && !taken.has_room(), "it is not durable");
+        assert!(
+            taken.is_saving() && !taken.is_due() && !taken.has_room(),
+            "the checkpoint is not durable"
+        );
         taken.saved();
         assert_eq!(take_all(&mut taken), repeats);
     }
 
     #[test]
-    fn what_may_be_lost_is_saved_again_though_nothing_is_new() {
+    fn checkpoint_that_may_be_lost_is_written_again() {
         let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
         taken.may_be_lost();
-        assert!(taken.save_at().is_none(), "there is nothing yet");
+        assert!(taken.save_at().is_none(), "nothing is acknowledged yet");
         taken.read(Some(Print::new(b"", &Probe::new(10, b""))));
         taken.add(Position { offset: 1, line: 1 });
         taken.acknowledge(1);
         let first = taken.begin_save(Vec::new).expect("a checkpoint");
-        assert!(taken.save_at().is_none(), "it is being written");
+        assert!(taken.save_at().is_none(), "the checkpoint is being written");
         taken.may_be_lost();
         taken.saved();
         assert!(taken.save_at().is_some());
@@ -264,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_cannot_resume_is_never_held_back() {
+    fn source_without_checkpoint_is_never_held_back() {
         let mut taken = Taken::new(None, None, 10);
         for line in 1..=10_000 {
             assert!(taken.has_room());

@@ -1,4 +1,4 @@
-//! Says that this instance runs, and learns who else does.
+//! Writes the heartbeat of this instance, and reads which other instances are alive.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,12 +16,12 @@ use ordain_store::{Beat, Beaten, Generation, InstanceId, Partition, Store, Store
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
-/// Between two beats: what others give back is taken over that soon.
+/// Interval between two heartbeats, which is also the delay until returned partitions are claimed.
 const EVERY: Duration = Duration::from_millis(250);
-/// Time between two warnings that the store does not take the beat.
+/// Time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heart of a running instance. Dropping it stops it, and the leases run out.
+/// The heartbeat of a running instance. Dropping it stops the heartbeat, and the leases expire.
 pub(crate) struct Heart {
     id: InstanceId,
     about: watch::Sender<About>,
@@ -33,7 +33,7 @@ pub(crate) struct Heart {
     beating: JoinHandle<()>,
 }
 
-/// What a part of this process says to the other instances, and learns of them.
+/// Access to the membership for a part of this process: publishes information, and receives the table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
@@ -43,7 +43,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Says which handler versions are here, by stream.
+    /// Publishes the handler versions that are available here, by stream.
     pub(crate) fn offer(&self, offers: BTreeMap<String, Build>) {
         self.about.send_if_modified(|about| {
             let is_new = about.offers != offers;
@@ -52,38 +52,38 @@ impl Membership {
         });
     }
 
-    /// Beats now: something has changed.
+    /// Triggers a heartbeat now, after a change.
     pub(crate) fn beat_soon(&self) {
         self.soon.notify_one();
     }
 
-    /// The newest table.
+    /// Returns the newest table.
     pub(crate) fn table(&mut self) -> Arc<Table> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
 
-    /// Which instance this is.
+    /// Returns the id of this instance.
     pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
 
-    /// Waits until there is another table than at the last time.
+    /// Waits until the table changes.
     pub(crate) async fn changed(&mut self) {
         if self.table.changed().await.is_err() {
-            // The heart has stopped.
+            // The heartbeat has stopped.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The newest table, and when it was asked for.
+/// The newest table, and the time of the request for it.
 #[derive(Debug, Clone)]
 struct News {
     asked: Instant,
     table: Arc<Table>,
 }
 
-/// Those that may still be on.
+/// The tenures that may still be active.
 type Tenures = Arc<Mutex<Vec<Weak<Tenure>>>>;
 
 struct Beating {
@@ -97,26 +97,28 @@ struct Beating {
     until: watch::Sender<Until>,
     tenures: Tenures,
     seen: Generation,
-    /// When the last beat was answered, well or not.
+    /// The time of the last response, successful or not.
     answered: Instant,
-    /// Whether that went well.
+    /// `true` if the last response was successful.
     is_well: bool,
     throttle: LogThrottle,
 }
 
 impl Heart {
-    /// Joins the instances of a store: when this returns, others can see this one, and its table is
-    /// there.
+    /// Joins the instances of a store. On return, the other instances can see this one, and its table is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
         about: About,
         lease: Duration,
     ) -> Result<Self, StoreError> {
-        let (about, report) = (watch::Sender::new(about), watch::Sender::new(None));
+        let about = watch::Sender::new(about);
+        let report = watch::Sender::new(None);
         let nothing = News { asked: Instant::now(), table: Arc::default() };
-        let (table, until) = (watch::Sender::new(nothing), watch::Sender::new(None));
-        let (soon, tenures) = (Arc::<Notify>::default(), Tenures::default());
+        let table = watch::Sender::new(nothing);
+        let until = watch::Sender::new(None);
+        let soon = Arc::<Notify>::default();
+        let tenures = Tenures::default();
         let mut beating = Beating {
             store: Arc::clone(store),
             id,
@@ -133,17 +135,18 @@ impl Heart {
             throttle: LogThrottle::new(WARN_INTERVAL),
         };
         beating.beat().await?;
-        let (table, until) = (beating.table.subscribe(), beating.until.subscribe());
+        let table = beating.table.subscribe();
+        let until = beating.until.subscribe();
         let beating = tokio::spawn(beating.run());
         Ok(Self { id, about, report, soon, table, until, tenures, beating })
     }
 
-    /// Which instance this is.
+    /// Returns the id of this instance.
     pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
 
-    /// For another part of this process.
+    /// Returns the access for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
@@ -153,13 +156,13 @@ impl Heart {
         }
     }
 
-    /// Who is there and has what, as far as is known, and when that was asked for.
+    /// Returns the newest table, and the time of the request for it.
     pub(crate) fn table(&self) -> (Arc<Table>, Instant) {
         let News { asked, table } = self.table.borrow().clone();
         (table, asked)
     }
 
-    /// Waits until there is another table than at the last time. Fails if this panicked.
+    /// Waits until the table changes. Fails if the heartbeat task panicked.
     pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
         tokio::select! {
             Ok(()) = self.table.changed() => Ok(()),
@@ -167,42 +170,42 @@ impl Heart {
         }
     }
 
-    /// Stops it. Nothing more of it reaches the store.
+    /// Stops the heartbeat. No further write of it reaches the store.
     pub(crate) async fn stop(mut self) {
         self.beating.abort();
-        // It was cancelled.
+        // The task was cancelled.
         let _ = (&mut self.beating).await;
     }
 
-    /// Says that this instance takes no more.
+    /// Publishes that this instance claims no more partitions.
     pub(crate) fn leave(&self) {
         self.about.send_modify(|about| about.leaving = true);
     }
 
-    /// Says whether this instance reaches the broker.
+    /// Publishes whether this instance reaches the broker.
     pub(crate) fn reaches_broker(&self, reach: Reach) {
         self.about.send_modify(|about| about.broker = reach);
     }
 
-    /// Says how it is doing.
+    /// Publishes a report of this instance's work.
     pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
-    /// Beats now: something has changed.
+    /// Triggers a heartbeat now, after a change.
     pub(crate) fn beat_soon(&self) {
         self.soon.notify_one();
     }
 
-    /// A tenure that begins. It ends as soon as this instance learns that what it was leased is
-    /// another's, before it acts on the answer in any other way.
+    /// Returns a new tenure. It ends as soon as this instance learns that another one owns its lease, before the
+    /// instance acts on the table in any other way.
     pub(crate) fn tenure(&self) -> Arc<Tenure> {
         let tenure = Arc::new(Tenure::new(self.until.clone()));
         lock(&self.tenures).push(Arc::downgrade(&tenure));
         tenure
     }
 
-    /// Notes what a tenure rests on. What is known by now may be newer.
+    /// Records the lease on which a tenure depends, and evaluates it against the newest table.
     pub(crate) fn leased(&self, tenure: &Tenure, partition: &Partition, epoch: u64) {
         tenure.leased(partition.clone(), epoch);
         let News { asked, table } = self.table.borrow().clone();
@@ -223,7 +226,7 @@ impl Drop for Heart {
 impl Beating {
     async fn run(mut self) {
         loop {
-            // An answer that took longer than the lease lasts is worth nothing.
+            // A response that took longer than the lease does not extend it.
             let is_on = self.until.borrow().is_none_or(|until| Instant::now() < until);
             if is_on {
                 tokio::select! {
@@ -236,8 +239,7 @@ impl Beating {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
-                        "the store cannot be told that this instance runs; until it can, others may take \
-                         its partitions"
+                        "heartbeat not written; other instances may take over the partitions of this one"
                     );
                 }
                 sleep(EVERY).await;
@@ -256,11 +258,12 @@ impl Beating {
             lease: self.lease,
             seen: self.seen,
         };
-        // The lease runs from here, however long the answer is on its way.
-        let (asked, until) = (Instant::now(), *self.until.borrow());
-        // The last answer was in time, and this is not.
+        // The lease starts here, however long the response takes.
+        let asked = Instant::now();
+        let until = *self.until.borrow();
+        // The last response was in time, and this request is not.
         if self.is_well && until.is_some_and(|until| self.answered < until && until <= asked) {
-            tracing::warn!("this process stood still for longer than its lease lasts");
+            tracing::warn!("process was paused for longer than its lease");
         }
         let is_on = until.is_some_and(|until| asked < until);
         let mut answer = self.store.beat(beat);
@@ -268,41 +271,41 @@ impl Beating {
             answer = &mut answer => answer,
             () = wait::until(until), if is_on => {
                 tracing::warn!(
-                    "the lease has run out, since the store does not answer: queues are given back \
-                     until it does"
+                    "lease expired because the store does not answer; releasing the queues until it answers"
                 );
                 let answer = answer.await;
                 tracing::info!("the store answers again");
                 answer
             }
         };
-        (self.answered, self.is_well) = (Instant::now(), answer.is_ok());
+        self.answered = Instant::now();
+        self.is_well = answer.is_ok();
         if answer.is_err() {
             self.report.mark_changed();
         }
         let Beaten { lasts, table } = answer?;
         if let Some(table) = table {
-            // It may have been forgotten with this instance.
+            // The store may have forgotten the report together with this instance.
             self.report.mark_changed();
             self.seen = table.generation;
             let table = Arc::new(table);
             lock(&self.tenures).retain(|tenure| {
-                let tenure = tenure.upgrade().filter(|it| !it.is_over());
-                tenure.is_some_and(|it| {
-                    it.judge(self.id, &table, asked);
+                let tenure = tenure.upgrade().filter(|tenure| !tenure.is_over());
+                tenure.is_some_and(|tenure| {
+                    tenure.judge(self.id, &table, asked);
                     true
                 })
             });
             self.table.send_replace(News { asked, table });
         }
-        // Only now, so that nothing goes on that is another's.
+        // Extend the lease last, so that nothing of a lost partition continues.
         self.until.send_replace(lasts.map(|lasts| asked + lasts));
         Ok(())
     }
 }
 
-/// Gives back what processes had that ended on this machine without doing so: a start need not wait
-/// for their leases to run out.
+/// Releases the leases of processes on this machine that ended without releasing them, so that a start need not wait
+/// until they expire.
 pub(crate) async fn bury(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let about = About::decode(&member.about);

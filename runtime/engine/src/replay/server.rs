@@ -1,7 +1,7 @@
-//! A server that is asked for missing events, one request for each.
+//! A server from which missing events are requested, one request for each event.
 //!
-//! It is asked by its URL alone: no redirect is followed, no proxy of the environment is used, and an
-//! answer counts only if it is the event that was asked for.
+//! Requests go to the configured URL only: the client follows no redirects and uses no proxy of the environment, and
+//! an answer counts only if it is the requested event.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,30 +21,30 @@ use crate::https;
 use ordain_cloudevents::{Decoder, HEADERS_SIZE_LIMIT, decode_http};
 use ordain_config::{Name, ReplayServer};
 
-/// Requests of one question at one time.
+/// Requests of one query at one time.
 const TOGETHER: usize = 4;
-/// Failures in a row after which the rest of a question waits for the next round.
+/// Number of consecutive failures after which the rest of a query waits for the next round.
 const FAILURES: usize = 4;
-/// Questions of a partition under way at one time.
+/// Queries of a partition at one time.
 const QUESTIONS: usize = 64;
-/// For a question, with the time that it waits for others; longer where an answer may take longer.
+/// Time limit of a query, including its wait for other queries; longer if one answer may take longer.
 const QUESTION: Duration = Duration::from_secs(30);
-/// Why a question is not asked to its end.
-const BUSY: &str = "it has too much to answer";
-/// What a path takes as it is (RFC 3986, unreserved).
+/// The reason for a query that ended early.
+const BUSY: &str = "the server is overloaded";
+/// Characters that are escaped in a path: all but the unreserved ones of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What all that ask one host share.
+/// The data that all queries to one host share.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// Requests under way.
+    /// Permits for requests.
     permits: Arc<Semaphore>,
-    /// When it has answered last, whatever that was.
+    /// The time of the host's last answer of any kind.
     answered: Mutex<Option<Instant>>,
 }
 
 impl Host {
-    /// One that is asked so much at one time.
+    /// Creates the data of a host with a maximum number of requests at one time.
     pub(super) fn new(requests: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(requests)), answered: Mutex::default() }
     }
@@ -54,13 +54,13 @@ impl Host {
     }
 }
 
-/// A server.
+/// A replay server of a stream.
 pub(super) struct Server {
     agent: ureq::Agent,
     host: Arc<Host>,
-    /// Requests in all.
+    /// Permits for the requests of the whole process.
     all: Arc<Semaphore>,
-    /// Questions under way: each may have found much.
+    /// Permits for queries, each of which may have found many events.
     questions: Semaphore,
     stream: Arc<str>,
     config: ReplayServer,
@@ -93,8 +93,8 @@ impl Server {
         }
     }
 
-    /// Asks for each of the missing sequences, as far as it comes in some time: a host that does not answer
-    /// must not keep what waits for it from its end.
+    /// Requests each of the missing sequences within a time limit: a host that does not answer must not delay
+    /// the caller any longer.
     pub(super) async fn ask(self: &Arc<Self>, key: &Key, missing: &[RangeInclusive<u64>]) -> Found {
         let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUESTION / 2);
         let since = Instant::now();
@@ -105,8 +105,8 @@ impl Server {
         }
     }
 
-    /// What a question comes to that nobody had the time for. It counts where that is because the server is
-    /// away.
+    /// Returns the result of a query that had no time to run. The query counts as failed for all sequences if the
+    /// server did not answer at all.
     fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> Found {
         let first = missing.first().map_or(0, |range| *range.start());
         let until = if self.has_answered_since(since) { first } else { u64::MAX };
@@ -120,16 +120,19 @@ impl Server {
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> Found {
-        let (mut found, mut bytes, mut failures) = (Found::of_all(Vec::new()), 0, 0);
+        let mut found = Found::of_all(Vec::new());
+        let mut bytes = 0;
+        let mut failures = 0;
         let mut until = None;
         let wanted = missing.iter().cloned().flatten();
         let requests = wanted.map(|sequence| {
-            let (server, key) = (Arc::clone(self), key.clone());
+            let server = Arc::clone(self);
+            let key = key.clone();
             async move { (sequence, server.request(key, sequence).await) }
         });
         let mut answers = stream::iter(requests).buffered(TOGETHER);
         loop {
-            // Its permits last until it is dealt with.
+            // The permits of an answer last until the answer is processed.
             let (sequence, (answer, permits)) = match timeout_at(deadline, answers.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
@@ -154,13 +157,13 @@ impl Server {
             }
             if failures >= FAILURES && sequence < last(missing) {
                 if !self.has_answered_since(since) {
-                    // What is held here is not to be waited for.
+                    // The request below must not wait for the permits held here.
                     drop((permits, answers));
-                    // Perhaps it fails for these alone.
+                    // The server may fail only for the first sequences, so try the last one.
                     let other = self.request(key.clone(), last(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
-                // One that answers nobody is away, for all that was to be asked.
+                // A server without any answer is unavailable for the whole query.
                 found.until = if self.has_answered_since(since) { behind } else { u64::MAX };
                 break;
             }
@@ -176,14 +179,15 @@ impl Server {
         self.host.answered().is_some_and(|at| at >= since)
     }
 
-    /// Asks for one. With the answer come the permits for the memory that it takes.
+    /// Requests one event. The answer comes with the permits for the memory that it takes.
     async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> (Answer, Option<Permits>) {
-        const OPEN: &str = "nobody closes it";
-        let (host, all) = (Arc::clone(&self.host.permits), Arc::clone(&self.all));
+        const OPEN: &str = "the semaphore is never closed";
+        let host = Arc::clone(&self.host.permits);
+        let all = Arc::clone(&self.all);
         let host = host.acquire_owned().await.expect(OPEN);
         let permits = [host, all.acquire_owned().await.expect(OPEN)];
         let server = Arc::clone(self);
-        // They go with the request, also where nobody waits for it any more.
+        // The permits belong to the request, even if its result is no longer needed.
         let asked =
             tokio::task::spawn_blocking(move || (server.call(&key, sequence), Some(permits)));
         let panicked = |error: JoinError| (Err(Failed::Away(error.to_string())), None);
@@ -197,7 +201,9 @@ impl Server {
     fn call(&self, key: &str, sequence: u64) -> Answer {
         let strange = |words: String| Err(Failed::Strange(words));
         if matches!(key, "." | "..") {
-            return strange("its key is a step in a path, and cannot be asked for".to_owned());
+            return strange(
+                "the key is `.` or `..`, which cannot be part of a URL's path".to_owned(),
+            );
         }
         let mut request = self.agent.get(self.url(key, sequence));
         if let Some(authorization) = &self.config.authorization {
@@ -211,21 +217,20 @@ impl Server {
             429 | 500.. => return Err(Failed::Away(answer.status().to_string())),
             _ => return strange(answer.status().to_string()),
         }
-        // Where neither is said, a body that is cut is as good as one that has ended.
+        // Without a length or chunks, a truncated body looks like a complete one.
         if !has_an_end(answer.headers()) {
-            return strange("its answer has no length".to_owned());
+            return strange("the answer has neither a length nor chunks".to_owned());
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
         let body = body.map_err(|error| Failed::Away(error.to_string()))?;
         let event = decode_http(&self.decoder, answer.headers(), &body.into())
-            .map_err(|error| Failed::Strange(format!("its answer is no event: {error}")))?;
+            .map_err(|error| Failed::Strange(format!("the answer is not an event: {error}")))?;
         if event.key() != key || event.sequence() != Some(sequence) {
-            let number = event.sequence().map_or("none".to_owned(), |it| it.to_string());
+            let number =
+                event.sequence().map_or("none".to_owned(), |sequence| sequence.to_string());
             let key = event.key();
-            return strange(format!(
-                "it answered with another event: key {key:?}, sequence {number}"
-            ));
+            return strange(format!("the answer is another event: key {key:?}, sequence {number}"));
         }
         Ok(Some(event))
     }
@@ -237,28 +242,29 @@ impl Server {
     }
 }
 
-/// What a request brought; `None`: it is not there. An error says why to ask again.
+/// The result of a request: the event, or `None` if the server does not have it. After an error the request is worth
+/// repeating.
 type Answer = Result<Option<Event>, Failed>;
 
-/// Of its host, and of all.
+/// The permits of a request: of its host, and of the process.
 type Permits = [OwnedSemaphorePermit; 2];
 
-/// Why a request brought no event, and may another time.
+/// The reason why a request brought no event, and another attempt may.
 enum Failed {
-    /// Nobody has answered, or one who cannot answer now.
+    /// There was no answer, or the server cannot answer now.
     Away(String),
-    /// What was answered is no event, or another one.
+    /// The answer is not an event, or another event.
     Strange(String),
 }
 
-/// Whether it can be seen that a body is whole.
+/// Returns whether the headers show where the body ends.
 fn has_an_end(headers: &HeaderMap) -> bool {
     let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
     headers.contains_key(CONTENT_LENGTH)
         || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
 }
 
-/// The last of what is missing.
+/// Returns the last missing sequence.
 fn last(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.last().map_or(0, |range| *range.end())
 }

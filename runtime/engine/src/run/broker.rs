@@ -1,5 +1,4 @@
-//! The broker of a configuration: what streams and sinks need there is made or looked for before
-//! anything else begins.
+//! The broker of a configuration: declares or checks what streams and sinks need there, before anything else starts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,15 +14,15 @@ use ordain_config::{Loaded, Sink, Source};
 use ordain_store::Store;
 use ordain_util::log_throttle::LogThrottle;
 
-/// How long a start waits for a broker that does not answer, and without which it can do nothing.
+/// How long a start waits for a broker that does not answer, if the process can do nothing without it.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// Between two tries.
+/// Delay between two attempts.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time between two warnings that the broker is away.
+/// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Makes what streams need, and opens the sinks, as soon as the broker is there: within some time, or
-/// whenever that is.
+/// Declares what streams need, and opens the exchange sinks, as soon as the broker is available: within `patience`,
+/// or without a limit.
 pub(super) async fn prepare(
     loaded: &Loaded,
     store: &Arc<dyn Store>,
@@ -34,16 +33,17 @@ pub(super) async fn prepare(
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
     let with_data = store.streams().await?;
-    let until = patience.map(|it| Instant::now() + it);
+    let until = patience.map(|patience| Instant::now() + patience);
     for (name, stream) in &loaded.config.streams {
         let Source::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
-        // Numbers that were given to events that are lost would be given again.
-        let known = stream.ordering == Ordering::Fifo && with_data.iter().any(|it| **it == **name);
+        // The sequences of lost events must not be assigned again.
+        let known =
+            stream.ordering == Ordering::Fifo && with_data.iter().any(|stream| **stream == **name);
         let prepare = async || {
             let connection = broker.connect(&format!("ordain {name}")).await?;
             topology.prepare(broker, &connection, known).await?;
-            // What was asked for is done, whatever becomes of the connection.
+            // The declarations are done, so an error of the connection does not matter.
             let _ = connection.close(200, "done".into()).await;
             Ok(())
         };
@@ -60,7 +60,7 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// Tries until then, or for ever, what only a broker that is not there yet keeps from working.
+/// Retries an action while only the unavailable broker prevents it, until a time or for ever.
 async fn wait_for<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
@@ -68,16 +68,18 @@ async fn wait_for<T>(
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
         let reason = match work().await {
-            Err(BrokerError::Away(reason)) if until.is_none_or(|it| Instant::now() < it) => reason,
+            Err(BrokerError::Away(reason)) if until.is_none_or(|until| Instant::now() < until) => {
+                reason
+            }
             Err(BrokerError::Away(reason)) => {
                 return Err(BrokerError::Away(format!(
-                    "{reason}. It was waited for: is RabbitMQ running there (`broker.url`)?"
+                    "{reason}. The broker stayed unavailable: is RabbitMQ running there (`broker.url`)?"
                 )));
             }
             done => return done,
         };
         if throttle.allow() {
-            tracing::warn!("the broker is not there yet, and is waited for: {reason}");
+            tracing::warn!("broker unavailable: {reason}; waiting for it");
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -1,4 +1,4 @@
-//! Sinks whose messages pass through the store, but for exchanges, which a broker has.
+//! Adds the sinks whose messages pass through the store, except exchanges, which need a broker.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ordain_config::Passage;
 use ordain_config::{Loaded, Sink};
 use ordain_store::Store;
 
-/// Adds the sinks that are streams, and has those of lines numbered that are to be.
+/// Adds the sinks that are streams, and numbers the sinks of lines that need it.
 pub(super) fn add(
     loaded: &Loaded,
     store: &Arc<dyn Store>,

@@ -1,4 +1,4 @@
-//! What can be seen of a run while it runs: by the status line, the log, and operators.
+//! The state of a run for the status line, the log, and operators.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use ordain_store::{Partition, Store};
 use ordain_store::{Report, Work};
 use ordain_wasm::Handlers;
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Handlers are compiled.
+    /// Compiles the handlers.
     #[default]
     LoadsHandlers,
-    /// The store is opened.
+    /// Opens the store.
     OpensStore,
-    /// The first partitions are taken.
+    /// Claims the first partitions.
     Claims,
-    /// It has had its share of the partitions.
+    /// Drives partitions; the process has owned its whole share.
     Drives,
 }
 
-/// What can be seen of a run.
+/// The state of a run.
 #[derive(Default)]
 pub struct Figures(Mutex<Seen>);
 
@@ -36,7 +36,7 @@ struct Seen {
     partitions: Vec<Arc<Progress>>,
     has: usize,
     share: usize,
-    /// Requests to the ingress, by the status of their answers.
+    /// Requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
 }
 
@@ -45,58 +45,62 @@ impl Figures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it is.
+    /// Returns the phase.
     pub fn phase(&self) -> Phase {
         self.seen().phase
     }
 
-    /// The handlers, once they are loaded.
+    /// Returns the handlers, once they are loaded.
     pub fn handlers(&self) -> Option<Arc<Handlers>> {
         self.seen().handlers.clone()
     }
 
-    /// The store, while it is open.
+    /// Returns the store, while it is open.
     pub fn store(&self) -> Option<Arc<dyn Store>> {
         self.seen().store.clone()
     }
 
-    /// The partitions that are driven, or were.
+    /// Returns the partitions that are driven, or were.
     pub fn partitions(&self) -> Vec<Arc<Progress>> {
         self.seen().partitions.clone()
     }
 
-    /// The figures of all partitions together.
+    /// Returns the sum of the figures of all partitions.
     pub fn sum(&self) -> Stats {
         let seen = self.seen();
         seen.partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
     }
 
-    /// Requests to the ingress that were answered so far, by status.
+    /// Returns the number of answered requests to the ingress, by status.
     pub fn requests(&self) -> BTreeMap<u16, u64> {
         self.seen().requests.clone()
     }
 
-    /// One was answered.
+    /// Counts an answered request.
     pub fn count_request(&self, status: u16) {
         *self.seen().requests.entry(status).or_default() += 1;
     }
 
-    /// Notes that the handlers are loaded.
+    /// Records that the handlers are loaded.
     pub fn loaded(&self, handlers: &Arc<Handlers>) {
         let mut seen = self.seen();
-        (seen.handlers, seen.phase) = (Some(Arc::clone(handlers)), Phase::OpensStore);
+        seen.handlers = Some(Arc::clone(handlers));
+        seen.phase = Phase::OpensStore;
     }
 
-    /// Notes that the store is open.
+    /// Records that the store is open.
     pub fn opened(&self, store: &Arc<dyn Store>) {
         let mut seen = self.seen();
-        (seen.store, seen.phase) = (Some(Arc::clone(store)), Phase::Claims);
+        seen.store = Some(Arc::clone(store));
+        seen.phase = Phase::Claims;
     }
 
-    /// Where the figures of a partition are kept, whoever drives it.
+    /// Returns the figures of a partition, which stay the same for all its drivers.
     pub(super) fn of(&self, partition: &Partition) -> Arc<Progress> {
         let mut seen = self.seen();
-        if let Some(found) = seen.partitions.iter().find(|it| it.partition() == partition) {
+        if let Some(found) =
+            seen.partitions.iter().find(|progress| progress.partition() == partition)
+        {
             return Arc::clone(found);
         }
         let progress = Arc::new(Progress::new(partition.clone()));
@@ -104,22 +108,23 @@ impl Figures {
         progress
     }
 
-    /// Notes how many partitions of its share it drives, and how many they are.
+    /// Records how many partitions of its share this process drives, and the size of the share.
     pub(super) fn drives(&self, has: usize, share: usize) {
         let mut seen = self.seen();
-        (seen.has, seen.share) = (has, share);
+        seen.has = has;
+        seen.share = share;
         if has == share {
             seen.phase = Phase::Drives;
         }
     }
 
-    /// How many partitions of its share it drives, and how many they are.
+    /// Returns how many partitions of its share this process drives, and the size of the share.
     pub fn share(&self) -> (usize, usize) {
         let seen = self.seen();
         (seen.has, seen.share)
     }
 
-    /// What is to be done of the partitions that it drives.
+    /// Returns the work of the driven partitions.
     pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> Report {
         let mut report = Report::default();
         for partition in driven {
@@ -130,7 +135,7 @@ impl Figures {
         report
     }
 
-    /// Lets go of the store, which is closed when nobody has it.
+    /// Releases the store, which closes when its last user is gone.
     pub fn closes(&self) {
         self.seen().store = None;
     }

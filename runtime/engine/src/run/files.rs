@@ -1,5 +1,5 @@
-//! The files of a configuration: opened before anything is read or written, and none of them both
-//! read and written, or written twice, under whatever names.
+//! The files of a configuration. All are opened before anything is read or written, and no file may be both read and
+//! written, or written by two sinks, under whatever names.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, Metadata};
@@ -18,7 +18,7 @@ use ordain_store::{Partition, Store, StoreError};
 /// Commits whose messages are read from the outbox at one time.
 const PAGE: usize = 1_024;
 
-/// What makes a file the same under two names: device and inode.
+/// The identity of a file under any name: device and inode.
 type Identity = (u64, u64);
 
 /// The open files of all sources, by stream, and of all sinks.
@@ -28,7 +28,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens them. What can be refused is, before any sink is made or cut.
+    /// Opens the files. Everything that can be rejected is rejected before a sink's file is created or truncated.
     pub(super) async fn open(loaded: &Loaded, store: &dyn Store) -> Result<Self, RunError> {
         let Checked { sources, places, mut written } = check(loaded)?;
         let mut files = Self { sources, outlets: Outlets::default() };
@@ -38,7 +38,7 @@ impl Files {
                 continue;
             };
             let sink = place.open(store).await?;
-            // Two names of a file that was only made now.
+            // The file may have been created just now under another name.
             let metadata =
                 std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
             place.note(&metadata, &mut written)?;
@@ -49,12 +49,12 @@ impl Files {
     }
 }
 
-/// Refuses what a start would refuse, without making anything.
+/// Rejects the files that a start would reject, without creating any.
 pub fn check_files(loaded: &Loaded) -> Result<(), RunError> {
     Ok(check(loaded).map(drop)?)
 }
 
-/// Sources that are open, and sinks that can be opened; `None` for standard output.
+/// Open sources, and sinks that can be opened; `None` for standard output.
 struct Checked<'a> {
     sources: BTreeMap<String, File>,
     places: Vec<(String, Option<SinkPlace<'a>>)>,
@@ -100,8 +100,8 @@ fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// Opens the file of events of a stream. Anything but a regular one has no positions to go on from,
-/// and might never open at all.
+/// Opens the event file of a stream. Only a regular file has positions at which to resume; opening any other might
+/// block for ever.
 pub(super) fn open_source(
     loaded: &Loaded,
     stream: &str,
@@ -113,7 +113,7 @@ pub(super) fn open_source(
     };
     let unreadable = |error| refused(format!("cannot be read: {error}"));
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        let what = "is no regular file; events from a pipe come in with path = \"-\"";
+        let what = "is no regular file; to read events from a pipe, use path = \"-\"";
         return Err(refused(what.to_owned()));
     }
     let file = File::open(path).map_err(unreadable)?;
@@ -121,7 +121,7 @@ pub(super) fn open_source(
     Ok((file, identity))
 }
 
-/// Where a sink writes, and where the configuration says so.
+/// The path of a file sink, and its setting in the configuration.
 struct SinkPlace<'a> {
     loaded: &'a Loaded,
     setting: String,
@@ -135,13 +135,13 @@ impl SinkPlace<'_> {
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
         self.error(&format!(
-            "cannot be written: {error}. A file in a folder that is there, and that the user who \
-             runs Ordain may write to, is right"
+            "cannot be written: {error}. Use a file in an existing folder to which the user who runs \
+             Ordain may write"
         ))
     }
 
-    /// Refuses what is no file of its own before it is opened, since a pipe might never open, and
-    /// what cannot be written.
+    /// Rejects a path that is not a regular file of its own, before opening it, because opening a pipe might block.
+    /// Also rejects a file that cannot be written.
     fn check(
         &self,
         read: &BTreeMap<Identity, String>,
@@ -149,18 +149,18 @@ impl SinkPlace<'_> {
     ) -> Result<(), ConfigError> {
         let metadata = match std::fs::metadata(self.path) {
             Ok(metadata) => metadata,
-            // One that is not there is made, in a folder that is.
+            // A missing file is created in an existing folder.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+                let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
                 return folder.map(drop).map_err(|error| self.unwritable(&error));
             }
             Err(error) => return Err(self.unwritable(&error)),
         };
         if !metadata.is_file() {
-            return Err(self.error(
-                "is no regular file: a regular file, or \"-\" for standard output, is right",
-            ));
+            return Err(
+                self.error("is no regular file. Use a regular file, or \"-\" for standard output")
+            );
         }
         if let Some(input) = read.get(&identity(&metadata)) {
             return Err(self.error(&format!("is the same file as {input}: it would never end")));
@@ -170,7 +170,7 @@ impl SinkPlace<'_> {
         self.note(&metadata, written)
     }
 
-    /// Notes its file, which must be no other sink's.
+    /// Records the file, which must not belong to another sink.
     fn note(
         &self,
         metadata: &Metadata,
@@ -193,13 +193,14 @@ impl SinkPlace<'_> {
             HashSet::new()
         };
         let sink = opened.finish(&unpublished).map_err(|error| self.unwritable(&error))?;
-        // From here on what lies beyond is known to be of a process that died.
+        // From now on, lines beyond this length were written by a process that died.
         store.put_marks(&[sink.mark()]).await?;
         Ok(sink)
     }
 }
 
-/// The ids of all that the outbox has, for whatever sink: that may be another one than before.
+/// Returns the ids of all messages in the outbox, for any sink, because a message's sink may have been another file
+/// before.
 async fn unpublished(config: &Config, store: &dyn Store) -> Result<HashSet<String>, StoreError> {
     let mut ids = HashSet::new();
     for (name, stream) in &config.streams {
@@ -212,9 +213,11 @@ async fn unpublished(config: &Config, store: &dyn Store) -> Result<HashSet<Strin
                     let Some(last) = entries.last() else { break };
                     after = last.number;
                     for entry in entries {
-                        ids.extend(entry.messages.iter().map(|it| message_id(name, it)));
+                        ids.extend(entry.messages.iter().map(|message| message_id(name, message)));
                         let letters = entry.letters.iter();
-                        ids.extend(letters.map(|it| letter_event(name, it).id().to_owned()));
+                        ids.extend(
+                            letters.map(|letter| letter_event(name, letter).id().to_owned()),
+                        );
                     }
                 }
             }

@@ -1,5 +1,5 @@
-//! The partitions of this instance while it runs: takes those that are its share, drives them, and
-//! gives those away that are another's. `share` says which those are.
+//! The partitions of this instance during a run: claims the partitions of its share, drives them, and releases those
+//! of other instances. `share` computes the share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -25,55 +25,55 @@ use ordain_store::{InstanceId, Leased, Partition, StoreError, Table};
 use ordain_util::shutdown::asked_to_stop;
 use ordain_util::wait;
 
-/// Before a partition that could not be had is asked for again.
+/// Delay before a lease that was refused is requested again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Between two reports of how much is to be done.
+/// Interval between two reports of this instance's work.
 const REPORT: Duration = Duration::from_secs(2);
-/// Between two looks at whether all have come to rest.
+/// Interval between two checks whether all partitions rest.
 const REST: Duration = Duration::from_millis(20);
-/// How long `run --once` waits for a partition beyond the lease of its holder, who may have died.
+/// How long `run --once` waits for a partition beyond the lease of its holder, which may have died.
 const BEYOND: Duration = Duration::from_secs(2);
 
-/// What is asked of the store of a partition, and what comes of it.
+/// A running request for a partition.
 type Asked<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
 
-/// A partition that is ours, or is about to be or not to be.
+/// A partition that this instance owns, claims or releases.
 struct Mine {
     tenure: Arc<Tenure>,
     is_driven: bool,
 }
 
-/// A lease that is given back.
+/// A lease that this instance has released.
 struct Released {
     epoch: u64,
-    /// When the store had answered.
+    /// The time of the store's answer; `None` before that.
     at: Option<Instant>,
 }
 
-/// The partitions of this instance.
+/// The manager of this instance's partitions.
 pub(super) struct Owning<'a> {
     starting: &'a Starting<'a>,
     figures: &'a Figures,
     heart: &'a mut Heart,
-    /// The table of which the share is.
+    /// The table from which `share` was computed.
     table: Arc<Table>,
     share: BTreeSet<Partition>,
     mine: BTreeMap<Partition, Mine>,
     leasing: FuturesUnordered<Asked<'a, Leased>>,
-    /// What a driver needs; `None` if the partition is another's by now.
+    /// Partitions that are being started; `None` if another instance owns the partition by now.
     coming: FuturesUnordered<Asked<'a, Option<Box<Parts>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
     going: FuturesUnordered<Asked<'a, ()>>,
-    /// What was given back, as long as the table may not know of it.
+    /// Released leases, until the table is known to contain the release.
     released: BTreeMap<Partition, Released>,
-    /// Partitions that could not be had, and when they are asked for again.
+    /// Partitions whose lease was refused, and the time of the next request.
     again: BTreeMap<Partition, Instant>,
-    /// With `once`: those that have been driven to their end.
+    /// With `once`: partitions that have been driven to their end.
     ended: BTreeSet<Partition>,
-    /// Those of others that it was told are waited for.
+    /// Partitions of other instances for which the wait is already logged.
     waits: BTreeSet<Partition>,
     is_ending: bool,
-    /// Messages that the last drivers left unpublished.
+    /// Number of messages that the last drivers left unpublished.
     unpublished: usize,
     started: Instant,
 }
@@ -105,8 +105,8 @@ impl<'a> Owning<'a> {
         }
     }
 
-    /// Takes, drives and gives away until the end that was asked for; with `once`, until all have been
-    /// driven to their end. Tells how many messages are left unpublished.
+    /// Claims, drives and releases partitions until the requested end; with `once`, until all have been driven to
+    /// their end. Returns the number of messages that are left unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
@@ -149,30 +149,31 @@ impl<'a> Owning<'a> {
                     }
                 }
                 _ = report.tick() => {
-                    let driven = self.mine.iter().filter(|it| it.1.is_driven);
-                    self.heart.report(self.figures.report(driven.map(|it| it.0)).encode());
+                    let driven = self.mine.iter().filter(|(_, mine)| mine.is_driven);
+                    self.heart.report(self.figures.report(driven.map(|(partition, _)| partition)).encode());
                 }
             }
         }
     }
 
-    /// Whether nothing goes on in any partition, and nothing is on its way between them. Each was looked
-    /// at when it rested; as nothing was put before the last was looked at, each has rested since.
+    /// Returns whether all partitions rest and no event is on its way between them. The partitions are checked one
+    /// after the other. If no event was added in the meantime, each has rested until the last check.
     fn all_rest(&self, all: &BTreeSet<Partition>) -> bool {
         let feeds = &self.starting.feeds;
         let (before, was_empty) = feeds.puts();
-        let rests = |it: &Partition| {
-            self.mine.get(it).is_some_and(|it| it.is_driven) && self.figures.of(it).rests()
+        let rests = |partition: &Partition| {
+            self.mine.get(partition).is_some_and(|mine| mine.is_driven)
+                && self.figures.of(partition).rests()
         };
         let all_rest = all.iter().all(rests);
         let (after, is_empty) = feeds.puts();
         all_rest && was_empty && is_empty && before == after
     }
 
-    /// Whether the broker is reached, where events come from there.
+    /// Monitors whether the broker is reachable, if a stream has events from there.
     fn watch_reach(&self) -> watch::Receiver<Reach> {
         let Starting { loaded, broker, .. } = self.starting;
-        let of_broker = |it: &Stream| matches!(it.source, Source::Amqp(_));
+        let of_broker = |stream: &Stream| matches!(stream.source, Source::Amqp(_));
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         match broker {
             Some(broker) if loaded.config.streams.values().any(of_broker) => {
@@ -186,18 +187,19 @@ impl<'a> Owning<'a> {
         self.heart.reaches_broker(reach);
         if reach == Reach::Lost {
             tracing::warn!(
-                "the broker has not been reached for longer than the lease: instances that reach it take \
-                 the partitions of this one"
+                "broker unreachable for longer than the lease: instances that reach it take over the \
+                 partitions of this one"
             );
         }
     }
 
-    /// Lets go of what is another's, and asks for what is ours.
+    /// Releases partitions that left the share, and requests the leases of those that joined it.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
         }
-        let ((table, asked), id) = (self.heart.table(), self.heart.id());
+        let (table, asked) = self.heart.table();
+        let id = self.heart.id();
         if !Arc::ptr_eq(&table, &self.table) {
             let Starting { loaded, once, .. } = self.starting;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
@@ -205,7 +207,7 @@ impl<'a> Owning<'a> {
             self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
         }
         let mut share = self.share.clone();
-        share.retain(|it| !self.ended.contains(it));
+        share.retain(|partition| !self.ended.contains(partition));
         for (partition, mine) in &self.mine {
             if !share.contains(partition) && mine.tenure.stage() == Stage::Held {
                 tracing::info!(
@@ -225,11 +227,15 @@ impl<'a> Owning<'a> {
                 _ => self.ask_for(partition),
             }
         }
-        // What is ours and nobody knows of, after the store went back in time or a question came twice.
+        // Release leases that are ours without our knowledge, after the store went back in time or received a request
+        // twice.
         for (partition, lease) in &table.leases {
             let is_known = self.mine.contains_key(partition)
                 || self.again.contains_key(partition)
-                || self.released.get(partition).is_some_and(|it| lease.epoch <= it.epoch);
+                || self
+                    .released
+                    .get(partition)
+                    .is_some_and(|released| lease.epoch <= released.epoch);
             if lease.holder == Some(id) && !is_known {
                 let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
                 mine.tenure.set(Stage::Over);
@@ -237,15 +243,15 @@ impl<'a> Owning<'a> {
                 self.give_back(partition.clone(), lease.epoch);
             }
         }
-        let is_driven = |it: &&Partition| {
-            let mine = self.mine.get(*it);
-            mine.is_some_and(|it| it.is_driven && it.tenure.stage() == Stage::Held)
+        let is_driven = |partition: &&Partition| {
+            let mine = self.mine.get(*partition);
+            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == Stage::Held)
         };
         self.figures.drives(share.iter().filter(is_driven).count(), share.len());
         Ok(())
     }
 
-    /// Another instance still has what is to be ours.
+    /// Waits for a partition of our share that another instance still owns.
     fn wait_for(
         &mut self,
         partition: &Partition,
@@ -256,23 +262,23 @@ impl<'a> Owning<'a> {
             return Ok(());
         }
         let Some(member) = table.members.get(&holder) else { return Ok(()) };
-        let (About { name, alone, .. }, Partition { stream, number }) =
-            (About::decode(&member.about), partition);
+        let About { name, alone, .. } = About::decode(&member.about);
+        let Partition { stream, number } = partition;
         let lease = Duration::from_millis(self.starting.loaded.config.runtime.lease.0);
         let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + BEYOND;
-        // Of two that want all, one gives up.
+        // If two instances need all partitions, only the one with the higher id gives up.
         let gives_up = !alone || holder < self.heart.id();
         if gives_up && self.started.elapsed() > patience {
             return Err(RunError::Store(StoreError::InUse(format!(
-                "the process {name} runs stream {stream}, and --once needs all of its partitions: end \
-                 that one first, or run without --once beside it"
+                "the process {name} runs stream {stream}, and --once needs all of its partitions: stop \
+                 that process first, or run without --once beside it"
             ))));
         }
         if self.waits.insert(partition.clone()) {
             tracing::info!(
                 stream = &**stream,
                 partition = number,
-                "waiting for the process {name}, which has the partition, to give it back"
+                "waiting for the process {name} to release the partition"
             );
         }
         self.again.insert(partition.clone(), Instant::now() + AGAIN);
@@ -282,7 +288,9 @@ impl<'a> Owning<'a> {
     fn ask_for(&mut self, partition: &Partition) {
         let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
         self.mine.insert(partition.clone(), mine);
-        let (store, id, partition) = (self.starting.store, self.heart.id(), partition.clone());
+        let store = self.starting.store;
+        let id = self.heart.id();
+        let partition = partition.clone();
         self.leasing.push(Box::pin(async move {
             let leased = store.lease(&partition, id).await;
             (partition, leased.map_err(RunError::from))
@@ -299,13 +307,14 @@ impl<'a> Owning<'a> {
         };
         self.heart.leased(&mine.tenure, &partition, epoch);
         self.heart.beat_soon();
-        let (starting, tenure) = (self.starting, Arc::clone(&mine.tenure));
+        let starting = self.starting;
+        let tenure = Arc::clone(&mine.tenure);
         let progress = self.figures.of(&partition);
         self.coming.push(Box::pin(async move {
             let mut stages = tenure.stages();
             let parts = tokio::select! {
                 parts = starting.bring_up(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
-                // It is another's already, or is to be.
+                // Another instance owns the partition, or is about to.
                 _ = stages.past(Stage::Held) => Ok(None),
             };
             (partition, parts.map(|parts| parts.map(Box::new)))
@@ -325,7 +334,7 @@ impl<'a> Owning<'a> {
         }
     }
 
-    /// A driver has ended.
+    /// Handles the end of a driver.
     fn driven(
         &mut self,
         partition: Partition,
@@ -341,13 +350,13 @@ impl<'a> Owning<'a> {
                 self.unpublished += stats.outbox;
                 self.ended.insert(partition.clone());
             }
-            // What it left unpublished, the next owner publishes.
+            // The next owner publishes what this driver left.
             Ok(_) => {}
             Err(DriverError::Fenced) if !self.starting.once => {
                 tracing::warn!(
                     stream = &*partition.stream,
                     partition = partition.number,
-                    "another process has taken the partition over; what was not committed here is dropped"
+                    "another process has taken the partition over; uncommitted work is dropped"
                 );
                 self.again.insert(partition.clone(), Instant::now() + AGAIN);
             }
@@ -363,7 +372,8 @@ impl<'a> Owning<'a> {
 
     fn give_back(&mut self, partition: Partition, epoch: u64) {
         self.released.insert(partition.clone(), Released { epoch, at: None });
-        let (store, id) = (self.starting.store, self.heart.id());
+        let store = self.starting.store;
+        let id = self.heart.id();
         self.going.push(Box::pin(async move {
             let gone = store.release(&partition, id, epoch).await;
             (partition, gone.map_err(RunError::from))
@@ -374,8 +384,9 @@ impl<'a> Owning<'a> {
         self.is_ending = true;
         self.heart.leave();
         self.again.clear();
-        // What is not driven is given back with the last word to the store.
-        (self.leasing, self.coming) = (FuturesUnordered::new(), FuturesUnordered::new());
+        // Leases without a driver are released when the process leaves the membership.
+        self.leasing = FuturesUnordered::new();
+        self.coming = FuturesUnordered::new();
         self.mine.retain(|_, mine| {
             mine.tenure.set(if mine.is_driven { Stage::Leaving } else { Stage::Over });
             mine.is_driven

@@ -1,4 +1,4 @@
-//! What a run did, for people and for scripts.
+//! The report of a run, for people and for scripts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use ordain_config::Loaded;
 use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::count;
 
-/// Keys read at a time while what is held is counted.
+/// Keys in a page while held events are counted.
 const PAGE: usize = 1_000;
 
-/// Streams that are named for each way to stand still.
+/// Maximum number of streams that are named for each blocked status.
 const STREAMS: usize = 10;
 
-/// What a run did and what it left.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What it did.
+    /// The counts of the run.
     pub stats: Stats,
-    /// What the store holds at the end, whoever brought it, if it was counted.
+    /// The events that the store holds at the end, from any run, if they were counted.
     pub held: Option<Held>,
 }
 
-/// Keys that stand still, and what is held of them.
+/// Blocked keys and their held events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Events of all keys that are held in the store.
+    /// Number of events of all keys that are held in the store.
     pub events: u64,
-    /// The keys, by their place in [`STANDING`] and by stream.
+    /// Number of keys by index in [`STANDING`] and by stream.
     keys: BTreeMap<(usize, Arc<str>), u64>,
 }
 
-/// Ways to stand still: the status as commands know it, and what people read.
+/// Statuses of blocked keys: the status, its name in commands, and its text in the report.
 const STANDING: [(Status, &str, &str); 3] = [
     (Status::Waiting, "waiting", "waiting for an event"),
     (Status::Retrying, "retrying", "waiting to retry"),
@@ -41,7 +41,7 @@ const STANDING: [(Status, &str, &str); 3] = [
 ];
 
 impl Held {
-    /// Counts what a store holds: reads the record of every key.
+    /// Counts the held events and blocked keys of a store, which reads the record of every key.
     pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Self::default();
         for stream in store.streams().await? {
@@ -50,7 +50,9 @@ impl Held {
                 let page = store.keys(&stream, &filter).await?;
                 for job in page.rows.into_iter().filter_map(|row| row.job.ok()) {
                     held.events += job.spilled.count;
-                    if let Some(way) = STANDING.iter().position(|it| it.0 == job.status) {
+                    if let Some(way) =
+                        STANDING.iter().position(|(status, ..)| *status == job.status)
+                    {
                         *held.keys.entry((way, Arc::clone(&stream))).or_default() += 1;
                     }
                 }
@@ -67,20 +69,20 @@ impl Held {
         *self != Self::default()
     }
 
-    /// Streams with keys that stand still in this way, and how many.
+    /// Returns the streams with keys of this status, and their number of keys.
     fn streams(&self, way: usize) -> impl Iterator<Item = (&str, u64)> {
-        let these = self.keys.iter().filter(move |((it, _), _)| *it == way);
+        let these = self.keys.iter().filter(move |((status, _), _)| *status == way);
         these.map(|((_, stream), keys)| (&**stream, *keys))
     }
 }
 
 impl Report {
-    /// Whether anything is not settled with effect: what `--strict` fails for.
+    /// Returns whether any event is not settled with effect, for which `--strict` fails.
     pub fn has_problems(&self) -> bool {
         self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(Held::is_any)
     }
 
-    /// As one JSON object.
+    /// Returns the report as a JSON object.
     pub fn json(&self) -> serde_json::Value {
         let Self { stats, held } = self;
         let dead: serde_json::Map<_, _> =
@@ -112,7 +114,7 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
 }
 
 impl Report {
-    /// For people, with commands that go on from there under the configuration of the run.
+    /// Returns the report for people, with commands that show more under the configuration of the run.
     pub fn text(&self, config: &Loaded) -> String {
         let Self { stats, held } = self;
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Which partitions are an instance's share.
+//! Computes an instance's share of the partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,22 +10,24 @@ use ordain_store::About;
 use ordain_store::Reach;
 use ordain_store::{InstanceId, Partition, Table};
 
-/// All partitions of the streams that are configured.
+/// Returns all partitions of the configured streams.
 pub(super) fn all(loaded: &Loaded) -> BTreeSet<Partition> {
     let of = |(name, stream): (&Name, &Stream)| {
-        let (name, partitions) = (name.shared(), stream.source.partitions());
+        let name = name.shared();
+        let partitions = stream.source.partitions();
         (0..partitions).map(move |number| Partition { stream: Arc::clone(&name), number })
     };
     loaded.config.streams.iter().flat_map(of).collect()
 }
 
-/// Those that an instance is to have, as the table says. Others are to have each other partition, and
-/// come to that by the same table.
+/// Returns the partitions that an instance must own, according to the table. The other instances compute their shares
+/// from the same table and together own all other partitions.
 pub(super) fn share(loaded: &Loaded, table: &Table, id: InstanceId) -> BTreeSet<Partition> {
     let there = table.members.iter().map(|(id, member)| (*id, About::decode(&member.about)));
-    let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, it)| it.alone);
-    let there: Vec<(InstanceId, About)> = there.into_iter().filter(|(_, it)| !it.leaving).collect();
-    // It keeps what it has to its end.
+    let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, about)| about.alone);
+    let there: Vec<(InstanceId, About)> =
+        there.into_iter().filter(|(_, about)| !about.leaving).collect();
+    // An instance that runs alone keeps its partitions to its end.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
     };
@@ -34,17 +36,18 @@ pub(super) fn share(loaded: &Loaded, table: &Table, id: InstanceId) -> BTreeSet<
     });
     let owners = owners(&candidates(&there), &held.collect());
     let all = all(loaded).into_iter();
-    let is_ours = |it: &Partition| owners.get(&(&*it.stream, it.number)) == Some(&id.0);
-    all.filter(|it| is_ours(it) && !is_kept(it)).collect()
+    let is_ours =
+        |partition: &Partition| owners.get(&(&*partition.stream, partition.number)) == Some(&id.0);
+    all.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
 }
 
-/// Who may have what. One that does not reach the broker may have a stream only if nobody who runs it
-/// does.
+/// Returns the candidates for each stream. An instance that does not reach the broker is a candidate only if no
+/// instance with the stream does.
 fn candidates(there: &[(InstanceId, About)]) -> Vec<Candidate<'_>> {
     let reached: BTreeSet<&str> = there
         .iter()
-        .filter(|(_, it)| it.broker == Reach::Reached)
-        .flat_map(|(_, it)| it.streams.keys().map(String::as_str))
+        .filter(|(_, about)| about.broker == Reach::Reached)
+        .flat_map(|(_, about)| about.streams.keys().map(String::as_str))
         .collect();
     let is_cut_off =
         |about: &About, stream: &str| about.broker == Reach::Lost && reached.contains(stream);
@@ -66,23 +69,25 @@ mod tests {
     use super::*;
 
     fn about(streams: &[&str], broker: Reach) -> About {
-        let streams = streams.iter().map(|it| ((*it).to_owned(), 2)).collect();
+        let streams = streams.iter().map(|stream| ((*stream).to_owned(), 2)).collect();
         About { streams, broker, ..About::default() }
     }
 
     fn streams_of(there: &[About]) -> Vec<Vec<String>> {
         let there: Vec<_> = (0..).map(InstanceId).zip(there.iter().cloned()).collect();
-        let of = |it: Candidate<'_>| it.streams.keys().map(ToString::to_string).collect();
+        let of =
+            |candidate: Candidate<'_>| candidate.streams.keys().map(ToString::to_string).collect();
         candidates(&there).into_iter().map(of).collect()
     }
 
     #[test]
-    fn who_does_not_reach_the_broker_has_nothing_that_others_can_have() {
-        let (here, lost) = (Reach::Reached, Reach::Lost);
+    fn instance_without_the_broker_owns_nothing_that_others_can_own() {
+        let here = Reach::Reached;
+        let lost = Reach::Lost;
         let found = streams_of(&[about(&["a", "b"], lost), about(&["a"], here)]);
-        assert_eq!(found, [vec!["b"], vec!["a"]], "nobody else runs b");
+        assert_eq!(found, [vec!["b"], vec!["a"]], "no other instance runs b");
         let found = streams_of(&[about(&["a"], lost), about(&["a"], lost), about(&["f"], here)]);
-        assert_eq!(found, [["a"], ["a"], ["f"]], "the broker is away for all");
+        assert_eq!(found, [["a"], ["a"], ["f"]], "no instance with a reaches the broker");
         let found = streams_of(&[about(&["a"], Reach::Doubted), about(&["a"], here)]);
         assert_eq!(found, [["a"], ["a"]]);
     }

@@ -22,24 +22,24 @@ use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{Claim, Mark, Partition, StoreError};
 use ordain_util::probe::Probe;
 
-/// The part of a partition's memory for what the broker has sent and nobody has taken: the rest is
+/// Divisor of a partition's memory for deliveries that the broker has sent and the driver has not taken; the rest is
 /// for events, states and outcomes.
 const AHEAD: usize = 4;
 
-/// Before a checkpoint that the store did not take is written again.
+/// Delay before a checkpoint that the store did not accept is written again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A source that runs.
+/// A running source.
 pub(super) struct Started {
     pub(super) source: Source,
-    /// Events over HTTP on their way to the source's queue.
+    /// Events received over HTTP that are not in the source's queue yet.
     pub(super) inbox: Option<Inbox>,
     /// The name of the source's checkpoint, if it can resume.
     pub(super) checkpoint: Option<String>,
 }
 
 impl Starting<'_> {
-    /// Starts it.
+    /// Starts the source of a partition.
     pub(super) async fn source(
         &self,
         name: &Name,
@@ -73,7 +73,7 @@ impl Starting<'_> {
         }
     }
 
-    /// What waits in the store for a partition.
+    /// Returns the settings for a partition's queue in the store.
     fn waiting(
         &self,
         partition: &Partition,
@@ -96,8 +96,8 @@ impl Starting<'_> {
         }
     }
 
-    /// What comes over HTTP on its way to the queue of a partition. The first one's owner has what belongs
-    /// to nobody yet.
+    /// Starts the inbox of events over HTTP for a partition. The owner of partition 0 also gets the queue of events
+    /// without a known partition.
     async fn inbox(
         &self,
         stream: &Stream,
@@ -111,25 +111,27 @@ impl Starting<'_> {
         let [of_partition, of_none] = &progress.inbox;
         let waiting = |partition: &Partition, claim, waits| {
             let queue = self.waiting(partition, claim, config.inbox, progress);
-            // Where nobody posts here, what is posted elsewhere is found a little later.
+            // A process without an ingress detects the events of others a little later.
             let others = queue.others && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
             QueueOptions { others, waits, counts_delivered: true, ..queue }
         };
-        let (placed, mut unknown) = (waiting(&target.partition, target.claim, of_partition), None);
+        let placed = waiting(&target.partition, target.claim, of_partition);
+        let mut unknown = None;
         if config.partitions > 1 && target.partition.number == 0 {
             let unplaced = unplaced(&target.partition.stream, config.partitions);
             unknown = match self.store.claim(&unplaced, target.claim.epoch).await {
                 Ok(claimed) => Some(waiting(&unplaced, claimed.claim, of_none)),
-                // Somebody has the partition by now, and this one is about to hear of it.
+                // Another process owns the partition by now; this one will be notified.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
         }
-        let (in_order, key) = (stream.ordering == Ordering::Fifo, &config.key);
+        let in_order = stream.ordering == Ordering::Fifo;
+        let key = &config.key;
         let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
-        // Half of what is known by its id: while their copies come, others do. And no more than leaves
-        // room for the ids of all that the broker may deliver again.
+        // Offer half of the events that are recognised by their ids, because others arrive before the copies do. Also
+        // leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let most = (window / 2).min(window - stream.source.prefetch());
@@ -137,7 +139,7 @@ impl Starting<'_> {
         Ok(Some(Inbox::start(placed, unknown, offers, producer)))
     }
 
-    /// A queue of the broker, which knows itself what is acknowledged.
+    /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
     fn queue(
         &self,
         name: &Name,
@@ -179,14 +181,15 @@ impl Starting<'_> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
         let decoder = Decoder { ordering: stream.ordering, event_size };
         let Place::File(path) = &config.path else {
-            let (name, position) = ("standard input".into(), Position::default());
+            let name = "standard input".into();
+            let position = Position::default();
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
         let opened = self.sources.borrow_mut().remove(&**name);
         let file = match opened {
             Some(file) => file,
-            // It was another's in between.
+            // Another instance owned the partition in between, so the file was closed.
             None => files::open_source(self.loaded, name, path)?.0,
         };
         let mark = Checkpoint::mark(name, path);
@@ -204,7 +207,9 @@ impl Starting<'_> {
                 }
             },
         };
-        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |it| it.lost_in(&target.found));
+        let lost_in = checkpoint
+            .as_ref()
+            .map_or_else(Vec::new, |checkpoint| checkpoint.lost_in(&target.found));
         let position = match &checkpoint {
             None => None,
             Some(_) if !lost_in.is_empty() => None,
@@ -222,16 +227,16 @@ impl Starting<'_> {
             ),
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
-                "not the file of the last time, or changed where it was read: reading it from its \
+                "file differs from the one of the last run in the part that was read: reading it from its \
                  beginning; {}", ordain_store::checkpoint::read_again(stream.ordering)
             ),
             (_, Some(Position { line, .. })) => {
-                tracing::info!(stream = %name, line, "going on where the last run was");
+                tracing::info!(stream = %name, line, "continuing after the last run");
             }
             (None, None) => {}
         }
         if !lost_in.is_empty() {
-            // Commits with the numbers of the lost ones must not make the old checkpoint look right later.
+            // Later commits with the numbers of the lost ones must not make the old checkpoint look valid.
             let nothing_read = Print::new(b"", &Probe::new(0, b""));
             let beginning =
                 Checkpoint::new(Position::default(), nothing_read, target.found.to_vec());
@@ -241,7 +246,7 @@ impl Starting<'_> {
                 let breaks = self.store.breaks();
                 self.store.put_checkpoint(&target.partition, target.claim, breaks, &beginning).await
             };
-            // Under another claim it is not needed.
+            // Under another claim the checkpoint is not needed.
             while !put().await? && !target.tenure.is_over() {
                 tokio::time::sleep(AGAIN).await;
             }

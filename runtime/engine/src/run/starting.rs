@@ -25,13 +25,13 @@ pub(super) struct Starting<'a> {
     /// The files of events, by stream, until their sources are started for the first time.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<Broker>>,
-    /// Of replay servers.
+    /// Limits for requests to replay servers.
     pub(super) hosts: replay::Hosts,
-    /// Of streams that are fed from here.
+    /// Notifiers of streams that this process adds events to.
     pub(super) feeds: Arc<Feeds>,
-    /// With `once`: whether a partition may end that has come to rest.
+    /// With `once`: `true` if a partition that rests may end.
     pub(super) may_end: watch::Sender<bool>,
-    /// By stream.
+    /// The last consumer window of each stream.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastWindow>>,
     pub(super) committed: mpsc::Sender<Committed>,
     pub(super) questions: mpsc::Sender<Question>,

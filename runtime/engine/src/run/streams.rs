@@ -1,5 +1,5 @@
-//! Brings a partition up that was leased: claims it, publishes what was left over, and puts together
-//! what its driver needs.
+//! Starts a leased partition: claims it, publishes the messages that an earlier owner left, and builds the parts of
+//! its driver.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const PAGE: usize = 64;
 /// Time between two warnings that a partition waits.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Batches that may wait for the publisher: the sequencers let no more be unpublished.
+/// Returns the number of batches that may wait for the publisher: the sequencers allow no more to be unpublished.
 pub(super) fn unpublished(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.settings(stream, &share(config, stream, 0, None));
@@ -49,8 +49,8 @@ fn share(config: &Config, stream: &Stream, partition: u32, version: Option<Arc<D
     }
 }
 
-/// Refuses a store with committed messages of a stream that is configured neither here nor where
-/// another instance runs: nobody would publish them.
+/// Rejects a store with committed messages of a stream that neither this configuration nor another running instance
+/// has: no process would publish them.
 pub(super) async fn check_left_overs(
     loaded: &Loaded,
     store: &dyn Store,
@@ -64,26 +64,27 @@ pub(super) async fn check_left_overs(
         for number in 0..=numbering::partitions(store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
             let waiting = store.waiting(&partition).await?;
-            if waiting > 0 && !others.iter().any(|it| it.streams.contains_key(&*stream)) {
+            if waiting > 0 && !others.iter().any(|other| other.streams.contains_key(&*stream)) {
                 tracing::warn!(
                     stream = &*stream,
                     partition = number,
                     events = waiting,
-                    "events wait for a stream that is not configured: they are kept until it is again"
+                    "events wait for a stream that is not configured; they are kept until it is configured again"
                 );
             }
             for shard in 0..store.shards() {
                 if store.outbox(&partition, shard, 0, 1).await?.is_empty() {
                     continue;
                 }
-                let Some(other) = others.iter().find(|it| it.streams.contains_key(&*stream)) else {
+                let Some(other) = others.iter().find(|other| other.streams.contains_key(&*stream))
+                else {
                     return Err(PublisherError::UnknownStream(partition.stream).into());
                 };
                 tracing::info!(
                     stream = &*stream,
                     process = other.name,
-                    "a stream that is not configured here has messages to publish: that is done as long \
-                     as a process runs it"
+                    "stream that is not configured here has messages to publish; the processes that run the \
+                     stream publish them"
                 );
                 continue 'streams;
             }
@@ -92,15 +93,15 @@ pub(super) async fn check_left_overs(
     Ok(())
 }
 
-/// Bytes of what earlier processes left over that may wait for exchanges: no process has more than
+/// Returns the size limit of left-over messages that may wait for exchanges, in bytes. A process has no more than
 /// that in memory when it dies, unless it had other settings.
 pub(super) fn room(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
 impl Starting<'_> {
-    /// Claims a partition under the epoch of its lease, publishes what an earlier owner left in its
-    /// outbox, and puts together what its driver needs. `None` if somebody else has claimed it since,
+    /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its
+    /// outbox, and builds the parts of its driver. Returns `None` if another process has claimed the partition since,
     /// or the publisher has ended.
     pub(super) async fn bring_up(
         &self,
@@ -126,7 +127,7 @@ impl Starting<'_> {
             tenure,
             found: claimed.commits.clone().into(),
             done: (0..self.store.shards()).map(|_| Done::default()).collect(),
-            commits: claimed.commits.iter().map(|it| AtomicU64::new(*it)).collect(),
+            commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
         });
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);
@@ -134,8 +135,8 @@ impl Starting<'_> {
         self.parts(name, stream, claimed, target, completions, left_over, progress).await
     }
 
-    /// Publishes what an earlier owner committed and did not publish, before anything new of the same
-    /// shards. Tells what of it is not done; `None` if the publisher has ended.
+    /// Publishes the messages that an earlier owner committed and did not publish, before any new ones of the same
+    /// shards. Returns those that are not done; `None` if the publisher has ended.
     async fn publish_left_over(
         &self,
         target: &Arc<Target>,
@@ -164,8 +165,8 @@ impl Starting<'_> {
                         Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
-                            "much more than `memory_budget` was committed and not published; the \
-                             partition waits until some of it is"
+                            "unpublished messages exceed twice the `memory_budget`; the partition waits until some \
+                             are published"
                         ),
                         Err(_) => {}
                     }
@@ -176,7 +177,7 @@ impl Starting<'_> {
             tracing::info!(
                 stream = &*target.partition.stream,
                 messages,
-                "publishing what an earlier process committed and did not publish"
+                "publishing messages that an earlier process committed and did not publish"
             );
         }
         let (tell, left) = oneshot::channel();
@@ -185,7 +186,7 @@ impl Starting<'_> {
         Ok(if asked.is_ok() { left.await.ok() } else { None })
     }
 
-    #[allow(clippy::too_many_arguments, reason = "it only puts them together")]
+    #[allow(clippy::too_many_arguments, reason = "the method only combines its arguments")]
     async fn parts(
         &self,
         name: &Name,
@@ -199,8 +200,9 @@ impl Starting<'_> {
         let config = &self.loaded.config;
         let Some(mut version) = self.handlers.feed(name) else { return Ok(None) };
         let active = version.active();
-        let decided = active.as_ref().map(|it| Arc::clone(&it.decided));
-        let (done, partition) = (target.completions.clone(), target.partition.clone());
+        let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
+        let done = target.completions.clone();
+        let partition = target.partition.clone();
         let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
         for (sink, config) in &config.sinks {
             if let Sink::Amqp(config) = config {
@@ -210,8 +212,8 @@ impl Starting<'_> {
         let turns = self.pool.attach(
             context,
             active,
-            // A worker's thread; the driver always takes what is there, so this waits shortly.
-            // If the driver is gone, nobody needs it.
+            // This runs on a worker's thread. The driver always takes its completions, so the call blocks only
+            // shortly. If the driver is gone, the results are not needed.
             Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
         );
         let settings = config.settings(stream, &share(config, stream, partition.number, decided));

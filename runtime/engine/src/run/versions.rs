@@ -1,5 +1,5 @@
-//! Versions while it runs: looks into the folder of handlers, loads what is new there beside what runs,
-//! says what is offered, and follows what the store has decided.
+//! Handler versions during a run: monitors the folder of handlers, loads new files while others run, offers versions,
+//! and follows the decisions in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,17 +30,16 @@ use ordain_wasm::{
 };
 use ordain_wasm::{Chosen, Handlers, Missing};
 
-/// Between two looks into the folder, where nobody says that something has changed there: not every
-/// file system does.
+/// Interval between two scans of the folder, in addition to notifications: not every file system sends them.
 const LOOK: Duration = Duration::from_secs(2);
-/// Before the store is asked again that did not answer.
+/// Delay before the next request to a store that did not answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Between a change in the folder and a look.
+/// Delay between a notification and the scan, which collects changes that belong together.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no version can be decided on.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What a load has come to.
+/// The future result of a load.
 type Loading = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
 
 pub(super) struct Versions<'a> {
@@ -49,21 +48,22 @@ pub(super) struct Versions<'a> {
     handlers: &'a Arc<Handlers>,
     membership: Membership,
     table: Arc<Table>,
-    /// By stream.
+    /// The state of each stream.
     seen: BTreeMap<Arc<str>, Seen>,
     folder_throttle: LogThrottle,
     decision_throttle: LogThrottle,
 }
 
-/// What was seen of a stream.
+/// The known state of a stream's rollout.
 #[derive(Default)]
 struct Seen {
-    /// The highest generation.
+    /// The highest known generation.
     newest: u64,
-    /// The decision that this instance has offered, or may go back from since it has just started.
+    /// The decision for this instance's own offer, or the decision at the start of this instance: this instance may
+    /// return from it to a lower version.
     had: Option<Arc<Decided>>,
     has_begun: bool,
-    /// Since when what was decided on is not here.
+    /// The time since which the decided version is missing here.
     missing: Option<Instant>,
 }
 
@@ -87,15 +87,14 @@ impl<'a> Versions<'a> {
         }
     }
 
-    /// Follows the folder and the store as long as it is polled. A run that waits for its end (`once`) ends
-    /// where what it lacks does not come.
+    /// Follows the folder and the store while it is polled. With `once`, returns an error if a version stays missing.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (tell, mut changes) = mpsc::channel(1);
         let _watcher = self.watch(tell);
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, Stamp, Loading)> = None;
-        // Of a file system that does not answer, only this hears.
+        // The scan runs on another thread, because the file system may not respond.
         let mut looking: Option<JoinHandle<io::Result<Folder>>> = None;
         loop {
             let again = self.decide_all().await;
@@ -133,7 +132,8 @@ impl<'a> Versions<'a> {
         }
     }
 
-    /// A stream that has been without what was decided on for longer than others may take to go.
+    /// Returns the error for a stream whose version has been missing for longer than other instances may take to
+    /// leave.
     fn gives_up(&mut self) -> Option<RunError> {
         let patience = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -150,16 +150,17 @@ impl<'a> Versions<'a> {
         None
     }
 
-    /// Has somebody say when something changes in the folder. Where nobody can, there is `LOOK`.
+    /// Watches the folder for changes. If that fails, only the interval of `LOOK` applies.
     fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
-        // One that is waiting is enough.
+        // A single waiting notification is enough.
         let changed = move |event: notify::Result<notify::Event>| {
-            // A look into the folder opens it, and must not be what wakes the next one.
+            // A scan opens the folder, and must not trigger the next scan.
             let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
-            let is_news = event.is_ok_and(|it| {
-                let is_meant = it.paths.is_empty() || it.paths.iter().any(|it| may_be_handler(it));
-                is_meant && (!it.kind.is_access() || it.kind == written)
+            let is_news = event.is_ok_and(|event| {
+                let paths = &event.paths;
+                let is_meant = paths.is_empty() || paths.iter().any(|path| may_be_handler(path));
+                is_meant && (!event.kind.is_access() || event.kind == written)
             });
             if is_news {
                 let _ = tell.try_send(());
@@ -170,21 +171,23 @@ impl<'a> Versions<'a> {
             Ok(watcher)
         });
         watcher
-            .inspect_err(|error| tracing::debug!(%error, "the folder of handlers is polled"))
+            .inspect_err(
+                |error| tracing::debug!(%error, "folder of handlers not watched: polling it"),
+            )
             .ok()
     }
 
-    /// Looks into the folder.
+    /// Starts a scan of the folder.
     fn look(&self) -> JoinHandle<io::Result<Folder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
-            // What changes together is seen together.
+            // Changes that belong together are scanned together.
             std::thread::sleep(TOGETHER);
             Folder::scan(&dir)
         })
     }
 
-    /// Takes in what is in the folder.
+    /// Processes the result of a scan.
     fn looked(&mut self, folder: io::Result<Folder>) {
         let folder = match folder {
             Ok(folder) => folder,
@@ -193,7 +196,7 @@ impl<'a> Versions<'a> {
                 if self.folder_throttle.allow() {
                     tracing::warn!(
                         dir = %clean(&dir.display().to_string()), %error,
-                        "the folder of handlers cannot be read: what runs goes on"
+                        "folder of handlers unreadable; running versions continue"
                     );
                 }
                 return;
@@ -201,33 +204,34 @@ impl<'a> Versions<'a> {
         };
         let (new, gone) = self.handlers.with_catalog(|catalog| {
             let known = &catalog.folder().refused;
-            let known: BTreeSet<&Path> = known.iter().map(|it| &*it.path).collect();
-            let new = folder.refused.iter().filter(|it| !known.contains(&*it.path));
+            let known: BTreeSet<&Path> = known.iter().map(|file| &*file.path).collect();
+            let new = folder.refused.iter().filter(|file| !known.contains(&*file.path));
             let new: Vec<_> = new.cloned().collect();
             (new, catalog.look(folder, Instant::now()))
         });
         for refused in new {
             let path = refused.path.display().to_string();
-            tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "not a handler");
+            tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "file ignored: not a handler");
         }
         for offered in gone {
             tracing::warn!(
                 handler = &*offered.build.version,
-                "the last file of a handler was removed: what runs goes on, and a start would find nothing"
+                "last file of a handler removed; the running version continues, but a start would find no file"
             );
         }
     }
 
-    /// Loads a file on a thread of its own, beside what runs.
+    /// Loads a file on a thread of its own, while other versions run.
     fn load(&self, file: &HandlerFile) -> Loading {
-        tracing::info!(file = %clean(&file.path.display().to_string()), "loading a handler");
+        tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
         let (tell, done) = oneshot::channel();
-        let (engine, file) = (Arc::clone(&self.handlers.engine), file.clone());
+        let engine = Arc::clone(&self.handlers.engine);
+        let file = file.clone();
         let load = move || {
-            // Whoever asked may be gone.
+            // The receiver may be gone.
             let _ = tell.send(engine.load_beside(&file, Manner::Polite));
         };
-        // Where there is no thread the answer never comes, and the file is looked into again.
+        // Without a thread the sender is dropped, and the file is loaded again later.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
         done
     }
@@ -239,10 +243,11 @@ impl<'a> Versions<'a> {
         loaded: Option<Result<Arc<Handler>, LoadError>>,
     ) {
         let loaded = loaded.unwrap_or_else(|| {
-            let reason = "cannot be loaded: there was no thread for that, or it ended unexpectedly";
+            let reason =
+                "cannot be loaded: the loader's thread did not start, or ended unexpectedly";
             Err(LoadError { path: file.path.clone(), reason: reason.to_owned(), may_pass: true })
         });
-        let found = loaded.as_ref().map(|it| it.build().clone()).map_err(Refused::from);
+        let found = loaded.as_ref().map(|handler| handler.build().clone()).map_err(Refused::from);
         let now = Instant::now();
         let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found, now));
         match (change, loaded) {
@@ -254,23 +259,23 @@ impl<'a> Versions<'a> {
             (Change::Refused(reason), _) => tracing::error!(
                 path = %clean(&file.path.display().to_string()),
                 reason = %clean(&reason),
-                "a handler cannot be used: what runs goes on"
+                "handler version unusable; running versions continue"
             ),
             (_, Ok(handler)) => {
                 let instead = self.handlers.offered(&file.name);
                 let instead = instead.map_or_else(
                     || "no stream names it".to_owned(),
-                    |it| format!("{} is offered, which is not lower", it.version),
+                    |build| format!("{} is offered, which is not lower", build.version),
                 );
                 let handler = &**handler.version();
-                tracing::info!(handler, "a handler could be used, and is not: {instead}");
+                tracing::info!(handler, "handler version usable but not offered: {instead}");
             }
             _ => {}
         }
     }
 
-    /// A job was executed under a decision that is not known here: it is to come, unless the store went
-    /// back in time and has lost it.
+    /// Handles a key that was executed under an unknown decision. The decision will appear in the table, unless the
+    /// store went back in time and lost it.
     async fn look_for_newer(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(AGAIN).await;
@@ -278,7 +283,7 @@ impl<'a> Versions<'a> {
         };
         for (stream, _) in self.handlers.streams() {
             let needs = self.handlers.needs(stream);
-            if table.versions.get(stream).is_none_or(|it| it.generation < needs) {
+            if table.versions.get(stream).is_none_or(|decided| decided.generation < needs) {
                 let seen = self.seen.entry(Arc::clone(stream)).or_default();
                 seen.newest = seen.newest.max(needs);
             }
@@ -286,8 +291,8 @@ impl<'a> Versions<'a> {
         self.table = Arc::new(table);
     }
 
-    /// Asks the store for what is to be decided, and follows what is. Answers when it is to be asked
-    /// again, if it did not answer.
+    /// Makes the decisions that are due, and follows those in the table. Returns the time of the next attempt if the
+    /// store did not answer.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offers();
@@ -296,24 +301,28 @@ impl<'a> Versions<'a> {
         for (stream, name) in handlers.streams() {
             let Some(mine) = offers.get(&**stream) else { continue };
             let of_others: Vec<Build> =
-                others.iter().filter_map(|it| it.offers.get(&**stream)).cloned().collect();
+                others.iter().filter_map(|other| other.offers.get(&**stream)).cloned().collect();
             let decided = self.table.versions.get(stream).cloned();
             let seen = self.seen.entry(Arc::clone(stream)).or_default();
             let begins = !std::mem::replace(&mut seen.has_begun, true);
-            let is_mine = decided.as_ref().is_some_and(|it| *mine == it.build);
-            // One that starts beside it has no say later, when whoever has it dies.
-            let stands_alone = decided.as_ref().is_none_or(|it| {
-                let is_higher = split_version(&it.build.version).1 > split_version(&mine.version).1;
-                !(is_higher && of_others.contains(&it.build))
+            let is_mine = decided.as_ref().is_some_and(|decided| *mine == decided.build);
+            // An instance that starts beside a running higher version must not return the stream to its own version
+            // later, when the instance that has the higher version dies.
+            let stands_alone = decided.as_ref().is_none_or(|decided| {
+                let decided_on = split_version(&decided.build.version).1;
+                let is_higher = decided_on > split_version(&mine.version).1;
+                !(is_higher && of_others.contains(&decided.build))
             });
             if is_mine || (begins && stands_alone) {
                 seen.had.clone_from(&decided);
             }
-            seen.newest = seen.newest.max(decided.as_ref().map_or(0, |it| it.generation));
-            // A fault of the machine at a start is no reason to go back.
+            seen.newest = seen.newest.max(decided.as_ref().map_or(0, |decided| decided.generation));
+            // A temporary fault of this machine at the start is no reason to return to a lower version.
             let may_come = || {
-                let version = decided.as_ref().map(|it| &it.build.version);
-                version.is_some_and(|it| handlers.with_catalog(|catalog| catalog.may_come(it)))
+                let version = decided.as_ref().map(|decided| &decided.build.version);
+                version.is_some_and(|version| {
+                    handlers.with_catalog(|catalog| catalog.may_come(version))
+                })
             };
             let known = Known {
                 decided: decided.as_deref(),
@@ -326,26 +335,28 @@ impl<'a> Versions<'a> {
                 tracing::error!(
                     stream = &**stream,
                     generation = seen.newest,
-                    "no version can be decided on any more: somebody else has written to the store"
+                    "no further version can be decided on: another program has written to the store"
                 );
             }
             let new = decide(&known);
             let is_left = new.is_some();
             if let Some(new) = new {
-                let before = decided.as_ref().map_or(0, |it| it.generation);
+                let before = decided.as_ref().map_or(0, |decided| decided.generation);
                 match self.store.decide(stream, before, &new).await {
-                    // The next table has it, or what somebody else has decided.
+                    // The next table contains this decision, or that of another instance.
                     Ok(_) => self.membership.beat_soon(),
                     Err(error) => {
                         if self.decision_throttle.allow() {
-                            tracing::warn!(%error, "the store cannot be told which version is to execute events");
+                            tracing::warn!(%error, "decision on a handler version not written; retrying");
                         }
                         again = Some(Instant::now() + AGAIN);
                     }
                 }
             }
-            let Some(decided) = decided.filter(|it| it.generation == seen.newest) else { continue };
-            // What is about to be left is not missed.
+            let Some(decided) = decided.filter(|decided| decided.generation == seen.newest) else {
+                continue;
+            };
+            // A version that is about to be replaced is not reported as missing.
             let is_here = || handlers.compiled(&decided.build).is_some();
             if !is_left || is_here() {
                 let is_elsewhere = of_others.contains(&decided.build);
@@ -355,7 +366,7 @@ impl<'a> Versions<'a> {
         again
     }
 
-    /// Lets what was decided on execute the events of a stream, or says why it cannot.
+    /// Switches a stream to the decided version, or records why that version is missing.
     fn follow(&self, stream: &Arc<str>, name: &str, decided: &Arc<Decided>, is_elsewhere: bool) {
         let chosen: Chosen = match self.handlers.compiled(&decided.build) {
             Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(decided) })),
@@ -365,26 +376,27 @@ impl<'a> Versions<'a> {
                 is_elsewhere,
             }),
         };
-        let missing = chosen.as_ref().err().map(|it| it.reason.clone());
+        let missing = chosen.as_ref().err().map(|missing| missing.reason.clone());
         if !self.handlers.choose(stream, chosen) {
             return;
         }
-        let (version, generation) = (&*decided.build.version, decided.generation);
+        let version = &*decided.build.version;
+        let generation = decided.generation;
         match missing {
             None => tracing::info!(
                 stream = &**stream,
                 version,
                 generation,
-                "events are executed by this version from now on"
+                "handler version active: it executes the events from now on"
             ),
             Some(reason) => tracing::warn!(
                 stream = &**stream, version, generation, reason = %clean(&reason),
-                "the keys of the stream wait, since this version is to execute their events and is not here"
+                "handler version missing; the keys of the stream wait for it"
             ),
         }
     }
 
-    /// Why what was decided on is not here.
+    /// Returns the reason why the decided version is missing here.
     fn why_missing(&self, name: &str, decided: &Decided) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let of_another = || {
@@ -392,7 +404,8 @@ impl<'a> Versions<'a> {
             (other != name).then(|| {
                 format!(
                     "another instance runs the stream with the handler {other}, and this one is configured with \
-                     {name}: give all the same configuration. It is {name} as soon as nobody offers {other}"
+                     {name}: give all instances the same configuration. The stream switches to {name} when no \
+                     instance offers {other} any more"
                 )
             })
         };
@@ -403,8 +416,8 @@ impl<'a> Versions<'a> {
                 match catalog.found(&file.path) {
                     Some(Ok(found)) if found.version == decided.build.version => {
                         return format!(
-                            "{path} has another content (SHA-256 {:.12}…) than what was decided on \
-                             ({:.12}…): copy that one, or give this one a higher version",
+                            "{path} has another content (SHA-256 {:.12}…) than the version that was decided on \
+                             ({:.12}…): copy that file, or give this one a higher version",
                             found.digest, decided.build.digest
                         );
                     }
@@ -419,14 +432,14 @@ impl<'a> Versions<'a> {
             }
             of_another().unwrap_or_else(|| {
                 format!(
-                    "there is no file of it in {dir}: copy it from where another instance has it"
+                    "there is no file of this version in {dir}: copy it from an instance that has it"
                 )
             })
         })
     }
 }
 
-/// What a load has come to; `None` where its thread could not start or panicked.
+/// Waits for the result of a load; `None` if its thread could not start or panicked.
 async fn loaded(
     loading: &mut Option<(HandlerFile, Stamp, Loading)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
@@ -436,7 +449,7 @@ async fn loaded(
     }
 }
 
-/// What a look has come to.
+/// Waits for the result of a scan.
 async fn looked(looking: &mut Option<JoinHandle<io::Result<Folder>>>) -> io::Result<Folder> {
     match looking {
         Some(look) => look.await.unwrap_or_else(|panic| Err(io::Error::other(panic))),
@@ -444,8 +457,9 @@ async fn looked(looking: &mut Option<JoinHandle<io::Result<Folder>>>) -> io::Res
     }
 }
 
-/// Whether a change of this file may be one of a handler.
+/// Returns whether a changed file may be a handler.
 fn may_be_handler(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
-    path.extension().is_some_and(|it| it == "wasm") && !name.as_encoded_bytes().starts_with(b".")
+    path.extension().is_some_and(|extension| extension == "wasm")
+        && !name.as_encoded_bytes().starts_with(b".")
 }

@@ -1,4 +1,4 @@
-//! What goes to sinks: a message of a handler, or a dead letter that is forwarded.
+//! The contents of sinks: messages of handlers and forwarded dead letters.
 
 use ordain_core::{DeadLetter, Event};
 
@@ -7,7 +7,7 @@ use ordain_amqp::AmqpSink;
 use ordain_cloudevents::{letter_event, message_event};
 use ordain_store::OutboxMessage;
 
-/// What is to be published.
+/// A message or dead letter to publish.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Message(OutboxMessage),
@@ -15,19 +15,19 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// The name of its sink.
+    /// Returns the name of the sink.
     pub(super) fn sink<'a>(&'a self, target: &'a Target) -> Result<&'a str, PublisherError> {
         match self {
             Self::Message(message) => Ok(message.emitted.message.sink()),
             Self::Letter(letter) => target.dead_letter.as_deref().ok_or_else(|| {
-                let (stream, key) =
-                    (target.partition.stream.to_string(), letter.id.key.to_string());
+                let stream = target.partition.stream.to_string();
+                let key = letter.id.key.to_string();
                 PublisherError::NoLetterSink { stream, key, sequence: letter.id.sequence }
             }),
         }
     }
 
-    /// Bytes that it holds, about.
+    /// Returns the approximate size in memory, in bytes.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Message(message) => message.emitted.message.memory(),
@@ -35,7 +35,7 @@ impl Content {
         }
     }
 
-    /// As whoever gets it will see it, but for its number.
+    /// Returns the event that the receiver will get, without its number.
     pub(super) fn event(&self, stream: &str) -> Event {
         match self {
             Self::Message(message) => message_event(stream, message),
@@ -43,7 +43,7 @@ impl Content {
         }
     }
 
-    /// Appends it as a line.
+    /// Appends the encoded line to `out`.
     pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
         match self {
             Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
@@ -53,7 +53,7 @@ impl Content {
         }
     }
 
-    /// Gives it to an exchange.
+    /// Adds the content to an exchange's sink.
     pub(super) fn put(&self, exchange: &mut AmqpSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.put(stream, message, sequence),
@@ -61,7 +61,7 @@ impl Content {
         }
     }
 
-    /// The error that there is no such sink.
+    /// Returns the error for a sink that is not configured.
     pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
         let (key, sequence) = match self {
             Self::Message(message) => (&*message.key, message.emitted.sequence),

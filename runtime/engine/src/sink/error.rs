@@ -1,10 +1,10 @@
-//! Why publishing ends for good.
+//! The errors that end publishing.
 
 use std::sync::Arc;
 
 use ordain_store::StoreError;
 
-/// Why publishing ended for good.
+/// The reason why publishing ended.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
     /// The store failed.
@@ -18,14 +18,14 @@ pub enum PublisherError {
     UnknownSink {
         /// The stream.
         stream: String,
-        /// The key of the event that caused it.
+        /// The key of the event that emitted the message.
         key: String,
         /// The event.
         sequence: u64,
         /// The sink.
         sink: String,
     },
-    /// A dead letter was committed to be forwarded, and the configuration no longer says where.
+    /// A dead letter was committed for forwarding, and the configuration no longer has a sink for it.
     #[error(
         "stream {stream} has a committed dead letter of key {key:?}, event {sequence}, to be \
          forwarded, and no `dead_letter`: set it again until the letter is published"
@@ -38,30 +38,30 @@ pub enum PublisherError {
         /// The letter's sequence.
         sequence: u64,
     },
-    /// The store has lost numbers that were given.
+    /// The store has lost numbers that were assigned.
     #[error(
         "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this \
-         process has in memory. The next start counts on from the messages that the shard has, so some numbers come \
-         twice: check the receivers for numbers that two messages of the last minutes share"
+         process has in memory. The next start numbers messages after the ones that the shard has, so some numbers \
+         are assigned twice: check the receivers for numbers that two messages of the last minutes share"
     )]
     WentBack {
         /// The stream.
         stream: String,
-        /// Where the messages go.
+        /// The destination of the messages.
         to: String,
         /// The shard.
         shard: u32,
     },
-    /// The store says that a newer owner gives messages, and there is none.
+    /// The store has numbers of a newer owner, and there is none.
     #[error(
         "stream {stream}: the store has numbers for {to} in shard {shard} from an owner whose epoch is above \
-         that of this one, which owns the partition. Somebody has removed or put back a part of the store: \
-         put back the rest as well, or give the stream another name"
+         that of this one, which owns the partition. A part of the store was removed or restored: restore the \
+         rest as well, or give the stream another name"
     )]
     Fenced {
         /// The stream.
         stream: String,
-        /// Where the messages go.
+        /// The destination of the messages.
         to: String,
         /// The shard.
         shard: u32,
@@ -72,9 +72,9 @@ pub enum PublisherError {
          again until they are published"
     )]
     UnknownStream(Arc<str>),
-    /// The sync of a file failed. The disk may lack some of the file, and another sync would not show that.
+    /// The sync of a file failed. The disk may lack a part of the file, and another sync would not show that.
     #[error(
-        "sink {sink}: the disk did not take what was written to {path}: {error}. Check the disk and start \
+        "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start \
          again: Ordain then writes the missing messages from its store"
     )]
     NotSynced {
@@ -82,13 +82,13 @@ pub enum PublisherError {
         sink: String,
         /// The file.
         path: String,
-        /// Why.
+        /// The reason of the failure.
         error: std::io::Error,
     },
-    /// Whoever read standard output has gone.
+    /// The reader of standard output has gone.
     #[error(
-        "nobody reads standard output any more, to which the sink {0} writes; what is committed \
-         and was not written is published at the next start"
+        "standard output, to which the sink {0} writes, has no reader any more; committed messages \
+         that were not written are published at the next start"
     )]
     NoReader(String),
 }

@@ -1,10 +1,10 @@
-//! A file that contains each message exactly once.
+//! A file sink that contains each message exactly once.
 //!
-//! Its length is written to the store together with the removal of the messages from the outbox. Lines
-//! beyond that length were written by a process that died before the store knew of them. At the start they
-//! are cut off, and published again from the outbox. If the outbox lacks one of them, the store is at an
-//! earlier time than the file, and nothing is cut: consumers may have read these lines, and they would never
-//! come again. Another file in its place is never cut either.
+//! The store records the file's length together with the removal of the messages from the outbox. A process that died
+//! before the store recorded them has written the lines beyond that length. The next start truncates these lines and
+//! publishes them again from the outbox. If the outbox lacks one of them, the store is at an earlier time than the
+//! file, and nothing is truncated: consumers may have read these lines, and they would never be published again.
+//! Another file in its place is never truncated either.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,9 +19,9 @@ use ordain_util::probe::Probe;
 use ordain_util::whole::whole;
 use serde::Deserialize;
 
-/// Bytes of the longest line that may be one of Ordain: an event of the largest size, in base64.
+/// Maximum size of a line that may be Ordain's, in bytes: an event of the largest size, in base64.
 const LINE_BYTES: u64 = 128 << 20;
-/// How the `source` of all messages and letters begins.
+/// The beginning of the `source` of all messages and dead letters.
 const OWN_SOURCE: &str = "/ordain/";
 
 /// An open file sink.
@@ -31,19 +31,19 @@ pub(crate) struct FileSink {
     mark: String,
     file: File,
     inode: u64,
-    /// What was written last. The next message goes behind it.
+    /// The fingerprinted end of the written data, after which the next message is written.
     tail: Probe,
     synced: bool,
 }
 
-/// A file sink that may have more than the store knows to be published.
+/// An opened file sink that may contain more lines than the store has recorded.
 #[derive(Debug)]
 pub(crate) struct Opened {
     sink: FileSink,
     present: u64,
 }
 
-/// The attributes by which a line is recognised.
+/// The attributes that identify a line.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
@@ -53,13 +53,13 @@ struct Line<'a> {
 }
 
 impl Opened {
-    /// Returns whether the file is longer than the store knows.
+    /// Returns whether the file is longer than the length in the store.
     pub(crate) fn has_more(&self) -> bool {
         self.present > self.sink.tail.end()
     }
 
-    /// Cuts the file back to the length that the store knows, if `unpublished`, the ids of all messages in the
-    /// outbox, has every message beyond it. Lines of other programs are removed with them.
+    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox, whose
+    /// message ids are `unpublished`. The truncation also removes lines of other programs.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
         let Self { mut sink, present } = self;
         let length = sink.tail.end();
@@ -71,7 +71,7 @@ impl Opened {
             sink.file.set_len(length)?;
             tracing::info!(
                 path = %sink.path.display(), bytes = present - length,
-                "removed lines that the store had not marked as published; the outbox publishes its messages again"
+                "removed lines that the store had not recorded as published; the outbox publishes its messages again"
             );
             return Ok(sink);
         }
@@ -81,25 +81,26 @@ impl Opened {
         sink.tail = Probe::read(&sink.file, whole)?;
         tracing::warn!(
             path = %sink.path.display(), lines = lost,
-            "THE STORE WENT BACK IN TIME: it does not have these last messages of the file, and cannot \
-             publish them again. Was an older copy of its folder put back? They stay in the file, and new \
-             messages are written behind them"
+            "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
+             again. Was an older copy of its folder restored? These messages stay in the file, and new \
+             messages are written after them"
         );
         Ok(sink)
     }
 }
 
 impl FileSink {
-    /// Opens the file, with the mark that the store has of it. Without one, what is in the file
-    /// stays and messages come behind it.
+    /// Opens the file, given the store's mark for it. Without a mark, the file's contents stay and messages are
+    /// written after them.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Opened> {
         let file = open_or_make(path)?;
         let metadata = file.metadata()?;
-        let (present, inode) = (metadata.len(), metadata.ino());
+        let present = metadata.len();
+        let inode = metadata.ino();
         let published = match mark {
             None => None,
             Some(mark) => Some(PublishedFile::decode(mark).ok_or_else(|| {
-                let message = "what the store knows of it is of no known form";
+                let message = "the store's mark for this file has an unknown format";
                 io::Error::new(io::ErrorKind::InvalidData, message)
             })?),
         };
@@ -112,8 +113,8 @@ impl FileSink {
             Some(published) if !is_published(&published, &file, inode)? => {
                 tracing::warn!(
                     path = %path.display(), bytes = present,
-                    "another file than that of the last run, or changed: nothing of it is cut, \
-                     and new messages are written at its end"
+                    "file differs from the one of the last run: nothing of it is removed, and new messages \
+                     are written at its end"
                 );
                 present
             }
@@ -125,12 +126,13 @@ impl FileSink {
         Ok(Opened { sink, present })
     }
 
-    /// Of what lies beyond the published length: where its last whole line ends, and how many messages of
-    /// Ordain it has that are not in the outbox.
+    /// Reads the data beyond the published length. Returns the end of its last complete line, and the number of
+    /// Ordain's messages that are not in the outbox.
     fn lines_beyond(&self, unpublished: &HashSet<String>) -> io::Result<(u64, u64)> {
         let mut reader = BufReader::new(&self.file);
         let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
-        let (mut whole, mut lost) = (at, 0);
+        let mut whole = at;
+        let mut lost = 0;
         let mut line = Vec::new();
         let mut is_begun = false;
         loop {
@@ -146,20 +148,20 @@ impl FileSink {
             }
             if is_whole && !is_begun {
                 let own = serde_json::from_slice::<Line<'_>>(&line).ok();
-                let own = own.filter(|it| it.source.starts_with(OWN_SOURCE));
-                lost += u64::from(own.is_some_and(|it| !unpublished.contains(&*it.id)));
+                let own = own.filter(|line| line.source.starts_with(OWN_SOURCE));
+                lost += u64::from(own.is_some_and(|line| !unpublished.contains(&*line.id)));
             }
-            // The rest of a longer line is no line.
+            // The rest of a line above the size limit is not a line.
             is_begun = !is_whole;
         }
     }
 
-    /// The name of a file's length among the store's marks: the same however the path is spelled.
+    /// Returns the name of a file's mark in the store, which is the same for every spelling of the path.
     pub(crate) fn mark_name(path: &Path) -> String {
         format!("sink/{}", whole(path).display())
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -174,8 +176,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Before the first of some messages: writing behind the end of a file that somebody has cut
-    /// would fill what is missing with zeros.
+    /// Checks the file's length before the first of several messages. Writing after the end of a file that another
+    /// process has truncated would fill the gap with zeros.
     fn look(&mut self) -> io::Result<()> {
         let present = self.file.metadata()?.len();
         if present < self.tail.end() {
@@ -197,7 +199,7 @@ impl FileSink {
         Ok(())
     }
 
-    /// What is to be kept in the store.
+    /// Returns the mark to store.
     pub(crate) fn mark(&self) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
         let value = PublishedFile::encode(self.tail.end(), fingerprint);
@@ -205,14 +207,14 @@ impl FileSink {
     }
 }
 
-/// Opens a file. A file that does not exist is created, and its folder synced.
+/// Opens a file. Creates a missing file, and syncs its folder.
 fn open_or_make(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let file = options.create(true).truncate(false).open(path)?;
-            let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
         }
@@ -225,13 +227,13 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
         path = %path.display(),
         present,
         published,
-        "the file is shorter than what has been published to it: somebody cut or removed it; new \
+        "file is shorter than the data published to it: another process truncated or removed it; new \
          messages are written at its end"
     );
 }
 
-/// Returns whether a file is the one that was written, or a copy of it: by its content, or, where
-/// nothing was written yet, by its inode.
+/// Returns whether a file is the one that was written, or a copy of it: judged by its content, or, if nothing was
+/// written yet, by its inode.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,
@@ -245,12 +247,12 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A sink whose outbox is empty.
+    /// Opens a sink whose outbox is empty.
     fn open(path: &Path, mark: Option<&[u8]>) -> FileSink {
         FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished")
     }
 
-    /// A file with two messages, of which the store knows one, and the mark.
+    /// Writes a file with two messages, of which the store knows one, and returns the mark.
     fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
         let path = folder.join("out");
         fs::write(&path, before).expect("written");
@@ -261,7 +263,7 @@ mod tests {
         (path, known)
     }
 
-    /// What is in the file after one more message.
+    /// Returns the file's contents after one more message.
     fn after(path: &Path, mark: &[u8], message: &str) -> String {
         let mut sink = open(path, Some(mark));
         sink.append(message.as_bytes()).expect("appended");
@@ -269,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_does_not_know_of_is_cut_off() {
+    fn lines_unknown_to_the_store_are_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "kept\n");
         assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
         let first_form = 9_u64.to_le_bytes();
         assert_eq!(after(&path, &first_form, "two\n"), "kept\none\ntwo\n");
 
-        // A copy is as good.
+        // A copy counts as the same file.
         fs::copy(&path, folder.path().join("copy")).expect("copied");
         fs::rename(folder.path().join("copy"), &path).expect("renamed");
         assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_outbox_does_not_have_is_never_cut_off() {
+    fn lines_missing_from_the_outbox_are_never_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "");
         let line = |id: &str| format!("{{\"id\":\"{id}\",\"source\":\"/ordain/s\"}}\n");
@@ -307,7 +309,7 @@ mod tests {
             assert_eq!(after(outbox), format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
         }
 
-        // A crash before the store has the new length: the next start finds the same.
+        // After a crash before the store has the new length, the next start finds the same lines.
         fs::write(&path, &all).expect("written");
         for _ in 0..2 {
             let kept = open(&path, Some(&known.value)).mark();
@@ -319,23 +321,24 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_not_cut() {
+    fn another_file_is_not_truncated() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "");
-        fs::write(&path, "a longer one of somebody else\n").expect("written");
-        assert_eq!(after(&path, &known.value, "2\n"), "a longer one of somebody else\n2\n");
+        fs::write(&path, "a longer one of another program\n").expect("written");
+        assert_eq!(after(&path, &known.value, "2\n"), "a longer one of another program\n2\n");
 
-        // Nor one in the place of one to which nothing was written.
+        // A file in the place of an empty sink file is not truncated either.
         fs::remove_file(&path).expect("removed");
         let sink = open(&path, None);
-        let (empty, _still_there) = (sink.mark(), sink);
+        // `sink` keeps the old file open, so that its inode is not used again.
+        let empty = sink.mark();
         fs::write(folder.path().join("other"), "other\n").expect("written");
         fs::rename(folder.path().join("other"), &path).expect("renamed");
         assert_eq!(after(&path, &empty.value, "1\n"), "other\n1\n");
     }
 
     #[test]
-    fn no_zeros_in_a_file_that_is_cut_while_it_is_written() {
+    fn file_truncated_during_a_run_gets_no_zeros() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         let mut sink = open(&path, None);

@@ -1,4 +1,4 @@
-//! All sinks of a process by name: what is to be published is gathered here, and goes out together.
+//! All sinks of a process by name. The contents of a run are collected here and sent together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,9 +17,9 @@ use ordain_config::Passage;
 use ordain_store::{Mark, Store};
 use ordain_util::log_throttle::LogThrottle;
 
-/// Bytes that are encoded before they are written.
+/// Size of encoded lines above which they are written, in bytes.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// Between tries to write to a sink that fails.
+/// Delay between attempts to write to a failing sink.
 const RETRY: Duration = Duration::from_secs(1);
 /// Time between two errors of a sink in the log.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -27,31 +27,31 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// A sink of lines.
 struct Lines {
     sink: Sink,
-    /// What is not yet written.
+    /// Encoded lines that are not written yet.
     buffer: Vec<u8>,
-    /// Where its messages get their numbers, if they have any.
+    /// The numbering of the sink's messages, if they are numbered.
     numbered: Option<Numbered>,
 }
 
-/// Numbers for a sink of lines.
+/// The numbering of a sink of lines.
 struct Numbered {
     belt: Belt,
-    /// What is to be numbered.
+    /// Contents that wait for their numbers.
     announced: Vec<Batch>,
-    /// The numbers of what is about to be encoded; `None` is another owner's.
+    /// The numbers of the contents to be encoded next; `None` for a content that another owner publishes.
     numbers: VecDeque<Option<u64>>,
 }
 
-/// The sinks.
+/// All sinks of the process.
 #[derive(Default)]
 pub(crate) struct Outlets {
     lines: BTreeMap<String, Lines>,
     exchanges: BTreeMap<String, AmqpSink>,
-    /// By destination.
+    /// Sinks whose messages pass through the store, one for each destination.
     chains: Vec<ChainSink>,
-    /// By sink: its chain, and which exchange of that it is.
+    /// By sink: the index of its chain, and of its exchange within the chain.
     routes: BTreeMap<String, (usize, usize)>,
-    /// Messages of the run that is being gathered that tasks take.
+    /// Number of contents of the current run that tasks publish.
     unconfirmed: usize,
 }
 
@@ -61,7 +61,7 @@ impl Outlets {
         self.lines.insert(name.to_owned(), Lines { sink, buffer: Vec::new(), numbered: None });
     }
 
-    /// Has the messages of a sink of lines numbered.
+    /// Enables numbering for a sink of lines.
     pub(crate) fn number(
         &mut self,
         name: &str,
@@ -81,7 +81,7 @@ impl Outlets {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// Adds a sink whose messages pass through the store, to a stream or to this exchange.
+    /// Adds a sink whose messages pass through the store to a stream or to an exchange.
     pub(crate) fn add_chain(
         &mut self,
         name: &str,
@@ -90,7 +90,7 @@ impl Outlets {
         store: &Arc<dyn Store>,
         feeds: &Arc<Feeds>,
     ) {
-        let found = self.chains.iter().position(|it| it.is_to(&passage.to));
+        let found = self.chains.iter().position(|chain| chain.is_to(&passage.to));
         let chain = found.unwrap_or_else(|| {
             self.chains.push(ChainSink::new(passage, store, feeds));
             self.chains.len() - 1
@@ -99,7 +99,7 @@ impl Outlets {
         self.routes.insert(name.to_owned(), (chain, via));
     }
 
-    /// Starts the tasks of exchanges and streams, which tell what they have published.
+    /// Starts the tasks of exchanges and streams, which report published messages.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<Published>,
@@ -119,12 +119,12 @@ impl Outlets {
         tasks
     }
 
-    /// Whether sinks of lines have messages numbered, which are to be announced.
+    /// Returns whether a sink of lines has numbered messages, which must be announced.
     pub(super) fn number_lines(&self) -> bool {
-        self.lines.values().any(|it| it.numbered.is_some())
+        self.lines.values().any(|lines| lines.numbered.is_some())
     }
 
-    /// Notes what is about to be taken, if it goes to a sink of lines that are numbered.
+    /// Announces a content that will be added later, if its sink numbers its lines.
     pub(super) fn announce(
         &mut self,
         target: &Arc<Target>,
@@ -133,22 +133,24 @@ impl Outlets {
         content: Content,
     ) -> Result<(), PublisherError> {
         let numbered =
-            self.lines.get_mut(content.sink(target)?).and_then(|it| it.numbered.as_mut());
+            self.lines.get_mut(content.sink(target)?).and_then(|lines| lines.numbered.as_mut());
         let Some(Numbered { announced, .. }) = numbered else { return Ok(()) };
-        let is_same = |it: &&mut Batch| Arc::ptr_eq(&it.target, target) && it.shard == shard;
+        let is_same =
+            |batch: &&mut Batch| Arc::ptr_eq(&batch.target, target) && batch.shard == shard;
         let passing = Passing { commit, content, via: 0 };
         if let Some(batch) = announced.last_mut().filter(is_same) {
             batch.passing.push(passing);
         } else {
-            let (target, passing) = (Arc::clone(target), vec![passing]);
+            let target = Arc::clone(target);
+            let passing = vec![passing];
             announced.push(Batch { run: 0, target, shard, passing });
         }
         Ok(())
     }
 
-    /// Has what was announced numbered, all of it together.
+    /// Assigns numbers to all announced contents.
     pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
-        for numbered in self.lines.values_mut().filter_map(|it| it.numbered.as_mut()) {
+        for numbered in self.lines.values_mut().filter_map(|lines| lines.numbered.as_mut()) {
             let announced = std::mem::take(&mut numbered.announced);
             let numbers = numbered.belt.pass(&announced).await?;
             numbered.numbers = numbers.into_iter().flatten().collect();
@@ -156,14 +158,15 @@ impl Outlets {
         Ok(())
     }
 
-    /// Takes what a commit has for a sink.
+    /// Adds a content of a commit to its sink.
     pub(super) fn put(
         &mut self,
         target: &Target,
         commit: u64,
         content: Content,
     ) -> Result<(), PublisherError> {
-        let (stream, sink) = (&*target.partition.stream, content.sink(target)?);
+        let stream = &*target.partition.stream;
+        let sink = content.sink(target)?;
         if let Some(lines) = self.lines.get_mut(sink) {
             lines.put(stream, &content);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
@@ -178,21 +181,21 @@ impl Outlets {
         Ok(())
     }
 
-    /// Bytes of lines that are not yet written.
+    /// Returns the size of encoded lines that are not written yet, in bytes.
     pub(super) fn encoded(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends a run: gives the tasks what they have of it, and writes its lines. Returns how many
-    /// messages the tasks have to confirm, and the marks that go with the lines.
+    /// Ends a run: sends its contents to the tasks and writes its lines. Returns the number of contents that the
+    /// tasks must confirm, and the marks of the written files.
     pub(super) async fn write(
         &mut self,
         run: u64,
         target: &Arc<Target>,
         shard: u32,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
-        self.exchanges.values_mut().for_each(|it| it.send(run, &target.tenure));
-        self.chains.iter_mut().for_each(|it| it.send(run, target, shard));
+        self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &target.tenure));
+        self.chains.iter_mut().for_each(|chain| chain.send(run, target, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
             let Lines { sink, buffer, .. } = lines;
@@ -201,15 +204,15 @@ impl Outlets {
             }
             insist(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
-            // What a large batch took is not kept for the small ones.
+            // Small batches do not need the memory of a large one.
             buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
         Ok((std::mem::take(&mut self.unconfirmed), marks))
     }
 
-    /// Makes the lines durable. A sync that failed is not tried again: the system may have dropped what it
-    /// could not write, and the next sync succeeds without it.
+    /// Makes the written lines durable. A failed sync is not retried: the system may have dropped data that it could
+    /// not write, and the next sync would succeed without that data.
     pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
         for (name, Lines { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
@@ -225,12 +228,12 @@ impl Outlets {
 }
 
 impl Lines {
-    /// Encodes what is next, under its number if it has any; not if that is another owner's.
+    /// Encodes the next content, with its number if it is numbered. Skips a content that another owner publishes.
     fn put(&mut self, stream: &str, content: &Content) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbered {
-            // To go on without it would lose the message.
-            number = numbered.numbers.pop_front().expect("what is put was announced");
+            // Continuing without the announcement would lose the message.
+            number = numbered.numbers.pop_front().expect("every content was announced");
             if number.is_none() {
                 return;
             }
@@ -239,8 +242,8 @@ impl Lines {
     }
 }
 
-/// Tries until it works: what is committed must be published. Meanwhile the
-/// outbox fills and the streams pause.
+/// Retries an action of a sink until it succeeds, because committed messages must be published. Meanwhile the outbox
+/// fills and the streams pause.
 async fn insist(
     name: &str,
     sink: &mut Sink,
@@ -255,8 +258,8 @@ async fn insist(
         if throttle.allow() {
             tracing::error!(
                 sink = name, path = sink.place(), %error, tries,
-                "the sink cannot be written; what is committed for it is kept and tried again: \
-                 free space, or make the file writable"
+                "sink not writable; its messages are kept and written again: free disk space, or make the \
+                 file writable"
             );
         }
         tries = tries.saturating_add(1);

@@ -1,10 +1,9 @@
-//! The publisher of a process: takes committed batches of all its partitions, in order, gives
-//! their messages and forwarded dead letters to the sinks, and tells the store and the sequencer
-//! that they are done.
+//! The publisher of a process: receives the committed batches of all partitions in order, passes their messages and
+//! forwarded dead letters to the sinks, and reports published messages to the store and the sequencer.
 //!
-//! It is one task, since the length of a file that several partitions write to must be kept in the
-//! same order as its content. Exchanges are tasks of their own: what one does not take holds up its
-//! own shard, until the outbox is full, and no other, except that marks of a file are noted in order.
+//! The publisher is one task, because the length of a file that several partitions write to must be stored in the
+//! same order as its contents. Exchanges have tasks of their own: an exchange that accepts nothing delays only its
+//! own shard, until the outbox is full, except that the marks of a file are recorded in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -26,132 +25,143 @@ use ordain_amqp::Published;
 use ordain_store::Tenure;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
 
-/// Batches published together: one sync of the files and one write of the store for all of them.
+/// Maximum number of batches that are published together, with one sync of the files and one write to the store.
 const GROUP: usize = 64;
-/// Confirmations that are looked at together.
+/// Maximum number of confirms that are processed together.
 const CONFIRMED: usize = 256;
-/// A partition as the publisher needs it.
+/// The publisher's data of a partition.
 pub struct Target {
     /// The partition.
     pub partition: Partition,
-    /// Under which its messages are committed.
+    /// The claim under which the partition's messages are committed.
     pub claim: Claim,
     /// The sink of its stream's dead letters, if they are forwarded.
     pub dead_letter: Option<Arc<str>>,
-    /// Who is told when everything of a shard up to a commit is published and marked done.
+    /// The channel to the driver, which is notified when everything of a shard up to a commit is published and marked
+    /// as done.
     pub completions: mpsc::Sender<Note>,
-    /// In which it may be published.
+    /// The tenure in which the messages may be published.
     pub tenure: Arc<Tenure>,
-    /// Of each shard, the last commit that the claim found.
+    /// For each shard, the last commit that the claim found.
     pub found: Box<[u64]>,
-    /// Of each shard, through which commit all is done for good.
+    /// For each shard, the commit through which everything is durably done.
     pub done: Box<[Done]>,
-    /// Of each shard, the last commit that is known to be durable.
+    /// For each shard, the last commit that is known to be durable.
     pub commits: Box<[AtomicU64]>,
 }
 
 impl Target {
-    /// Waits until the driver knows that the store has all commits of the partition. Returns false if it is given up.
+    /// Waits until the driver knows that the store has all commits of the partition. Returns `false` if the partition
+    /// is given up.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         let asked = self.completions.send(Note::StoreCheck(answer)).await;
         asked.is_ok() && answered.await.is_ok()
     }
 
-    /// Lets the driver check that the store has all commits of the partition: it may have gone back in time.
+    /// Makes the driver check that the store has all commits of the partition, because the store may have gone back
+    /// in time.
     pub fn store_may_have_gone_back(&self) {
-        // If it does not take this now, it is at work, and finds out by itself.
+        // A driver whose channel is full is active and detects the loss itself.
         let _ = self.completions.try_send(Note::Input(Input::StoreMayHaveGoneBack));
     }
 
-    /// Notes that a commit is durable.
+    /// Records that a commit is durable.
     pub fn committed(&self, shard: u32, number: u64) {
         if let Some(last) = self.commits.get(shard as usize) {
             last.fetch_max(number, Ordering::SeqCst);
         }
     }
 
-    /// Of each shard, the last commit that is known to be durable.
+    /// Returns the last durable commit of each shard.
     pub fn last_commits(&self) -> Vec<u64> {
-        self.commits.iter().map(|it| it.load(Ordering::SeqCst)).collect()
+        self.commits.iter().map(|last| last.load(Ordering::SeqCst)).collect()
     }
 
-    /// The last commit of a shard that is known to be durable; 0 if there is none.
+    /// Returns the last durable commit of a shard; 0 if there is none.
     pub fn last_commit(&self, shard: u32) -> u64 {
-        self.commits.get(shard as usize).map_or(0, |it| it.load(Ordering::SeqCst))
+        self.commits.get(shard as usize).map_or(0, |last| last.load(Ordering::SeqCst))
     }
 }
 
 /// A committed batch with something to publish.
 pub struct Committed {
-    /// Whose it is.
+    /// The partition of the batch.
     pub target: Arc<Target>,
     /// The batch.
     pub batch: Arc<Batch>,
-    /// Which of its writes applied.
+    /// The result of the commit: which writes it applied.
     pub applied: Applied,
 }
 
-/// What an earlier process committed in a shard and did not publish, in order.
+/// Messages that an earlier process committed in a shard and did not publish, in order.
 pub(crate) struct LeftOver {
-    /// The partition, which nobody drives yet.
+    /// The partition, which has no driver yet.
     pub target: Arc<Target>,
     /// The shard.
     pub shard: u32,
-    /// Commits of it.
+    /// The commits with their messages.
     pub entries: Vec<OutboxEntry>,
-    /// Told how many messages there are once they are on their way, in front of anything that the
-    /// partition's driver will commit.
+    /// Receives the number of messages once they are sent to the sinks, before anything that the partition's driver
+    /// will commit.
     pub taken: oneshot::Sender<usize>,
 }
 
-/// What a publisher is asked.
+/// A request to the publisher.
 pub(crate) enum Question {
-    /// To publish what was left over.
+    /// A request to publish left-over messages.
     LeftOver(LeftOver),
-    /// To tell what was left over of a partition and is not done, for whoever drives it from now on.
+    /// A request for the left-over messages of a partition that are not done, for the partition's driver.
     Left(Arc<Target>, oneshot::Sender<Vec<Input>>),
 }
 
-/// Gives messages to sinks.
+/// A task that publishes the messages of all partitions.
 pub(crate) struct Publisher {
     store: Arc<dyn Store>,
     outlets: Outlets,
     runs: Runs,
-    /// Of partitions that nobody drives yet.
+    /// Left-over messages of partitions without a driver.
     left: Vec<Left>,
-    /// What there is no room for: of each partition one page.
+    /// Left-over pages that wait for room: one page of each partition.
     aside: VecDeque<LeftOver>,
-    /// Bytes of them, about, beyond which no more is taken.
+    /// Approximate limit of left-over messages, in bytes, above which no further page is accepted.
     room: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<Published>,
-    /// Of those that were received.
+    /// Confirms that were received and not processed yet.
     confirmed: Vec<Published>,
 }
 
-/// What was left over and is not marked done.
+/// Left-over messages of a shard that are not marked as done.
 struct Left {
     target: Arc<Target>,
     shard: u32,
-    /// The last commit that it is of.
+    /// The last commit of these messages.
     through: u64,
     messages: usize,
     bytes: usize,
 }
 
 impl Publisher {
-    /// A publisher for these sinks, with room for about so many bytes of what is left over.
+    /// Creates a publisher for the sinks. `room` is the approximate limit of left-over messages, in bytes.
     pub(crate) fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
-        // What is told there is of the outbox, which has a limit.
+        // The channel needs no limit of its own: its messages come from the outbox, which has one.
         let (tell, published) = mpsc::unbounded_channel();
         let tasks = outlets.start(&tell);
-        let (runs, left, aside) = (Runs::default(), Vec::new(), VecDeque::new());
-        let confirmed = Vec::new();
-        Self { store, outlets, runs, left, aside, room, tasks, published, confirmed }
+        Self {
+            store,
+            outlets,
+            runs: Runs::default(),
+            left: Vec::new(),
+            aside: VecDeque::new(),
+            room,
+            tasks,
+            published,
+            confirmed: Vec::new(),
+        }
     }
 
-    /// Publishes until all who give batches have gone, and everything is published.
+    /// Publishes until all senders of batches are gone and everything is published.
     pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<Committed>,
@@ -159,13 +169,13 @@ impl Publisher {
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
-        // What is another's by now is not waited for.
+        // Runs of partitions with another owner are not waited for.
         while is_open || self.runs.are_any(|run| !run.target.tenure.is_over()) {
-            while self.left.iter().map(|it| it.bytes).sum::<usize>() < self.room
+            while self.left.iter().map(|left| left.bytes).sum::<usize>() < self.room
                 && let Some(left) = self.aside.pop_front()
             {
                 let messages = self.publish_left_over(&left).await?;
-                // Whoever gave it may have given the partition up.
+                // The sender may have given the partition up.
                 let _ = left.taken.send(messages);
             }
             tokio::select! {
@@ -187,14 +197,14 @@ impl Publisher {
         match question {
             Question::LeftOver(left) => self.aside.push_back(left),
             Question::Left(target, answer) => {
-                let of = self.left.extract_if(.., |it| Arc::ptr_eq(&it.target, &target));
+                let of = self.left.extract_if(.., |left| Arc::ptr_eq(&left.target, &target));
                 let input = |Left { shard, through, messages, bytes, .. }| Input::LeftOver {
                     shard,
                     through,
                     messages,
                     bytes,
                 };
-                // Whoever asked may have given the partition up.
+                // The requester may have given the partition up.
                 let _ = answer.send(of.map(input).collect());
             }
         }
@@ -208,14 +218,17 @@ impl Publisher {
             }
             self.outlets.number_announced().await?;
         }
-        let (mut messages, mut bytes) = (0, 0);
+        let mut messages = 0;
+        let mut bytes = 0;
         for (commit, content) in left.contents() {
             messages += 1;
             bytes += content.memory();
             self.outlets.put(target, commit, content)?;
         }
         let Some(last) = entries.last() else { return Ok(0) };
-        let (target, shard, through) = (Arc::clone(target), *shard, last.number);
+        let target = Arc::clone(target);
+        let shard = *shard;
+        let through = last.number;
         self.left.push(Left { target: Arc::clone(&target), shard, through, messages, bytes });
         self.end_run(target, shard, through).await?;
         self.outlets.sync()?;
@@ -223,7 +236,7 @@ impl Publisher {
         Ok(messages)
     }
 
-    /// Waits until tasks have confirmed something, and notes it.
+    /// Waits for confirms of the tasks, and records them.
     async fn news(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRMED),
@@ -243,14 +256,15 @@ impl Publisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
-        // What is another's by now it publishes.
-        committed.retain(|it| !it.target.tenure.is_over());
-        // Those of an outbox together: they are numbered together, and lines are in the order of their numbers.
-        committed.sort_by_key(|it| (Arc::as_ptr(&it.target), it.batch.shard));
+        // The new owner of a partition publishes its messages.
+        committed.retain(|committed| !committed.target.tenure.is_over());
+        // Batches of the same outbox are numbered together, and lines are written in the order of their numbers.
+        committed.sort_by_key(|committed| (Arc::as_ptr(&committed.target), committed.batch.shard));
         if self.outlets.number_lines() {
-            for it in &*committed {
-                for content in it.contents() {
-                    self.outlets.announce(&it.target, it.batch.shard, it.batch.number, content)?;
+            for committed in &*committed {
+                for content in committed.contents() {
+                    let Committed { target, batch, .. } = committed;
+                    self.outlets.announce(target, batch.shard, batch.number, content)?;
                 }
             }
             self.outlets.number_announced().await?;
@@ -274,7 +288,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// What was gathered is one run.
+    /// Ends the run that was collected.
     async fn end_run(
         &mut self,
         target: Arc<Target>,
@@ -286,26 +300,26 @@ impl Publisher {
         Ok(())
     }
 
-    /// Marks done what is, and tells of it.
+    /// Marks finished runs as done, and reports them.
     async fn settle(&mut self) {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
         for Run { target, shard, through, .. } in done {
             let before = self.left.len();
-            self.left.retain(|it| {
-                !Arc::ptr_eq(&it.target, &target) || it.shard != shard || it.through > through
+            self.left.retain(|left| {
+                !Arc::ptr_eq(&left.target, &target) || left.shard != shard || left.through > through
             });
             if self.left.len() == before {
-                // A driver always takes what is there. If it is gone, nobody needs it.
+                // A driver always takes its completions. If the driver is gone, the report is not needed.
                 let _ =
                     target.completions.send(Note::Input(Input::Published { shard, through })).await;
             }
         }
     }
 
-    /// One after the other where files are written: each mark is of a longer one than the one
-    /// before. The others together, since each may be a way to a server and back, and of each shard
-    /// only the last.
+    /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
+    /// Marks the others concurrently, because each may need a round trip to a server, and only the last run of each
+    /// shard.
     async fn mark_done(&self, done: &[Run]) {
         let mut last = BTreeMap::new();
         for run in done.iter().filter(|run| !run.target.tenure.is_over()) {
@@ -322,7 +336,7 @@ impl Publisher {
     async fn done(&self, run: &Run) {
         let Target { partition, claim, .. } = &*run.target;
         let Run { shard, through, marks, .. } = run;
-        let last = insist_on("mark of what is published", || {
+        let last = insist_on("mark of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });
         // Under another claim nothing was marked.
@@ -333,20 +347,21 @@ impl Publisher {
 }
 
 impl Committed {
-    /// What it has for sinks, in order.
+    /// Returns the contents for the sinks, in order.
     fn contents(&self) -> impl Iterator<Item = Content> {
         let Self { batch, applied, .. } = self;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
         let writes = batch.writes.iter().enumerate();
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
-            // A first commit has its own time as the incarnation; the batch was made before it.
+            // The incarnation of a key's first commit is the commit's time, which the batch does not contain.
             let incarnation = match write.job.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,
             };
             write.messages.iter().map(move |emitted| {
-                let (key, emitted) = (Arc::clone(&write.key), emitted.clone());
+                let key = Arc::clone(&write.key);
+                let emitted = emitted.clone();
                 Content::Message(OutboxMessage { key, incarnation, emitted })
             })
         });
@@ -357,11 +372,12 @@ impl Committed {
 }
 
 impl LeftOver {
-    /// What it has for sinks, in order, each with the number of its commit.
+    /// Returns the contents for the sinks, in order, each with the number of its commit.
     fn contents(&self) -> impl Iterator<Item = (u64, Content)> {
         self.entries.iter().flat_map(|entry| {
             let messages = entry.messages.iter().cloned().map(Content::Message);
-            let letters = entry.letters.iter().cloned().map(|it| Content::Letter(Box::new(it)));
+            let letters =
+                entry.letters.iter().cloned().map(|letter| Content::Letter(Box::new(letter)));
             messages.chain(letters).map(|content| (entry.number, content))
         })
     }

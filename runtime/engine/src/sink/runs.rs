@@ -1,4 +1,4 @@
-//! What is being published and is not marked done yet, in runs.
+//! Runs of messages that are being published and are not marked as done yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,42 +6,42 @@ use std::sync::Arc;
 use super::Target;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one shard that are marked done together.
+/// Messages of one shard that are marked as done together.
 pub(super) struct Run {
     pub(super) target: Arc<Target>,
     pub(super) shard: u32,
-    /// The last commit that it has messages of.
+    /// The last commit with messages in this run.
     pub(super) through: u64,
-    /// Of the files that have lines of it, which are written.
+    /// The marks of the files to which this run's lines were written.
     pub(super) marks: Vec<Mark>,
-    /// Messages that exchanges have not confirmed.
+    /// Number of messages that exchanges have not confirmed.
     pub(super) unconfirmed: usize,
 }
 
-/// What runs stand in line for.
+/// A queue in which runs are completed in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Line {
-    /// What is done of a shard is everything up to a commit.
+    /// A shard, whose messages are marked as done up to a commit.
     Shard(Partition, u32),
-    /// A mark says that a file has everything up to a place.
+    /// A file, whose mark covers everything up to a length.
     File(String),
 }
 
-/// Runs by number. One is done when all of it is published, and those before it of the same shard and
-/// of the same files are done.
+/// The pending runs by number. A run is done when all its messages are published and all earlier runs of the same
+/// shard and the same files are done.
 #[derive(Default)]
 pub(super) struct Runs {
     pending: HashMap<u64, Run>,
     lines: HashMap<Line, VecDeque<u64>>,
-    /// Of the run that is being gathered.
+    /// The number of the run that is being collected.
     number: u64,
-    /// Those that may be done.
+    /// Runs that may be done.
     look: Vec<u64>,
 }
 
 impl Run {
-    /// Whether nothing of it is to be confirmed. What is not marked done stays in the outbox, and will
-    /// be written again: then no mark may say that a file has it.
+    /// Returns whether no message waits for a confirm. Messages that are not marked as done stay in the outbox and
+    /// will be written again, so after the end of the tenure no mark may claim that a file contains them.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.target.tenure.is_over())
     }
@@ -54,7 +54,7 @@ impl Run {
 }
 
 impl Runs {
-    /// The number of the run that is being gathered.
+    /// Returns the number of the run that is being collected.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -63,7 +63,7 @@ impl Runs {
         self.pending.values().any(is)
     }
 
-    /// Adds the run that was gathered.
+    /// Adds the collected run.
     pub(super) fn push(&mut self, run: Run) {
         for line in run.lines() {
             self.lines.entry(line).or_default().push_back(self.number);
@@ -73,7 +73,7 @@ impl Runs {
         self.number += 1;
     }
 
-    /// Notes that so many messages of a run are confirmed.
+    /// Records that a number of a run's messages are confirmed.
     pub(super) fn confirmed(&mut self, number: u64, count: usize) {
         if let Some(run) = self.pending.get_mut(&number) {
             run.unconfirmed = run.unconfirmed.saturating_sub(count);
@@ -83,7 +83,7 @@ impl Runs {
         }
     }
 
-    /// Takes out those that are done; of the same shard or file in order.
+    /// Removes and returns the runs that are done; those of the same shard or file in order.
     pub(super) fn take_done(&mut self) -> Vec<Run> {
         let mut done = Vec::new();
         while let Some(number) = self.look.pop() {

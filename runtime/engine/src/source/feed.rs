@@ -1,4 +1,4 @@
-//! Tells those who read what waits for a stream, in this process, that more does.
+//! Notifies the readers of a stream's queue in this process when events are added.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,21 +9,22 @@ use tokio::sync::Notify;
 use ordain_core::QueueRun;
 use ordain_store::Partition;
 
-/// The limit of runs of a shard that wait for a reader. If another process reads the partition, they are never taken.
+/// Maximum number of a shard's runs that wait for a reader. If another process reads the partition, no reader takes
+/// them.
 const RUNS_LIMIT: usize = 1_024;
 
-/// The feeds of all partitions of streams that are fed from here.
+/// The notifiers of all partitions that this process adds events to.
 #[derive(Debug, Default)]
 pub struct Feeds(Mutex<HashMap<Partition, Arc<Feed>>>);
 
 impl Feeds {
-    /// That of a partition.
+    /// Returns the notifier of a partition.
     pub fn of(&self, partition: &Partition) -> Arc<Feed> {
         let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(feeds.entry(partition.clone()).or_default())
     }
 
-    /// How many writes have put something, and whether all of it has been read and acknowledged.
+    /// Returns the number of writes, and whether everything has been read and acknowledged.
     pub fn puts(&self) -> (u64, bool) {
         let feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let puts = feeds.values().map(|feed| feed.puts()).sum();
@@ -31,16 +32,16 @@ impl Feeds {
     }
 }
 
-/// Entries that were put into a shard, and when, in ms since 1970.
+/// Entries that were added to a shard, and the time, in ms since the Unix epoch.
 pub(super) type Fresh = VecDeque<(QueueRun, u64)>;
 
-/// What is told of one partition.
+/// The notifier of one partition.
 #[derive(Debug, Default)]
 pub struct Feed {
     puts: AtomicU64,
-    /// The puts after which nothing was left.
+    /// The number of puts after which the queue was found empty, plus one.
     emptied: AtomicU64,
-    /// Shards with new entries, and the places of those that this process put there.
+    /// Shards with new entries, and the positions of the entries that this process added.
     fresh: Mutex<BTreeMap<u32, Fresh>>,
     more: Notify,
     room: Notify,
@@ -62,12 +63,12 @@ impl Feed {
         self.more.notify_one();
     }
 
-    /// How often something was put.
+    /// Returns the number of writes.
     pub(super) fn puts(&self) -> u64 {
         self.puts.load(Ordering::SeqCst)
     }
 
-    /// Waits until something is put.
+    /// Waits until entries are added.
     pub(super) async fn more(&self) {
         self.more.notified().await;
     }
@@ -77,7 +78,7 @@ impl Feed {
         std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// After so many puts nothing was left.
+    /// Records that the queue was empty after this number of puts.
     pub(super) fn emptied(&self, puts: u64) {
         self.emptied.store(puts + 1, Ordering::SeqCst);
     }
@@ -86,12 +87,12 @@ impl Feed {
         self.emptied.load(Ordering::SeqCst) == self.puts() + 1
     }
 
-    /// Something was removed.
+    /// Notifies a waiting writer that entries were removed.
     pub(super) fn removed(&self) {
         self.room.notify_one();
     }
 
-    /// Waits until something is removed.
+    /// Waits until entries are removed.
     pub async fn room(&self) {
         self.room.notified().await;
     }

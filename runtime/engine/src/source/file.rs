@@ -1,4 +1,4 @@
-//! Events from a file of CloudEvents, one a line, or from standard input.
+//! Reads events from a file of CloudEvents, one per line, or from standard input.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,27 +16,26 @@ use ordain_cloudevents::{DecodeError, Decoder};
 use ordain_store::checkpoint::read_again;
 use ordain_util::probe::{PROBE, Probe};
 
-/// How often a file that is followed is looked at for more.
+/// Interval at which a followed file is checked for more data.
 const FOLLOW: Duration = Duration::from_millis(200);
 
-/// What to read, and how.
+/// The settings of a file source.
 #[derive(Debug)]
 pub struct FileOptions {
-    /// The open file and where it was found; `None` for standard input.
+    /// The open file and its path; `None` for standard input.
     pub file: Option<(File, PathBuf)>,
-    /// How people know it, for dead letters.
+    /// The source's name in dead letters.
     pub name: String,
-    /// Where to start.
+    /// The position at which to start.
     pub position: Position,
-    /// Wait for more at the end, instead of ending.
+    /// `true` to wait for more data at the end of the file, instead of ending.
     pub follow: bool,
-    /// Takes the lines apart.
+    /// The decoder of lines.
     pub decoder: Decoder,
 }
 
 impl FileOptions {
-    /// Whether another file is where the followed one was found. One that is renamed away is
-    /// followed until there is.
+    /// Returns whether another file has taken the path of the followed one. A renamed file is followed until then.
     fn is_replaced(&self) -> io::Result<bool> {
         let Some((file, path)) = &self.file else { return Ok(false) };
         let Ok(there) = std::fs::metadata(path) else { return Ok(false) };
@@ -45,14 +44,14 @@ impl FileOptions {
     }
 }
 
-/// Starts reading in a thread of its own: reading and decoding block. It ends at the end of the
-/// input, or when nobody takes its deliveries any more.
+/// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the
+/// input, or when the receiver of its deliveries is dropped.
 pub fn start(options: FileOptions) -> io::Result<Source> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
     std::thread::Builder::new().name("source".into()).spawn(move || {
         if let Err(error) = open(&options).and_then(|lines| read(lines, &options, &deliver)) {
-            // Nobody listens when the process is ending: then it does not matter.
+            // The receiver is gone when the process is ending; the error does not matter then.
             let _ = fail.send(error);
         }
     })?;
@@ -83,22 +82,23 @@ fn read(
     let mut replaced = false;
     loop {
         let batch = gather(&mut lines, options)?;
-        // What was read before must still be there. Else the file was cut or written anew, and
-        // what was read now are the halves of other lines, or comes after lines never read.
+        // Earlier data must still be unchanged. Otherwise the file was truncated or rewritten, and the new data may
+        // consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
             check_unchanged(file, lines.head(), &seen, options)?;
         }
         seen = lines.tail();
-        let (nothing, end) = (batch.items.is_empty(), batch.end);
+        let nothing = batch.items.is_empty();
+        let end = batch.end;
         if nothing && !end {
-            // Whoever writes may have the old file open a moment longer: it is read once more.
+            // A writer may keep the old file open a little longer, so the reader checks it once more.
             let before = std::mem::replace(&mut replaced, options.is_replaced()?);
             if before && replaced {
                 return Err(end_of_replaced(&mut lines, options, deliver));
             }
             std::thread::sleep(FOLLOW);
         } else {
-            // Nobody takes it when the process is ending: then it does not matter.
+            // The receiver is gone when the process is ending; the batch does not matter then.
             let _ = deliver.blocking_send(batch);
         }
         if end || deliver.is_closed() {
@@ -107,12 +107,12 @@ fn read(
     }
 }
 
-/// Takes the lines that are there, up to a batch of them.
+/// Collects a batch of the lines that are available.
 fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
     let mut batch = Deliveries::default();
     let mut bytes = 0;
     while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
-        // What is there is delivered before the source waits for more.
+        // Deliver the available lines before waiting for more.
         if !batch.items.is_empty() && !lines.has_line() {
             break;
         }
@@ -130,7 +130,7 @@ fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
             let delivered = delivered.map_err(|error| letter(error, options, line, position));
             batch.items.push((delivered, position));
         } else if let Some(last) = batch.items.last_mut() {
-            // An empty line is no event, but it may be the last one before the checkpoint.
+            // An empty line is not an event, but it may be the last line before the checkpoint.
             last.1 = position;
         }
     }
@@ -141,8 +141,8 @@ fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
     Ok(batch)
 }
 
-/// Takes a last line that has not ended. If somebody may be writing it, it is taken only if it is
-/// an event, and else left for the next run.
+/// Takes a last line without a line end. With `unfinished`, another process may still be writing the line, so it is
+/// taken only if it is an event, and otherwise left for the next run.
 fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries, unfinished: bool) {
     let (line, whole, position) = match lines.rest() {
         Next::Line(line, position) => (line, line.len() as u64, position),
@@ -158,8 +158,8 @@ fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries, u
                 file = options.name,
                 line = position.line,
                 bytes = whole,
-                "the last line has no end and is no event: it is left for the next run, as it may \
-                 be half written; end it if it is whole"
+                "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
+                 run reads it again; add a line end if it is complete"
             );
             return;
         }
@@ -176,7 +176,7 @@ fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, Decod
     options.decoder.decode(line)
 }
 
-/// Delivers what a file that was replaced ends with: nobody will end its last line any more.
+/// Delivers the last line of a file that was replaced, because no writer will complete it.
 fn end_of_replaced(
     lines: &mut Input,
     options: &FileOptions,
@@ -184,35 +184,36 @@ fn end_of_replaced(
 ) -> io::Error {
     let mut last = Deliveries::default();
     take_rest(lines, options, &mut last, false);
-    // Nobody takes it when the process is ending: then it does not matter.
+    // The receiver is gone when the process is ending; the batch does not matter then.
     let _ = deliver.blocking_send(last);
     io::Error::other(format!(
-        "{} is another file by now, and the one that was followed has been read to its end. \
-         Start again to read the new one",
+        "{} has been replaced by another file, and the followed one was read to its end. \
+         Start again to read the new file",
         options.name
     ))
 }
 
-/// A file of which something else stands where it was read has other lines now, and nobody knows
-/// which of them are new.
+/// Checks that the data read so far is unchanged. If it is not, the file has other lines now, and it is unknown which
+/// of them are new.
 fn check_unchanged(
     file: &File,
     head: &[u8],
     seen: &Probe,
     options: &FileOptions,
 ) -> io::Result<()> {
-    let (name, read) = (&options.name, seen.end());
+    let name = &options.name;
+    let read = seen.end();
     let length = file.metadata()?.len();
     let what = if length < read {
-        format!("was cut to {length} bytes while it was read, and {read} had been read")
+        format!("was truncated to {length} bytes while it was read, and {read} had been read")
     } else if !Probe::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
         format!("was changed within the first {read} bytes after they had been read")
     } else {
         return Ok(());
     };
     Err(io::Error::other(format!(
-        "{name} {what}. Start again: if what is done has changed, the file is read from its \
-         beginning, and {}. Only append to a file that is followed, or put another in its place",
+        "{name} {what}. Start again: if the part that was read has changed, the file is read from its \
+         beginning, and {}. Only append to a followed file, or replace it with another file",
         read_again(options.decoder.ordering)
     )))
 }
@@ -222,15 +223,15 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
         cause: Cause::Unreadable,
         message: format!(
             "the line has {whole} bytes, more than {limit} (runtime.event_size): \
-             only its beginning is kept here"
+             the dead letter contains only its beginning"
         ),
         key: None,
         sequence: None,
     }
 }
 
-/// The letter of a line that is no event. Its tag comes from the place in the file, so that a
-/// line read again after a crash makes the same letter, and the same text twice makes two.
+/// Returns the dead letter of a line that is not an event. Its tag depends on the position in the file: a line that
+/// is read again after a crash produces the same letter, and two lines with the same text produce two.
 fn letter(
     error: DecodeError,
     options: &FileOptions,

@@ -1,9 +1,9 @@
-//! Events over HTTP for a stream that has a queue of the broker. They wait in the store until a copy of
-//! each is published to the stream's exchange, so that the broker brings it to whoever owns its key. While
-//! the broker does not take them, the owner of their partition sees them all the same.
+//! Events received over HTTP for a stream that has a queue of the broker. They wait in the store until a copy of each
+//! is published to the stream's exchange, so that the broker routes it to the owner of its key. While the broker does
+//! not accept events, the owner of their partition gets them directly.
 //!
-//! The partition of a key is known by its job. Where there are several, events of keys without a job wait
-//! apart: nobody but the broker knows where they belong.
+//! The record of a key contains its partition. If a stream has several partitions, events of keys without a record
+//! wait in a separate queue: only the broker knows their partition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Events that are offered ahead of the sequencer.
+/// Maximum number of offered events that wait for the sequencer.
 const AHEAD: usize = 64;
-/// Delays between two tries to reach a broker that is away: the longer it lasts, the fewer.
+/// Delays between two attempts to reach an unavailable broker.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two warnings that events are not published.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The queue of events whose partition is not known, beside those of the partitions.
+/// Returns the queue of events without a known partition, which is numbered after the partitions.
 pub fn unplaced(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
@@ -43,9 +43,9 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Starts to publish what waits in the queue of a partition; and in that of unknown ones, of which
-    /// nothing is offered. Of the first, so many events are offered at most: their copies must be known
-    /// when they come.
+    /// Starts to publish the events of a partition's queue, and of the queue without a known partition, whose events
+    /// are never offered. At most `offers` events of the partition's queue are offered, because the sequencer must
+    /// recognise their copies when the broker delivers them.
     pub fn start(
         placed: QueueOptions,
         unplaced: Option<QueueOptions>,
@@ -71,21 +71,21 @@ impl Inbox {
         Self { offered, is_away, relays }
     }
 
-    /// The next event that the broker does not take at the moment. It comes from there as well, later.
+    /// Returns the next event that the broker does not accept now. The broker delivers the same event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.offered.recv().await
     }
 
-    /// Whether the broker is away, as far as publishing tells.
+    /// Returns whether the broker is unavailable, judging by the last attempt to publish.
     pub fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Waits until what is published is removed, which has a limit of its own.
+    /// Stops, and waits until published events are removed from the queue, which has a time limit.
     pub async fn end(self) {
         drop(self.offered);
         for relay in self.relays {
-            // One that panicked has said so.
+            // A panic of the task is already logged.
             let _ = relay.await;
         }
     }
@@ -95,7 +95,7 @@ struct Relay {
     queue: QueueOptions,
     producer: Producer,
     offer: mpsc::Sender<Arc<Event>>,
-    /// Events that are offered at most, until all are confirmed; and how many of those are left.
+    /// Maximum number of events that are offered until all are confirmed, and how many of them are left.
     offers: usize,
     left: usize,
     is_away: Arc<AtomicBool>,
@@ -124,20 +124,21 @@ impl Relay {
     }
 
     fn tell_away(&self, away: bool) {
-        // Of what belongs to no partition yet, nobody waits for the rest.
+        // No driver waits for the events of the queue without a known partition.
         if self.offers > 0 {
             self.is_away.store(away, Ordering::Relaxed);
         }
     }
 
-    /// Publishes what waits and what comes, until the broker is away, takes nothing of much, or the inbox is
-    /// dropped. Tells how much it has published, and why it failed.
+    /// Publishes waiting and new events until the broker is unavailable, the broker accepts none of many events, or
+    /// the inbox is dropped. Returns the number of published events, and the reason of a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let Source { mut deliveries, failure, acknowledge, ended, .. } =
             read_queue(self.queue.clone());
-        // Of a queue without offers nothing is known by its id alone.
+        // Events of a queue without offers need not be recognised later.
         let most = if self.offers == 0 { usize::MAX } else { self.offers };
-        let (mut unconfirmed, mut failed) = (Unconfirmed::new(most), None);
+        let mut unconfirmed = Unconfirmed::new(most);
+        let mut failed = None;
         let all = async {
             let mut backoff = RETRY_BACKOFF;
             let mut again = Instant::now();
@@ -145,7 +146,7 @@ impl Relay {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
                         let Some(batch) = batch else { break };
-                        unconfirmed.extend(batch.items.into_iter().map(|(it, _)| whole(it)));
+                        unconfirmed.extend(batch.items.into_iter().map(|(delivered, _)| whole(delivered)));
                         false
                     }
                     () = sleep_until(again), if unconfirmed.has_refused() => true,
@@ -159,7 +160,7 @@ impl Relay {
                 if let Some(acknowledge) = &acknowledge {
                     acknowledge.send_replace(Acknowledged { generation: 0, through });
                 }
-                let refused = taken.iter().filter(|it| !**it).count();
+                let refused = taken.iter().filter(|accepted| !**accepted).count();
                 let reason = match error {
                     None if refused == 0 => continue,
                     None => self.producer.refusal(refused),
@@ -191,7 +192,7 @@ impl Relay {
         };
         drop((deliveries, acknowledge));
         if let Some(ended) = ended {
-            // It removes what is published; one that panicked has said so.
+            // The reader removes the published events. A panic is already logged.
             let _ = ended.await;
         }
         if failed.is_none() && !is_over {
@@ -200,7 +201,7 @@ impl Relay {
         (unconfirmed.through(), failed)
     }
 
-    /// Offers what it may once, until the broker is there again.
+    /// Offers as many events as it may, until the broker is available again.
     async fn offer(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, left, .. } = self;
         let mut source = (*left > 0).then(|| read_queue(queue.clone()));
@@ -233,7 +234,8 @@ impl Relay {
         }
         if let Some(Source { deliveries, acknowledge, ended: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));
-            // Wait for the reader to end, so that it takes no notification meant for the next one. A panic is already logged.
+            // Wait for the reader to end, so that it takes no notification meant for the next reader. A panic is
+            // already logged.
             let _ = ended.await;
         }
     }
@@ -243,19 +245,19 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     if throttle.allow() {
         tracing::warn!(
             stream = &*partition.stream,
-            "what came over HTTP is not published at the moment, and waits in the store: {reason}"
+            "events over HTTP not published: {reason}; they wait in the store"
         );
     }
 }
 
-/// What waits, as an event. Bytes that are none become one without a key, which is a dead letter where it
-/// arrives.
+/// Returns a queue entry as an event. Unreadable bytes become an event without a key, which the stream turns into a
+/// dead letter.
 fn whole(delivered: Delivered) -> Event {
     let letter = match delivered {
         Ok(event) => return event,
         Err(letter) => letter,
     };
-    tracing::error!("{}: published as it is", letter.error);
+    tracing::error!("queue entry unreadable: {}; publishing it unchanged", letter.error);
     let data = match &letter.content {
         LetterContent::Raw(bytes) => bytes.clone(),
         LetterContent::Event(_) | LetterContent::Nothing => bytes::Bytes::new(),

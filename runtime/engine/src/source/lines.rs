@@ -1,46 +1,44 @@
-//! Lines of a byte stream with their positions, each up to a limit.
+//! Splits a byte stream into lines with their positions, each up to a size limit.
 
 use std::io::{self, Read};
 
 use ordain_cloudevents::{Position, Print};
 use ordain_util::probe::{PROBE, Probe};
 
-/// How much is read at a time.
+/// Size of one read, in bytes.
 const CHUNK: usize = 1 << 18;
 
-/// Splits what it reads into lines.
+/// A splitter of an input into lines.
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// The part of `buffer` that is not yet given out. Before it stands what was, up to [`PROBE`]
-    /// bytes.
+    /// Start of the part of `buffer` that is not returned yet. Up to [`PROBE`] bytes before it are kept.
     start: usize,
     end: usize,
-    /// From here to `end` the buffer has what the input has, without a hole.
+    /// From here to `end`, the buffer matches the input without a gap.
     joined: usize,
-    /// The first bytes of the input, up to [`PROBE`].
+    /// The first bytes of the input, at most [`PROBE`].
     head: Vec<u8>,
-    /// Up to here there is no line end.
+    /// The part of the buffer before this index contains no further line end.
     searched: usize,
     limit: usize,
     position: Position,
-    /// Bytes of the present line that were dropped, as it is longer than `limit`.
+    /// Number of bytes of the current line that were dropped because the line exceeds `limit`.
     dropped: u64,
 }
 
-/// What comes next.
+/// The next item of the input.
 pub(super) enum Next<'a> {
-    /// A line without its end, and where the next one starts.
+    /// A line without its line end, and the position of the next line.
     Line(&'a [u8], Position),
-    /// The beginning of a line that is longer than the limit, its whole length, and where the
-    /// next one starts.
+    /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, Position),
-    /// There is nothing more at this moment.
+    /// No complete line is available now.
     End,
 }
 
 impl<R: Read> Lines<R> {
-    /// Of an input from its beginning.
+    /// Splits an input from its beginning.
     pub(super) fn new(input: R, limit: usize) -> Self {
         let buffer = vec![0; PROBE + CHUNK.max(2 * limit)];
         Self {
@@ -57,7 +55,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Of an input that goes on at a position, with what it has at its beginning and before that
+    /// Splits an input that continues at a position, given the input's first bytes and the bytes before that
     /// position.
     pub(super) fn resume(
         input: R,
@@ -69,30 +67,32 @@ impl<R: Read> Lines<R> {
         let mut lines = Self::new(input, limit);
         let kept = tail.bytes().len();
         lines.buffer[..kept].copy_from_slice(tail.bytes());
-        (lines.start, lines.end, lines.searched) = (kept, kept, kept);
+        lines.start = kept;
+        lines.end = kept;
+        lines.searched = kept;
         lines.head.extend_from_slice(head.bytes());
         lines.position = position;
         lines
     }
 
-    /// The first bytes that were read, up to [`PROBE`].
+    /// Returns the first bytes that were read, at most [`PROBE`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The last bytes that were read, also of a line that has not ended.
+    /// Returns the last bytes that were read, including those of an incomplete line.
     pub(super) fn tail(&self) -> Probe {
         let unended = self.dropped + (self.end - self.start) as u64;
         Probe::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
     }
 
-    /// What was read up to the start of the next line.
+    /// Returns the fingerprint of the data up to the start of the next line.
     pub(super) fn print(&self) -> Print {
         let given_out = &self.buffer[self.joined.min(self.start)..self.start];
         Print::new(&self.head, &Probe::new(self.position.offset, given_out))
     }
 
-    /// The next line that has ended.
+    /// Returns the next complete line.
     pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
         loop {
             if let Some(end) = self.line_end() {
@@ -104,7 +104,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// What comes after the last line that has ended, when there will be nothing more.
+    /// Returns the incomplete last line, when the input has ended.
     pub(super) fn rest(&mut self) -> Next<'_> {
         if self.end == self.start && self.dropped == 0 {
             return Next::End;
@@ -112,7 +112,7 @@ impl<R: Read> Lines<R> {
         self.give_out(self.end, 0)
     }
 
-    /// Whether a line can be given out without reading.
+    /// Returns whether a line is available without another read.
     pub(super) fn has_line(&mut self) -> bool {
         self.line_end().is_some()
     }
@@ -124,7 +124,7 @@ impl<R: Read> Lines<R> {
         end
     }
 
-    /// Gives out the line that ends at `to`, with an end of `end` bytes.
+    /// Returns the line that ends at `to`, with a line end of `end` bytes.
     fn give_out(&mut self, to: usize, end: usize) -> Next<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);
@@ -141,7 +141,7 @@ impl<R: Read> Lines<R> {
         Next::Line(line, self.position)
     }
 
-    /// Reads more; `false` if there is nothing more now.
+    /// Reads more data. Returns `false` if there is none now.
     fn fill(&mut self) -> io::Result<bool> {
         let gone = self.start.saturating_sub(PROBE);
         if gone > 0 {
@@ -152,7 +152,7 @@ impl<R: Read> Lines<R> {
             self.joined = self.joined.saturating_sub(gone);
         }
         if self.end == self.buffer.len() {
-            // One line fills the buffer: keep its beginning, and count the rest.
+            // The current line fills the buffer: keep its beginning and count the rest.
             let keep = self.start + self.limit + 1;
             self.dropped += (self.end - keep) as u64;
             self.end = keep;
@@ -207,11 +207,11 @@ mod tests {
             lines,
             [(b"one".to_vec(), 3, 5), (Vec::new(), 0, 6), (b"three".to_vec(), 5, 11)]
         );
-        assert_eq!(read(b"one\ntwo", 10, false).len(), 1, "the second is not finished");
+        assert_eq!(read(b"one\ntwo", 10, false).len(), 1, "the second line is incomplete");
     }
 
     #[test]
-    fn a_line_beyond_the_limit_is_cut_and_the_next_one_is_whole() {
+    fn line_beyond_the_limit_is_cut_and_the_next_one_is_whole() {
         let mut text = vec![b'x'; 3 * CHUNK + 17];
         text.extend_from_slice(b"\nnext\n");
         let lines = read(&text, 8, true);
@@ -220,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_known() {
+    fn head_and_tail_match_the_input() {
         let mut text = Vec::new();
-        // Lines of all lengths, also beyond the limit and the buffer, and none at the end.
+        // Lines of all lengths, including lines beyond the limit and the buffer, and no line end at the end.
         for length in [0, 1, 7, PROBE, 40_000, 3 * CHUNK, 5, PROBE + 1, CHUNK, 2 * CHUNK, 3] {
             text.extend((0..length).map(|at| b'a' + (at % 23) as u8));
             text.extend_from_slice(b"\n");

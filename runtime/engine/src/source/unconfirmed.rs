@@ -1,5 +1,5 @@
-//! What is read from a queue and published: until the broker has confirmed an event and all before it, it
-//! stays in the queue.
+//! Events that were read from a queue and published, but not confirmed. An event stays in the queue until the broker
+//! has confirmed it and all events before it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,22 +8,21 @@ use ordain_core::Event;
 
 use ordain_amqp::Numbered;
 
-/// Events that are not confirmed, and their bytes: what is behind them waits in the store.
+/// Limits for unconfirmed events: number, and size in bytes. Events beyond the limits wait in the store.
 const ROOM: usize = 1_024;
 const ROOM_BYTES: usize = 16 << 20;
 
-/// Events in the order in which they were read.
+/// Unconfirmed events in the order of their reading.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
-    /// Those that are confirmed stand empty, behind the first that is not.
+    /// Confirmed events are `None` behind the first unconfirmed one.
     events: VecDeque<Option<Pending>>,
-    /// How many were before them.
+    /// Number of confirmed events before the first unconfirmed one.
     through: u64,
-    /// How many are not confirmed, and their memory.
+    /// Number of unconfirmed events, and their size in memory, in bytes.
     count: usize,
     bytes: usize,
-    /// How many there may be from the first that is not confirmed on, confirmed or not: so many are published
-    /// again at most.
+    /// Maximum length of `events`: at most this many events can be published again after a failure.
     most: usize,
 }
 
@@ -35,32 +34,32 @@ struct Pending {
 }
 
 impl Unconfirmed {
-    /// Of which so many may be published again.
+    /// Creates an empty list of at most `most` events.
     pub(super) fn new(most: usize) -> Self {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, most }
     }
 
-    /// Whether nothing is left that is not confirmed.
+    /// Returns whether all events are confirmed.
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// So many, from the first, are confirmed.
+    /// Returns the number of events, from the first, that are confirmed.
     pub(super) fn through(&self) -> u64 {
         self.through
     }
 
-    /// Whether more may be read.
+    /// Returns whether more events may be read.
     pub(super) fn has_room(&self) -> bool {
         self.count < ROOM && self.bytes < ROOM_BYTES && self.events.len() < self.most
     }
 
-    /// Whether some are to be tried again.
+    /// Returns whether some events were refused and must be retried.
     pub(super) fn has_refused(&self) -> bool {
-        self.events.iter().flatten().any(|it| it.refused)
+        self.events.iter().flatten().any(|pending| pending.refused)
     }
 
-    /// Behind all others.
+    /// Appends events.
     pub(super) fn extend(&mut self, events: impl Iterator<Item = Event>) {
         for event in events {
             self.count += 1;
@@ -70,24 +69,26 @@ impl Unconfirmed {
         }
     }
 
-    /// What is to be published now, and its places: with what was refused, or without it and what comes
-    /// after it in its key.
+    /// Returns the events to publish now and their places. Without `retry`, leaves out refused events and later
+    /// events of the same keys.
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<Numbered>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
-        let pending = pending.filter_map(|(place, it)| Some((place, it.as_ref()?)));
-        let now = pending.filter(|(_, it)| {
+        let pending = pending.filter_map(|(place, event)| Some((place, event.as_ref()?)));
+        let now = pending.filter(|(_, pending)| {
             retry || {
-                if it.refused {
-                    refused.insert(it.event.key());
+                if pending.refused {
+                    refused.insert(pending.event.key());
                 }
-                !refused.contains(it.event.key())
+                !refused.contains(pending.event.key())
             }
         });
-        now.map(|(place, it)| (place, (Arc::clone(&it.event), it.event.sequence()))).unzip()
+        now.map(|(place, pending)| (place, (Arc::clone(&pending.event), pending.event.sequence())))
+            .unzip()
     }
 
-    /// Which of them the broker has taken. How many are confirmed now, from the first.
+    /// Records which of the published events the broker accepted. Returns the number of events, from the first, that
+    /// are confirmed now.
     pub(super) fn confirm(&mut self, places: &[usize], taken: &[bool]) -> u64 {
         for (place, taken) in places.iter().zip(taken) {
             let slot = &mut self.events[*place];
@@ -100,21 +101,21 @@ impl Unconfirmed {
                 pending.refused = true;
             }
         }
-        while self.events.pop_front_if(|it| it.is_none()).is_some() {
+        while self.events.pop_front_if(|event| event.is_none()).is_some() {
             self.through += 1;
         }
         self.through
     }
 
-    /// What was refused and not offered yet, so many at most.
+    /// Returns refused events that were not offered yet, and reduces `most`, their maximum number, by their count.
     pub(super) fn take_offers(&mut self, most: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
-        let refused = pending.filter(|it| it.refused && !it.offered);
+        let refused = pending.filter(|pending| pending.refused && !pending.offered);
         let offered: Vec<_> = refused
             .take(*most)
-            .map(|it| {
-                it.offered = true;
-                Arc::clone(&it.event)
+            .map(|pending| {
+                pending.offered = true;
+                Arc::clone(&pending.event)
             })
             .collect();
         *most -= offered.len();
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_holds_back_its_key_alone() {
+    fn refused_event_delays_only_its_key() {
         let mut unconfirmed = Unconfirmed::new(usize::MAX);
         unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
         let (places, events) = unconfirmed.to_publish(false);
@@ -154,17 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_again_is_bounded() {
+    fn number_of_repeatable_events_is_limited() {
         let mut unconfirmed = Unconfirmed::new(3);
         unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
         unconfirmed.confirm(&[0, 1, 2], &[false, true, true]);
         assert!(!unconfirmed.has_room());
         unconfirmed.confirm(&[0], &[true]);
         assert!(unconfirmed.has_room() && unconfirmed.is_empty());
-        // Of others what is confirmed takes no room.
+        // Without that limit, confirmed events take no room.
         let mut unconfirmed = Unconfirmed::new(usize::MAX);
         for _ in 0..3 {
-            unconfirmed.extend((1..ROOM as u64).map(|it| event(&it.to_string(), 1)));
+            unconfirmed.extend((1..ROOM as u64).map(|key| event(&key.to_string(), 1)));
             let (places, _) = unconfirmed.to_publish(false);
             let taken: Vec<bool> = places.iter().map(|at| *at > 0).collect();
             unconfirmed.confirm(&places, &taken);

@@ -1,4 +1,4 @@
-//! Whether the process does what it is there for.
+//! The readiness of the process.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,20 @@ use crate::problem::Problem;
 use ordain_engine::run::Phase;
 use ordain_store::Store;
 
-/// Between two questions to the store, so that one that is away is noticed while nothing happens.
+/// Interval between two health checks of the store, so that an unavailable store is noticed while the process is
+/// idle.
 const EVERY: Duration = Duration::from_secs(1);
-/// A store that takes longer to answer is out of reach.
+/// Time limit for a response of the store; above it, the store counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Since when the store is out of reach, if it is.
+/// The time since which the store is unavailable, if it is.
 #[derive(Default)]
 pub(super) struct Health(Mutex<Option<Timestamp>>);
 
 impl Health {
     async fn ask(&self, store: &dyn Store) {
         let since = Timestamp::now();
-        // Whether there is such a mark does not matter.
+        // The existence of the mark does not matter.
         let mut asking = pin!(store.mark("admin/health"));
         let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
             answer
@@ -58,7 +59,7 @@ impl Health {
     }
 }
 
-/// Asks the store now and then, for ever.
+/// Checks the store at intervals, without end.
 pub(super) async fn watch(app: &App) {
     loop {
         if let Some(store) = app.figures.store() {
@@ -68,20 +69,20 @@ pub(super) async fn watch(app: &App) {
     }
 }
 
-/// `GET /readyz`. Whoever asks has no token: he is told which part is not ready, and nothing that
-/// the store or the system says of addresses and files.
+/// `GET /readyz`. The caller needs no token, so the response names the part that is not ready and contains no text of
+/// the store or the system, which may include addresses and files.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     let reason = match app.figures.phase() {
-        _ if *app.shutdown.borrow() => "it is ending".to_owned(),
-        Phase::LoadsHandlers => "it is loading its handlers".to_owned(),
-        Phase::OpensStore => "it is opening its store".to_owned(),
-        Phase::Claims => "it is taking its partitions".to_owned(),
+        _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
+        Phase::LoadsHandlers => "the process is loading its handlers".to_owned(),
+        Phase::OpensStore => "the process is opening its store".to_owned(),
+        Phase::Claims => "the process is claiming its partitions".to_owned(),
         Phase::Drives => match *app.health.lock() {
             None => match app.figures.share() {
                 (has, share) if has < share => {
-                    format!("it has {has} of the {share} partitions that are its share")
+                    format!("the process owns {has} of the {share} partitions of its share")
                 }
-                _ => match app.figures.handlers().and_then(|it| it.missing()) {
+                _ => match app.figures.handlers().and_then(|handlers| handlers.missing()) {
                     Some(stream) => {
                         format!("stream {stream} waits for a version of its handler; see the log")
                     }

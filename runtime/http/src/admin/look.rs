@@ -1,4 +1,4 @@
-//! Streams, keys, dead letters and handlers, as the command line shows them with `--json`.
+//! Streams, keys, dead letters and handlers, in the form that the command line prints with `--json`.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, Page, Store};
 
-/// Rows of a page: by default, and at most.
+/// Rows of a page: the default and the maximum.
 const ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
 type Answer = Result<Response, Problem>;
 
-/// Which keys.
+/// The query for a page of keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysQuery {
@@ -37,7 +37,8 @@ pub(super) struct KeysQuery {
     limit: Option<usize>,
 }
 
-/// Which dead letters. With an `id` it is one, of `key` (left out: without a key).
+/// The query for a page of dead letters, or for one letter if it has an `id`; an `id` without `key` selects a letter
+/// without a key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeadQuery {
@@ -54,9 +55,9 @@ impl App {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// What the store has, as JSON, which is made where it holds up nobody. A question keeps its
-    /// place until its answer is sent, and also where nobody waits for it any more: so neither those
-    /// that a store does not answer nor pages in memory pile up.
+    /// Fetches data from the store and returns it as JSON, which is encoded on a blocking thread. The query keeps its
+    /// permit until its response is sent, even if the caller has left. Neither queries without an answer nor pages in
+    /// memory can therefore accumulate.
     async fn ask<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
@@ -68,7 +69,7 @@ impl App {
     {
         let found = fetch(self.store()?);
         let place = Arc::clone(&self.questions).acquire_owned().await;
-        let place = place.expect("nobody closes it");
+        let place = place.expect("the semaphore is never closed");
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
@@ -93,7 +94,7 @@ fn rows(limit: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-/// Refuses a stream that there is not.
+/// Returns an error for a stream that does not exist.
 async fn exists(app: &App, store: &dyn Store, stream: &str) -> Result<(), Problem> {
     let known = known_streams(&app.loaded, store).await?;
     if known.iter().any(|known| known == stream) {
@@ -113,7 +114,8 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
         let handlers = showing.figures.handlers();
         let rows = names.iter().map(|name| {
             let stream = showing.loaded.config.streams.get(name.as_str());
-            let chosen = handlers.as_ref().and_then(|it| it.chosen(name)).map(Into::into);
+            let chosen =
+                handlers.as_ref().and_then(|handlers| handlers.chosen(name)).map(Into::into);
             StreamRow::of(name, stream.zip(chosen))
         });
         view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })
@@ -127,7 +129,8 @@ pub(super) async fn keys(
     path: Result<Path<String>, PathRejection>,
     query: Result<Query<KeysQuery>, QueryRejection>,
 ) -> Answer {
-    let (Path(stream), Query(query)) = (path?, query?);
+    let Path(stream) = path?;
+    let Query(query) = query?;
     let status = query.status.as_deref().map(view::parse_status).transpose();
     let status = status.map_err(|form| Problem::bad(format!("status must be {form}")))?;
     let limit = rows(query.limit)?;

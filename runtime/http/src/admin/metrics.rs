@@ -1,5 +1,5 @@
-//! `GET /metrics`: what the drivers, the workers and the store's owners have counted, read when it is
-//! asked for. Labels have names of the configuration and closed sets of words, never keys.
+//! `GET /metrics`: the counts of the drivers, the workers and the background tasks, read at each request. Labels
+//! contain names of the configuration and words of fixed sets, never keys.
 
 mod write;
 
@@ -21,15 +21,15 @@ use ordain_config::Stream;
 use ordain_engine::driver::{Progress, Times};
 use ordain_util::histogram::Histogram;
 
-/// Which form is answered to whom asks for it; the other is that of Prometheus itself.
+/// The media type for callers that accept `OpenMetrics`; other callers get the format of Prometheus.
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// Everything at one moment.
+/// All metrics at one moment.
 struct Snapshot {
     partitions: Vec<(String, Arc<Progress>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     all: Stats,
-    /// By what the replay sources are called.
+    /// Counts by the names of the replay sources.
     replays: BTreeMap<String, Replays>,
     times: Times,
     handlers: Vec<(String, String, Histogram)>,
@@ -37,7 +37,7 @@ struct Snapshot {
     generations: Vec<(String, u64)>,
     parked: BTreeMap<Arc<str>, u64>,
     wanted: BTreeMap<String, u64>,
-    /// Over HTTP, by the status of the answers.
+    /// Requests over HTTP, by the status of their responses.
     requests: BTreeMap<u16, u64>,
 }
 
@@ -62,7 +62,8 @@ pub(super) async fn metrics(
     Ok(([(CONTENT_TYPE, form)], body).into_response())
 }
 
-/// The form of Prometheus names a counter in its heads as in its samples, and has no end mark.
+/// Converts `OpenMetrics` to the format of Prometheus, which names a counter in its comments as in its samples and has
+/// no end mark.
 fn classic(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 256);
     let mut lines = open.lines().peekable();
@@ -92,15 +93,19 @@ impl Snapshot {
             all: Stats::default(),
             replays: BTreeMap::new(),
             times: Times::default(),
-            handlers: handlers.as_ref().map(|it| it.times()).unwrap_or_default(),
-            refused: handlers.as_ref().map(|it| it.refused()).unwrap_or_default(),
-            generations: handlers.as_ref().map(|it| it.generations()).unwrap_or_default(),
+            handlers: handlers.as_ref().map(|handlers| handlers.times()).unwrap_or_default(),
+            refused: handlers.as_ref().map(|handlers| handlers.refused()).unwrap_or_default(),
+            generations: handlers
+                .as_ref()
+                .map(|handlers| handlers.generations())
+                .unwrap_or_default(),
             parked: app.parked.get(),
             wanted: app.wanted.get(),
             requests: app.figures.requests(),
         };
         for shared in app.figures.partitions() {
-            let (stats, stream) = (shared.get(), Arc::clone(&shared.partition().stream));
+            let stats = shared.get();
+            let stream = Arc::clone(&shared.partition().stream);
             let of_stream = snapshot.streams.entry(stream).or_default();
             *of_stream = of_stream.and(&stats);
             snapshot.all = snapshot.all.and(&stats);
@@ -115,7 +120,8 @@ impl Snapshot {
         snapshot
     }
 
-    /// Those in memory are known at once, the others by the last count.
+    /// Returns the number of parked keys of a stream: the last count of the store, or the keys in memory if those are
+    /// more.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

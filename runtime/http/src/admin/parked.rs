@@ -1,6 +1,5 @@
-//! How many keys are parked. Most of them are in the store only, and counting them takes a pass over
-//! all keys: it is done in the background, when somebody has asked, and rarely enough that it takes
-//! next to nothing of the store's time.
+//! The number of parked keys. Most of them are in the store only, and counting them needs a pass over all keys. A
+//! background task counts them after a request, and rarely enough to use a negligible share of the store's time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +11,13 @@ use tokio::sync::Notify;
 use super::App;
 use ordain_store::{KeyFilter, Store, StoreError};
 
-/// Keys listed at a time.
+/// Keys in a page of the count.
 const PAGE: usize = 500;
-/// From the end of one count to the begin of the next, at least, and how many times as long as the
-/// last one took.
+/// Shortest delay between two counts, and the delay as a multiple of the last count's duration.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_TIMES: u32 = 50;
 
-/// The last count.
+/// The result of the last count.
 #[derive(Default)]
 pub(super) struct ParkedKeys {
     wanted: Notify,
@@ -27,14 +25,14 @@ pub(super) struct ParkedKeys {
 }
 
 impl ParkedKeys {
-    /// The last count, by stream; empty before the first. Has them counted again.
+    /// Returns the last count by stream (empty before the first count), and requests a new one.
     pub(super) fn get(&self) -> BTreeMap<Arc<str>, u64> {
         self.wanted.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Counts when somebody has asked, for ever.
+/// Counts after each request, without end.
 pub(super) async fn count(app: &App) {
     loop {
         app.parked.wanted.notified().await;
@@ -44,7 +42,7 @@ pub(super) async fn count(app: &App) {
                 Ok(count) => {
                     *app.parked.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = count;
                 }
-                Err(error) => tracing::debug!(%error, "parked keys were not counted"),
+                Err(error) => tracing::debug!(%error, "parked keys not counted"),
             }
         }
         tokio::time::sleep(PAUSE.max(began.elapsed() * PAUSE_TIMES)).await;

@@ -1,5 +1,5 @@
-//! How many instances each stream wants, for metrics. What all instances have to do is in the store:
-//! it is read in the background, when somebody has asked.
+//! The number of wanted instances of each stream, for metrics. A background task reads the instances' reports from
+//! the store after a request.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use super::App;
 use crate::view;
 
-/// Between two reads, at least: instances say what they have to do every two seconds.
+/// Shortest delay between two reads: instances report their work every two seconds.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What was read last.
+/// The result of the last read.
 #[derive(Default)]
 pub(super) struct Wanted {
     asked: Notify,
@@ -21,14 +21,14 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The instances that each stream wants; empty before the first read. Has it read again.
+    /// Returns the wanted instances of each stream (empty before the first read), and requests a new read.
     pub(super) fn get(&self) -> BTreeMap<String, u64> {
         self.asked.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Reads when somebody has asked, for ever.
+/// Reads after each request, without end.
 pub(super) async fn watch(app: &App) {
     loop {
         app.wanted.asked.notified().await;
@@ -38,7 +38,7 @@ pub(super) async fn watch(app: &App) {
                     let wanted = view::Instances::of(&app.loaded, &table).wanted();
                     *app.wanted.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
                 }
-                Err(error) => tracing::debug!(%error, "the instances were not read"),
+                Err(error) => tracing::debug!(%error, "instances not read"),
             }
         }
         tokio::time::sleep(PAUSE).await;

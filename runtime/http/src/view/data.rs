@@ -1,5 +1,5 @@
-//! What events and handlers wrote, as part of a JSON text. Much of it may be shown at once. It never becomes a
-//! tree, which takes up to a hundred times the memory of its text, and it is escaped only as it is written:
+//! Data of events and handlers, as part of a JSON text. A page may contain much of it. The data must never become a
+//! tree, which takes up to a hundred times the memory of its text, and is escaped only while it is written, because
 //! escapes take up to six times the memory.
 
 use std::fmt;
@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
-/// How deep arrays and objects may lie in each other: readers of JSON have limits of 100 and more,
-/// and what is shown lies in a few levels of its own.
+/// Maximum depth of nested arrays and objects: JSON readers have limits of 100 and more, and a row adds a few levels
+/// of its own.
 const NESTING: usize = 90;
 
 /// Bytes of an event or a state: a part of a JSON text.
@@ -24,13 +24,13 @@ pub struct Data(Form);
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum Form {
-    /// JSON, or any form that was read.
+    /// JSON, or any form that was read from JSON.
     Json(Box<RawValue>),
-    /// No JSON.
+    /// A text that is not JSON.
     Text(String),
-    /// JSON that not every reader accepts.
+    /// JSON that some readers do not accept.
     Odd { text: String },
-    /// No text.
+    /// Bytes that are not UTF-8.
     Binary { base64: String },
 }
 
@@ -47,10 +47,10 @@ impl<'de> Deserialize<'de> for Data {
 }
 
 impl Data {
-    /// Shows bytes as JSON, without white space, if they are JSON that every reader accepts; else as text,
-    /// else as base64. So that the forms differ, `{"text": …}` stands for JSON that not every reader
-    /// accepts (because it is nested deeply, or has numbers or escapes beyond all bounds), and
-    /// `{"base64": …}` for bytes that are no text.
+    /// Converts bytes to JSON without white space if they are JSON that every reader accepts, or else to a text, or
+    /// else to base64. The forms are distinguishable: `{"text": …}` contains JSON that some readers do not accept
+    /// (because it is nested deeply, or has extreme numbers or escapes), and `{"base64": …}` contains bytes that are
+    /// not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self(Form::Binary { base64: STANDARD.encode(bytes) });
@@ -64,13 +64,13 @@ impl Data {
     }
 }
 
-/// Whether every reader takes a JSON text.
+/// Returns whether every reader accepts a JSON text.
 fn is_fit(json: &str) -> bool {
     let mut reader = serde_json::Deserializer::from_str(json);
     Fit { levels: NESTING }.deserialize(&mut reader).is_ok()
 }
 
-/// Reads JSON to its end and keeps nothing: so many levels of arrays and objects at most.
+/// A visitor that reads JSON to its end, keeps nothing, and fails above a number of nested arrays and objects.
 #[derive(Clone, Copy)]
 struct Fit {
     levels: usize,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_can_be_told() {
+    fn each_form_is_distinguishable() {
         for (bytes, right) in [
             (&b"null"[..], "null"),
             (
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_deeply_is_text() {
+    fn deeply_nested_json_is_text() {
         let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
         assert_eq!(shown(nested(NESTING).as_bytes()), nested(NESTING));
         for levels in [NESTING + 1, 100_000] {

@@ -1,4 +1,4 @@
-//! All instances of a store, and who has what.
+//! The instances of a store, and the owners of partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ordain_config::Loaded;
 use ordain_store::{About, Report, Work};
 use ordain_store::{InstanceId, Member, Partition, Table};
 
-/// All instances.
+/// The page of all instances.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct InstancesPage<L = Rows<InstanceRow>> {
     /// The rows.
@@ -21,14 +21,14 @@ pub struct InstancesPage<L = Rows<InstanceRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceRow {
-    /// The time after which it is removed without another heartbeat; `None` in a store for one process.
+    /// The time after which the instance is removed unless it sends a heartbeat; `None` in a store for one process.
     pub expires_in_ms: Option<u64>,
     /// The id; `None` for partitions without an owner.
     #[serde(rename = "instance")]
     pub id: Option<Text>,
     /// The names of the host and the process.
     pub name: Option<Text>,
-    /// The handler version that it has for each stream.
+    /// The handler version that the instance offers for each stream.
     pub offers: BTreeMap<String, Text>,
     /// The number of its partitions.
     pub owns: usize,
@@ -54,13 +54,13 @@ pub struct PartitionRow {
     pub partition: u32,
     /// Keys in memory with an event that can run, if its owner has reported.
     pub ready_keys: Option<u64>,
-    /// When the lease was granted or returned.
+    /// The time at which the lease was granted or returned.
     pub since: Option<Text>,
     /// The stream.
     pub stream: Text,
 }
 
-/// What the instances of a store say of themselves.
+/// The information and reports of a store's instances.
 pub struct Instances<'a> {
     loaded: &'a Loaded,
     table: &'a Table,
@@ -69,37 +69,39 @@ pub struct Instances<'a> {
 }
 
 impl<'a> Instances<'a> {
-    /// Those of a table.
+    /// Decodes the instances of a table.
     pub fn of(loaded: &'a Loaded, table: &'a Table) -> Self {
         let members = table.members.iter();
         let about = |(id, member): (&InstanceId, &Member)| (*id, About::decode(&member.about));
         let report = |(id, member): (&InstanceId, &Member)| {
             (*id, member.report.as_deref().map(Report::decode).unwrap_or_default())
         };
-        let (abouts, reports) =
-            (members.clone().map(about).collect(), members.map(report).collect());
+        let abouts = members.clone().map(about).collect();
+        let reports = members.map(report).collect();
         Self { loaded, table, abouts, reports }
     }
 
-    /// What whoever has a partition has to do of it, if that is known.
+    /// Returns the work of a partition as its owner reported it, if it did.
     fn work(&self, partition: &Partition) -> Option<Work> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.of(&partition.stream, partition.number)
     }
 
-    /// What all have to do of a stream; `None` if it is not configured.
+    /// Returns the work and wanted instances of a stream; `None` if the stream is not configured.
     pub fn scale(&self, name: &str) -> Option<Scale> {
         let config = self.loaded.config.streams.get(name)?;
         let runs = |about: &&About| about.streams.contains_key(name) && !about.leaving;
         let instances = self.abouts.values().filter(runs).count() as u64;
         let partitions = config.source.partitions();
-        let (stream, mut all, mut is_known) = (Arc::<str>::from(name), Work::default(), true);
+        let stream = Arc::<str>::from(name);
+        let mut all = Work::default();
+        let mut is_known = true;
         for number in 0..partitions {
             let work = self.work(&Partition { stream: Arc::clone(&stream), number });
             is_known &= work.is_some_and(|work| work.lag.is_some());
             all = all.and(work.unwrap_or_default());
         }
-        // What nobody knows of is no reason to end one.
+        // Unknown work is no reason to stop an instance.
         let least = if is_known { 1 } else { instances.min(partitions.into()) };
         Some(Scale {
             stream: name.to_owned(),
@@ -111,20 +113,23 @@ impl<'a> Instances<'a> {
         })
     }
 
-    /// The instances that each stream wants.
+    /// Returns the number of wanted instances of each stream.
     pub fn wanted(&self) -> BTreeMap<String, u64> {
         let streams = self.loaded.config.streams.keys().map(ToString::to_string);
-        streams.filter_map(|name| self.scale(&name).map(|it| (name, it.wanted_instances))).collect()
+        streams
+            .filter_map(|name| self.scale(&name).map(|scale| (name, scale.wanted_instances)))
+            .collect()
     }
 
-    /// Each instance with its partitions, and then those that nobody has, if there are any: of streams
-    /// that are configured here or that an instance runs.
+    /// Returns a row for each instance with its partitions, and a row for the partitions without an owner, if there
+    /// are any. The partitions are those of the streams that are configured here or that an instance runs.
     pub fn rows(&self) -> Vec<InstanceRow> {
         let mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>> = BTreeMap::new();
         for (stream, count) in streams(self.loaded, &self.abouts) {
             for number in 0..count {
                 let partition = Partition { stream: stream.as_str().into(), number };
-                let (work, lease) = (self.work(&partition), self.table.leases.get(&partition));
+                let work = self.work(&partition);
+                let lease = self.table.leases.get(&partition);
                 let row = PartitionRow {
                     blocked_keys: work.map(|work| work.blocked_keys),
                     epoch: lease.map(|lease| lease.epoch),
@@ -175,7 +180,7 @@ fn streams(loaded: &Loaded, abouts: &BTreeMap<InstanceId, About>) -> BTreeMap<St
     let mut streams: BTreeMap<String, u32> = BTreeMap::new();
     let here = loaded.config.streams.iter();
     let here = here.map(|(name, stream)| (name.to_string(), stream.source.partitions()));
-    let there = abouts.values().flat_map(|it| it.streams.clone());
+    let there = abouts.values().flat_map(|about| about.streams.clone());
     for (name, count) in here.chain(there) {
         let most = streams.entry(name).or_default();
         *most = (*most).max(count);
@@ -183,19 +188,19 @@ fn streams(loaded: &Loaded, abouts: &BTreeMap<InstanceId, About>) -> BTreeMap<St
     streams
 }
 
-/// What all instances have to do of a stream, and how many are wanted for that: what something that
-/// starts and ends instances goes by.
+/// The work of all instances for a stream, and the number of wanted instances, for a tool that starts and stops
+/// instances.
 #[derive(Debug, Serialize)]
 pub struct Scale {
     stream: String,
-    /// Events that wait in the broker to be delivered, as far as is known.
+    /// Events that wait in the broker for delivery, as far as known.
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,
-    /// How many there are.
+    /// Number of instances that run the stream.
     instances: u64,
-    /// How many are wanted: at least as many as there are while it is not known of each partition what
-    /// waits there.
+    /// Number of wanted instances: never below the number of running instances while the lag of a partition is
+    /// unknown.
     pub wanted_instances: u64,
 }
 
@@ -209,11 +214,11 @@ mod tests {
     const CONFIG: &str = "[streams.orders]\nhandler = \"orders\"\nlag_per_instance = 10\n\
         source = { kind = \"file\", path = \"-\", partitions = 3 }\n";
 
-    /// Two run the stream and one is leaving. Of each partition: who has it, and what everybody says of
-    /// its lag.
+    /// Evaluates a stream that two instances run while a third one is leaving. The argument holds each partition's
+    /// owner, and the lag that each instance reports for it.
     fn scale(partitions: [(Option<u64>, [Option<u64>; 3]); 3]) -> (u64, u64, u64) {
-        let loaded =
-            Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None).expect("it is right");
+        let loaded = Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None)
+            .expect("the configuration is valid");
         let mut table = Table::default();
         for id in 0..3 {
             let streams = [("orders".to_owned(), 3)].into();
@@ -230,20 +235,21 @@ mod tests {
             let holder = holder.map(InstanceId);
             table.leases.insert(partition, Lease { epoch: 1, holder, since: 0 });
         }
-        let scale = Instances::of(&loaded, &table).scale("orders").expect("it is configured");
+        let scale =
+            Instances::of(&loaded, &table).scale("orders").expect("the stream is configured");
         (scale.lag, scale.instances, scale.wanted_instances)
     }
 
     #[test]
-    fn what_nobody_knows_of_is_no_reason_to_end_one() {
+    fn unknown_lag_is_no_reason_to_stop_an_instance() {
         let known = [Some(4), None, None];
         assert_eq!(scale([(Some(0), known); 3]), (12, 2, 2));
         let idle = [Some(0), None, None];
         assert_eq!(scale([(Some(0), idle); 3]), (0, 2, 1));
-        // Nobody has the last, or who has it has not said.
+        // The last partition has no owner, or its owner has not reported.
         assert_eq!(scale([(Some(0), idle), (Some(0), idle), (None, idle)]), (0, 2, 2));
         assert_eq!(scale([(Some(0), idle), (Some(0), idle), (Some(1), idle)]), (0, 2, 2));
-        // Who had it does not count.
+        // The report of a former owner does not count.
         let before = [Some(0), Some(70), None];
         assert_eq!(scale([(Some(0), before), (Some(0), idle), (Some(0), idle)]), (0, 2, 1));
     }

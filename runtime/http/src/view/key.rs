@@ -1,4 +1,4 @@
-//! Keys, as rows of a listing or one by one.
+//! The rows of keys, in a listing or one by one.
 
 use bytes::Bytes;
 use ordain_core::{Answers, Cause, GapEnd, GapEntry, Job, Limit, Spilled, Status, Trouble};
@@ -11,23 +11,23 @@ use super::{Data, Rows, Text, time};
 pub struct KeysPage<L = Rows<KeyRow>> {
     /// The rows.
     pub keys: L,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub cursor: Option<String>,
 }
 
-/// A key. If its record cannot be read, the row has an `error`, and in JSON no member that only the
-/// record could tell.
+/// The row of a key. If the key's record cannot be read, the row has an `error`, and its JSON lacks the members that
+/// come from the record.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
-    /// Failed tries of event `next`.
+    /// Failed attempts of event `next`.
     pub attempts: u32,
-    /// When the owner looks at the key again.
+    /// The time at which the owner checks the key again.
     pub due_at: Option<Text>,
-    /// Why the record cannot be read.
+    /// The reason why the record cannot be read.
     #[serde(skip_serializing)]
     pub error: Option<Text>,
-    /// Rounds of asking for event `next`.
+    /// Rounds of requests for event `next`.
     pub gap_rounds: u32,
     /// Later events in the store.
     pub held: HeldRow,
@@ -37,17 +37,17 @@ pub struct KeyRow {
     pub key: Text,
     /// The next sequence to settle.
     pub next: u64,
-    /// How often the key was parked.
+    /// Number of times that the key was parked.
     pub park_generation: u32,
     /// The partition whose owner may commit.
     pub partition: u32,
     /// Ranges of sequences that were skipped unseen.
     pub skipped: Vec<(u64, u64)>,
-    /// Bytes of the state.
+    /// Size of the state, in bytes.
     pub state_size: u64,
     /// The name of the status, or `corrupt`.
     pub status: Text,
-    /// Why the key does not proceed.
+    /// The reason why the key does not proceed.
     pub trouble: Option<TroubleRow>,
     /// The handler version of the last event that took effect.
     pub version: Option<Text>,
@@ -63,7 +63,7 @@ pub struct KeyRow {
     pub state: Option<Data>,
 }
 
-/// A key whose record cannot be read, in JSON.
+/// The JSON of a key whose record cannot be read.
 #[derive(Serialize)]
 struct CorruptRow<'a> {
     due_at: Option<&'a Text>,
@@ -165,7 +165,7 @@ impl HeldRow {
     }
 }
 
-/// Why a key waits, retries or is parked.
+/// The reason why a key waits, retries or is parked.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TroubleRow {
@@ -173,10 +173,10 @@ pub struct TroubleRow {
     pub cause: Text,
     /// The reason in words.
     pub error: Text,
-    /// The name of the limit that the handler broke, if it broke one that can be lifted.
+    /// The name of the limit that the handler exceeded, if it exceeded one that can be raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Text>,
-    /// Since when.
+    /// The time since which the reason applies.
     pub since: Text,
     /// The handler version that failed, if one did.
     pub version: Option<Text>,
@@ -204,25 +204,25 @@ impl TroubleRow {
     }
 }
 
-/// A gap whose clock ran out.
+/// A gap whose time limit has passed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GapRow {
     /// The answers of each source.
     pub answers: Vec<AnswersRow>,
-    /// The name of its end.
+    /// The name of the way in which the gap ended.
     pub end: Text,
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// How long it lasted; `None` while it is open.
+    /// Duration of the gap; `None` while it is open.
     pub lasted_ms: Option<u64>,
-    /// Rounds of asking that have begun.
+    /// Number of request rounds that have begun.
     pub rounds: u32,
-    /// Since when it is known.
+    /// The time at which the gap was detected.
     pub since: Text,
-    /// When it ended; `None` while it is open.
+    /// The time at which the gap ended; `None` while it is open.
     pub until: Option<Text>,
 }
 
@@ -241,23 +241,23 @@ impl GapRow {
         }
     }
 
-    /// Returns how it ended; `None` if this version does not know the name.
+    /// Returns how the gap ended; `None` if this version does not know the name.
     pub fn end(&self) -> Option<GapEnd> {
         GapEnd::parse(self.end.raw())
     }
 }
 
-/// The answers of a replay source to questions for a gap.
+/// The answers of a replay source to requests for a gap's events.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswersRow {
-    /// How often the source was asked.
+    /// Number of requests.
     pub asked: u32,
-    /// Why it failed the last time.
+    /// The error of the last failure.
     pub error: Option<Text>,
-    /// How often it failed.
+    /// Number of failures.
     pub failed: u32,
-    /// The number of events that it had.
+    /// Number of events that the source returned.
     pub found: u32,
     /// The source.
     pub source: Text,

@@ -1,4 +1,4 @@
-//! Dead letters.
+//! The rows of dead letters.
 
 use ordain_core::{Event, LetterContent};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use ordain_store::StoredLetter;
 pub struct DeadPage<L = Rows<LetterRow>> {
     /// The rows.
     pub dead: L,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub cursor: Option<String>,
 }
 
@@ -19,7 +19,7 @@ pub struct DeadPage<L = Rows<LetterRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LetterRow {
-    /// The id beside the key.
+    /// The id within the key.
     pub id: Text,
     /// The key; empty if the event has none.
     pub key: Text,
@@ -29,20 +29,20 @@ pub struct LetterRow {
     pub cause: Text,
     /// The reason in words.
     pub error: Text,
-    /// Where the event came from.
+    /// The origin of the event.
     pub origin: Option<Text>,
-    /// The handler version that had the event, if one had.
+    /// The handler version that executed the event, if there was one.
     pub version: Option<Text>,
-    /// When the letter was put.
+    /// The time at which the letter was written.
     pub at: Text,
-    /// The event, if one was delivered that can be read.
+    /// The event, if the delivery was a readable event.
     pub event: Option<EventRow>,
-    /// What was delivered, if it is no event.
+    /// The delivery, if it was not a readable event.
     pub raw: Option<Data>,
 }
 
 impl LetterRow {
-    /// Makes the row of a dead letter.
+    /// Builds the row of a dead letter.
     pub fn of(stored: &StoredLetter) -> Self {
         let letter = &stored.letter;
         let (event, raw) = match &letter.content {
@@ -84,7 +84,7 @@ pub struct EventRow {
     pub time: Option<Text>,
     /// The type of the data.
     pub content_type: Text,
-    /// Whether it ends its key.
+    /// `true` if the event ends its key.
     pub end_of_sequence: bool,
     /// The other attributes.
     pub headers: Vec<(Text, Text)>,
@@ -117,7 +117,7 @@ mod tests {
     use crate::view::to_json;
 
     #[test]
-    fn a_row_is_read_as_it_was_written() {
+    fn row_is_read_as_it_was_written() {
         let event = Event::new(&EventParts { id: "a", data: b"[1]", ..EventParts::default() });
         let contents = [
             (LetterContent::Nothing, "\"event\":null,\"raw\":null}"),

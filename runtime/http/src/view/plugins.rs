@@ -1,5 +1,4 @@
-//! The folder of handlers: what is in it, what uses it, what of it runs, and what is wrong with files
-//! there.
+//! The folder of handlers: its files, the streams that use them, the versions that run, and the faults of files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,23 +16,23 @@ use ordain_wasm::{Engine, Folder, HandlerFile, Manner, Refused};
 pub struct Plugins {
     /// The handlers.
     pub handlers: Vec<PluginRow>,
-    /// Files that are no handlers.
+    /// Files that are not handlers.
     pub refused: Vec<RefusedRow>,
 }
 
-/// A handler in the folder, or one that runs and is no longer there.
+/// A handler in the folder, or a running handler whose file is gone.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PluginRow {
-    /// The SHA-256 of the file, if it can be used.
+    /// The SHA-256 of the file, if the file is usable.
     pub digest: Option<Text>,
-    /// The recorded version; of a file that cannot be loaded, the version in its name.
+    /// The recorded version; for a file that cannot be loaded, the version in its name.
     pub handler: Text,
     /// The file.
     pub path: Text,
-    /// Why it cannot be used, or is gone.
+    /// The reason why the file is unusable or gone.
     pub reason: Option<Text>,
-    /// The streams that it executes; `None` without a process that knows.
+    /// The streams that the version executes; `None` without a running process.
     pub running: Option<Vec<Text>>,
     /// `loading`, `broken`, `unused`, `active`, `older` or `gone`.
     pub state: Text,
@@ -41,42 +40,42 @@ pub struct PluginRow {
     pub streams: Vec<Text>,
 }
 
-/// A file whose name is no handler's.
+/// A file whose name is not a handler's.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedRow {
     /// The file.
     pub path: Text,
-    /// Why it is no handler.
+    /// The reason why the file is not a handler.
     pub reason: Text,
 }
 
-/// A file, as a process would find it in its folder.
+/// A file, as a process would load it from its folder.
 #[derive(Debug, Serialize)]
 pub struct FileRow {
-    /// The SHA-256 of the file, if it can be used.
+    /// The SHA-256 of the file, if the file is usable.
     pub digest: Option<Text>,
-    /// The recorded version, if it can be used.
+    /// The recorded version, if the file is usable.
     pub handler: Option<Text>,
     /// The file.
     pub path: Text,
-    /// Why it cannot be used.
+    /// The reason why the file is unusable.
     pub reason: Option<Text>,
     /// The streams that are configured with it.
     pub streams: Vec<Text>,
 }
 
-/// What is known of a file; `None` where nobody has looked into it yet.
+/// The result of loading a file; `None` before the first load.
 type Look = Option<Result<Build, Refused>>;
 
-/// The handlers in the folder as a start would find them now. Each is loaded for that: it may take
-/// seconds.
+/// Returns the handlers in the folder as a start would load them now. Loads every file, which may take seconds.
 pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Plugins, LoadingError> {
     let folder = folder(loaded)?;
     let look = |file: &HandlerFile| -> Look { Some(load(engine, file)) };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
-        let looks: Vec<(&HandlerFile, Look)> = versions.iter().map(|it| (it, look(it))).collect();
+        let looks: Vec<(&HandlerFile, Look)> =
+            versions.iter().map(|file| (file, look(file))).collect();
         let streams = streams_of(loaded, name);
         let active = looks.iter().rposition(|(_, look)| matches!(look, Some(Ok(_))));
         for (at, (file, look)) in looks.iter().enumerate() {
@@ -86,22 +85,23 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Plugins, LoadingError
     Ok(Plugins { handlers, refused: refused(&folder) })
 }
 
-/// What a process would find in a file, if it were in its folder. It is loaded for that.
+/// Returns the result of loading a file as if it were in the folder of handlers.
 pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<FileRow, LoadingError> {
     let folder = folder(loaded)?;
-    let not_one =
-        || Err("is passed over: a handler's file ends with .wasm, and is not hidden".to_owned());
+    let not_one = || {
+        Err("is ignored: the name of a handler's file ends with .wasm and does not begin with a dot".to_owned())
+    };
     let file = HandlerFile::from_path(path).unwrap_or_else(not_one);
     let found = file.and_then(|file| {
         let build = load(engine, &file).map_err(|refused| refused.reason)?;
         let others = folder.handlers.get(&file.name).into_iter().flatten();
-        let mut same = others.filter(|it| it.semver.is_some() && it.semver == file.semver);
+        let mut same = others.filter(|other| other.semver.is_some() && other.semver == file.semver);
         let is_other = |other: &HandlerFile| {
             load(engine, other).is_ok_and(|other| other.digest != build.digest)
         };
         match same.find(|other| is_other(other)) {
             Some(other) => Err(format!(
-                "has another content than {}: give it a higher version",
+                "has another content than {}: give the file a higher version",
                 other.path.display()
             )),
             None => Ok((build, streams_of(loaded, &file.name))),
@@ -128,11 +128,11 @@ pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<FileRo
 
 fn load(engine: &Engine, file: &HandlerFile) -> Result<Build, Refused> {
     let handler = engine.load_beside(file, Manner::Fast);
-    handler.map(|it| it.build().clone()).map_err(|error| Refused::from(&error))
+    handler.map(|handler| handler.build().clone()).map_err(|error| Refused::from(&error))
 }
 
-/// The handlers in the folder as a process has found them, and which of them it runs: it goes on with
-/// what it has loaded, whatever becomes of the file.
+/// Returns the handlers in the folder as a process has loaded them, and the versions that it runs. A process keeps
+/// running a loaded version even if its file is removed or changed.
 pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
     let folder = running.folder();
     let mut executing: BTreeMap<Build, (Text, Vec<Text>)> = BTreeMap::new();
@@ -148,8 +148,8 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
         let streams = streams_of(loaded, name);
         for file in versions {
             let (look, is_offered) = running.look(file);
-            let build = look.as_ref().and_then(|it| it.as_ref().ok());
-            let runs = build.and_then(|it| executing.remove(it));
+            let build = look.as_ref().and_then(|found| found.as_ref().ok());
+            let runs = build.and_then(|build| executing.remove(build));
             let runs = runs.map(|(_, streams)| streams).unwrap_or_default();
             handlers.push(row(file, look.as_ref(), is_offered, &streams, Some(runs)));
         }
@@ -159,7 +159,9 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
             digest: Some(build.digest.to_string().into()),
             handler: (&*build.version).into(),
             path,
-            reason: Some("it runs; its file has been removed or has another content now".into()),
+            reason: Some(
+                "this version runs, but its file was removed or has another content now".into(),
+            ),
             running: Some(streams.clone()),
             state: "gone".into(),
             streams,
@@ -168,7 +170,7 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
     Plugins { handlers, refused: refused(&folder) }
 }
 
-/// Files whose names say nothing.
+/// Returns the files whose names are not valid handler names.
 fn refused(folder: &Folder) -> Vec<RefusedRow> {
     let rows = folder.refused.iter().map(|file| RefusedRow {
         path: (&*file.path.to_string_lossy()).into(),
@@ -177,9 +179,9 @@ fn refused(folder: &Folder) -> Vec<RefusedRow> {
     rows.collect()
 }
 
-/// The streams that are configured with a handler.
+/// Returns the streams that are configured with a handler.
 fn streams_of(loaded: &Loaded, handler: &str) -> Vec<Text> {
-    let using = loaded.config.streams.iter().filter(|(_, it)| &*it.handler == handler);
+    let using = loaded.config.streams.iter().filter(|(_, stream)| &*stream.handler == handler);
     using.map(|(stream, _)| (&**stream).into()).collect()
 }
 
@@ -190,7 +192,7 @@ fn row(
     streams: &[Text],
     running: Option<Vec<Text>>,
 ) -> PluginRow {
-    let build = look.and_then(|it| it.as_ref().ok());
+    let build = look.and_then(|found| found.as_ref().ok());
     let state = match look {
         None => "loading",
         Some(Err(_)) => "broken",

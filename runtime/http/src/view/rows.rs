@@ -1,4 +1,4 @@
-//! Lists of rows, written and read without holding more in memory than they must.
+//! Lists of rows that are written and read with little memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Rows of a list that is read: far more than a page has. The shortest row in JSON has 2 bytes and takes
-/// hundreds in memory, and what answers may be something else than a process of Ordain.
+/// Maximum number of rows that are read: far more than a page has. The shortest row in JSON has 2 bytes and takes
+/// hundreds in memory, and the peer may not be a process of Ordain.
 const ROWS_LIMIT: usize = 100_000;
 
-/// Rows that were read: at most 100,000.
+/// Rows that were read; at most 100,000.
 #[derive(Debug)]
 pub struct Rows<R>(pub Vec<R>);
 
@@ -41,7 +41,7 @@ impl<'de, R: Deserialize<'de>> Visitor<'de> for Bounded<R> {
     }
 }
 
-/// Rows that are made one at a time, as they are written.
+/// Rows that are built one at a time, while they are written.
 #[derive(Debug)]
 pub struct Made<'a, T, F>(pub &'a [T], pub F);
 
@@ -57,7 +57,7 @@ mod tests {
     use crate::view::{DeadPage, to_json};
 
     #[test]
-    fn a_list_has_so_many_rows_at_most() {
+    fn list_has_a_row_limit() {
         let list = |rows: usize| format!("[{}0]", "0,".repeat(rows - 1));
         let rows: Rows<u8> = serde_json::from_str(&list(ROWS_LIMIT)).unwrap();
         assert_eq!(rows.0.len(), ROWS_LIMIT);

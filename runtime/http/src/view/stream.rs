@@ -1,4 +1,4 @@
-//! Streams, with the handler versions that execute their events.
+//! The rows of streams, with the handler versions that execute their events.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Rows, Text};
 use ordain_config::Stream;
 use ordain_wasm::Chosen;
 
-/// All streams.
+/// The page of all streams.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StreamsPage<L = Rows<StreamRow>> {
     /// The rows.
@@ -19,11 +19,11 @@ pub struct StreamsPage<L = Rows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct Executing {
-    /// The version that executes the events, or the one that is to.
+    /// The version that executes the events, or the version that was decided on.
     pub build: Option<Build>,
-    /// The number of the decision on it, if the store was asked.
+    /// The number of the decision, if it was read from the store.
     pub generation: Option<u64>,
-    /// Why the version is not here, if it is not: all keys of the stream wait.
+    /// The reason why the version is missing here, if it is: all keys of the stream wait.
     pub missing: Option<String>,
 }
 
@@ -44,13 +44,13 @@ impl From<Chosen> for Executing {
 pub struct StreamRow {
     /// The SHA-256 of the handler's file.
     pub digest: Option<Text>,
-    /// The number of the decision on the handler version.
+    /// The number of the decision.
     pub generation: Option<u64>,
     /// The handler version.
     pub handler: Option<Text>,
-    /// Why the process does not have that version.
+    /// The reason why the process does not have that version.
     pub missing: Option<Text>,
-    /// Whether keys that a failure has parked try again under another version.
+    /// `true` if keys that a failure has parked are retried under another version.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
     pub source: Option<Text>,
@@ -59,7 +59,7 @@ pub struct StreamRow {
 }
 
 impl StreamRow {
-    /// Makes the row of a stream. A stream without configuration is one that only the store knows.
+    /// Builds the row of a stream. A stream without a configuration exists only in the store.
     pub fn of(name: &str, configured: Option<(&Stream, Executing)>) -> Self {
         let (stream, executing) = configured.unzip();
         let Executing { build, generation, missing } = executing.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The clock by which guests are interrupted. It runs only while guests do.
+//! The clock that interrupts guests. Its thread sleeps while no guest runs.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,7 +50,7 @@ impl Ticker {
     }
 }
 
-/// See [`super::Engine::running`].
+/// A guard returned by [`super::Engine::running`].
 pub(in super::super) struct Running(Arc<Shared>);
 
 impl Drop for Running {
@@ -64,7 +64,7 @@ impl Drop for Ticker {
         self.shared.state().stopped = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It does nothing that can panic.
+            // The thread cannot panic.
             let _ = thread.join();
         }
     }

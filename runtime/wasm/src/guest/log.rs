@@ -1,6 +1,5 @@
-//! What a guest writes, line by line into the host's log, bounded for each event. The end of
-//! standard error is kept beside it: an uncaught error of most languages leaves its text there
-//! and nowhere else.
+//! A guest's output, written to the host's log line by line and limited for each event. The end of standard error is
+//! also kept: most languages write the text of an uncaught error there and nowhere else.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,13 +12,13 @@ use super::super::wire::Level;
 use super::EventName;
 use ordain_util::text::clean;
 
-/// What a line costs beside its text, so that empty lines are bounded too.
+/// Cost of a line in addition to its text, in bytes, so that empty lines are limited too.
 const LINE_COST: usize = 16;
 
-/// Bytes of standard error that are kept for a failure's message.
+/// Size of the end of standard error that is kept for a failure's message, in bytes.
 const LAST_WORDS: usize = 4 << 10;
 
-/// Shared by a store and its two streams, always on one thread.
+/// The output of an event, shared by a store and its two streams, which always run on one thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<State>,
@@ -30,7 +29,7 @@ struct State {
     event: Option<EventName>,
     used: usize,
     exceeded: bool,
-    /// Begun lines of standard output and error.
+    /// Incomplete lines of standard output and standard error.
     begun: [Vec<u8>; 2],
     last_words: Vec<u8>,
 }
@@ -52,7 +51,7 @@ impl EventLog {
         state.last_words.clear();
     }
 
-    /// Ends begun lines. Fails if the event wrote more than the limit.
+    /// Ends incomplete lines. Fails if the event's output exceeded the limit.
     pub(super) fn leave(&self) -> Result<(), LimitBroken> {
         let mut state = self.state();
         for origin in [Origin::Stdout, Origin::Stderr] {
@@ -68,8 +67,8 @@ impl EventLog {
         String::from_utf8_lossy(&self.state().last_words).into_owned()
     }
 
-    /// A message of the logging interface; it may have several lines. What goes beyond the limit ends the
-    /// event: a guest that writes without end gets no more time for it.
+    /// Writes a message of the logging interface, which may have several lines. Fails above the limit, which ends the
+    /// event, so that a guest that writes without end does not use up its time.
     pub(super) fn message(&self, level: Level, text: &str) -> Result<(), LimitBroken> {
         let mut state = self.state();
         let level = match level {
@@ -90,7 +89,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// That an event wrote more than the limit.
+    /// Returns the error for an event whose output exceeded the limit.
     pub(super) fn broken(&self) -> LimitBroken {
         let words = format!(
             "the handler wrote more to the log than {}, which `plugins.log` allows an event",
@@ -99,7 +98,7 @@ impl EventLog {
         LimitBroken { limit: Some(Limit::Log), words }
     }
 
-    /// Bytes of standard output or error.
+    /// Writes bytes of standard output or standard error.
     pub(super) fn write(&self, origin: Origin, bytes: &[u8]) {
         let mut state = self.state();
         if origin == Origin::Stderr {
@@ -138,7 +137,7 @@ fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
 }
 
 impl State {
-    /// As much of the bytes as the event may still write.
+    /// Returns the part of the bytes that the event may still write.
     fn take<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
         let left = limit.saturating_sub(self.used);
         self.exceeded |= bytes.len() > left;

@@ -1,4 +1,4 @@
-//! The memory of one instance: all its memories and tables against one limit.
+//! The memory of one instance: counts all its memories and tables against one limit.
 
 use ordain_core::Limit;
 use wasmtime::ResourceLimiter;
@@ -6,7 +6,7 @@ use wasmtime::ResourceLimiter;
 use super::super::failure::LimitBroken;
 use super::super::settings::Size;
 
-/// A table's element is a pointer in the host.
+/// Size of a table's element, which is a pointer in the host, in bytes.
 const TABLE_ELEMENT: usize = size_of::<usize>();
 
 pub(super) struct MemoryBudget {
@@ -24,8 +24,8 @@ impl MemoryBudget {
         Ok(true)
     }
 
-    /// What would be used with so much more. Too much is an error, and not the refusal that
-    /// WebAssembly knows: on a refusal a guest aborts, which would look like a fault of its own.
+    /// Returns the memory in use after a growth. Exceeding the limit is an error instead of WebAssembly's refusal: a
+    /// guest aborts on a refusal, and the failure would look like its own fault.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
@@ -52,16 +52,16 @@ impl ResourceLimiter for MemoryBudget {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The guest's own maximum: it is prepared for that.
+            // The guest's own maximum: the guest expects this refusal.
             return Ok(false);
         }
         self.take(desired.saturating_sub(current))
     }
 
-    /// Growth beyond what an address can name, or that the machine has no room for.
+    /// Reports growth beyond the address range or beyond what the machine can provide.
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         Err(broken(format!(
-            "the handler needs more memory than there can be ({error}); `plugins.memory` allows {}",
+            "the handler needs more memory than the machine can provide ({error}); `plugins.memory` allows {}",
             Size(self.limit),
         )))
     }
@@ -74,7 +74,7 @@ impl ResourceLimiter for MemoryBudget {
     ) -> wasmtime::Result<bool> {
         let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT);
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The guest's own maximum, or the pool's: what is beyond memory is told as that.
+            // The maximum is the guest's own or the pool's; growth beyond the memory limit is reported as such.
             return self.check(bytes).map(|_| false);
         }
         self.take(bytes)

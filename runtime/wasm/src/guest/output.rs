@@ -1,4 +1,4 @@
-//! Standard output and error of a guest, which both end in the event's log.
+//! Standard output and standard error of a guest, which both end in the event's log.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use super::super::log_line::Origin;
 use super::log::EventLog;
 
-/// Bytes that a guest may write at once; it asks before it writes.
+/// Maximum size of one write of a guest, in bytes; a guest queries it before each write.
 const WRITE_SIZE: usize = 4 << 10;
 
-/// One of the two. Always ready: what exceeds the limit is dropped.
+/// An output stream of a guest. It is always ready; output above the limit is dropped.
 #[derive(Clone)]
 pub(super) struct Output {
     log: Arc<EventLog>,
@@ -66,7 +66,7 @@ impl OutputStream for Output {
     }
 }
 
-/// Required of a stream, and used only by interfaces that are not linked.
+/// Required by the trait; only interfaces that are not linked use it.
 impl AsyncWrite for Output {
     fn poll_write(
         self: Pin<&mut Self>,

@@ -1,4 +1,4 @@
-//! Randomness that is a function of the event, so that a repeated try sees the same.
+//! Randomness derived from the event, so that every attempt sees the same numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -9,10 +9,10 @@ use super::super::failure::LimitBroken;
 use super::super::settings::Size;
 use super::EventName;
 
-/// Bytes that a guest may ask for at once: they are made in the host's memory.
+/// Maximum number of random bytes in one request: they are generated in the host's memory.
 const MAX_REQUEST: u64 = 1 << 20;
 
-/// Made ready only when asked: most handlers never do.
+/// A generator that is seeded on first use, because most handlers never use randomness.
 #[derive(Default)]
 pub(super) struct EventRandom {
     event: Option<EventName>,
@@ -33,7 +33,7 @@ impl EventRandom {
     fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         if len > MAX_REQUEST {
             let words = format!(
-                "the handler asked for {len} random bytes at once; at most {} are given",
+                "the handler requested {len} random bytes at once; at most {} are allowed",
                 Size(MAX_REQUEST as usize),
             );
             return Err(LimitBroken { limit: None, words }.into());

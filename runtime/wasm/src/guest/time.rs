@@ -1,8 +1,8 @@
-//! Time as a guest sees it, and how much of the machine's time it has used.
+//! Time as a guest sees it, and the amount of the machine's time that the guest has used.
 //!
-//! A guest never sees the machine's clocks. Its wall clock shows the event's time, and its time
-//! passes only when it waits: a sleep ends at once and moves both clocks forward by its length.
-//! So a handler that sleeps holds nobody up, and a repeated try sees what the first one saw.
+//! A guest never sees the machine's clocks. Its wall clock shows the event's time, and its time passes only when the
+//! guest waits: a sleep ends at once and advances both clocks by its length. A handler that sleeps therefore delays
+//! no other, and every attempt sees the same times.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use super::super::engine::TICK;
 use super::super::failure::TimedOut;
 
-/// Step of the monotonic clock, in ns. Each reading moves it by one, so that a loop that waits
-/// for it to move ends.
+/// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for the
+/// clock to advance ends.
 const STEP_NS: u64 = 1_000;
 
-/// Shared by a store, its timers and its epoch callback; they never meet on two threads, so the
-/// lock is always free.
+/// The clocks of a guest, shared by a store, its timers and its epoch callback. These always run on one thread, so
+/// the lock is never contended.
 pub(super) struct EventTime {
     timeout: Duration,
     state: Mutex<State>,
@@ -32,17 +32,17 @@ pub(super) struct EventTime {
 struct State {
     /// The event's time, in ms since the Unix epoch.
     event_ms: u64,
-    /// How long the event has waited, in the guest's time.
+    /// Time that the event has waited, on the guest's clock.
     waited: Duration,
-    /// The monotonic clock in ns; it goes on from event to event.
+    /// The monotonic clock, in ns; it continues from event to event.
     monotonic_ns: u64,
-    /// When the first of the timers that are waited for is due.
+    /// Due time of the earliest timer that is being waited for, on the monotonic clock.
     next_ns: Option<u64>,
-    /// Counts the times that the clock was moved to a timer.
+    /// Number of times that the clock was advanced to a timer.
     moves: u64,
-    /// How long the event has run, in the machine's time.
+    /// Time that the event has run, on the machine's clock.
     ran: Duration,
-    /// When it last went on after a pause.
+    /// Time of the last resumption after a pause, on the machine's clock.
     resumed: Option<Instant>,
 }
 
@@ -57,20 +57,21 @@ impl EventTime {
 
     pub(super) fn enter(&self, event_ms: u64) {
         let mut state = self.state();
-        let (monotonic_ns, moves) = (state.monotonic_ns, state.moves);
+        let monotonic_ns = state.monotonic_ns;
+        let moves = state.moves;
         *state = State { event_ms, monotonic_ns, moves, ..State::default() };
     }
 
-    /// The epoch has moved while the guest ran: an error if it has used up its time.
+    /// Accounts for a tick that passed while the guest ran. Fails if the guest has exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimedOut> {
         let mut state = self.state();
-        // Without a pause in this event it began somewhere within this tick.
+        // If this event has not paused yet, it began within this tick.
         let slice = state.resumed.take().map_or(TICK, |since| since.elapsed());
         state.ran += slice;
         if state.ran > self.timeout { Err(TimedOut::running(self.timeout)) } else { Ok(()) }
     }
 
-    /// Lets others run.
+    /// Suspends the guest once, so that other turns run.
     pub(super) fn pause(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let time = Arc::clone(self);
         let mut paused = false;
@@ -85,11 +86,12 @@ impl EventTime {
         })
     }
 
-    /// Polls a timer. `asked` is at which move of the clock this wait last asked for its time.
+    /// Polls a timer. The argument `asked` holds the number of clock moves at which this wait last registered its
+    /// due time.
     ///
-    /// A wait for several timers polls all of them before any again: then the earliest is known
-    /// and the clock moves to it, unless that exceeds the time limit. A wait that can never end
-    /// wakes nobody, by which it is found.
+    /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
+    /// and the clock advances to it unless that exceeds the time limit. A wait that can never end wakes nothing,
+    /// which is how it is detected.
     fn poll(&self, at_ns: u64, asked: &mut Option<u64>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if *asked == Some(state.moves)

@@ -1,5 +1,5 @@
-//! What a message must be so that it can be an event of another stream: whatever comes out of a
-//! handler, Ordain can take in.
+//! The requirements for a message that becomes an event of another stream: Ordain must be able to accept every
+//! message that a handler emits.
 
 use ordain_core::{Emitted, Message};
 
@@ -8,21 +8,21 @@ use super::super::wire::MessageReply;
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
-/// Bytes of an envelope that are always there: names, punctuation, numbers.
+/// Size of the fixed parts of an envelope (names, punctuation, numbers), in bytes.
 const ENVELOPE: usize = 1 << 10;
-/// The most that escaping makes of a byte outside the data; headers may be escaped twice.
+/// Largest factor by which escaping enlarges a byte outside the data; headers may be escaped twice.
 const ESCAPED: usize = 12;
 
-/// Says what is wrong with a message, apart from its size, if anything is.
+/// Returns an error if a message is invalid; does not check the size of the whole message.
 pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     if message.kind.is_empty() {
         return Err("an empty type: every message needs one".into());
     }
     if message.key.as_deref() == Some("") {
-        return Err("an empty key: name one, or give none for the event's".into());
+        return Err("an empty key: set a key, or leave it out to use the event's key".into());
     }
     if message.delay_ms.is_some() {
-        return Err("a `delay-ms`, which this build cannot do yet: emit it without one".into());
+        return Err("a `delay-ms`, which this build does not support yet: emit the message without `delay-ms`".into());
     }
     let key = message.key.as_deref().unwrap_or_default();
     for (what, text, limit) in [
@@ -47,8 +47,8 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     Ok(())
 }
 
-/// Says how large a message is as an event, if that is too large. Encoding all of them only to
-/// know would be dear: most are so small that they fit however they are written.
+/// Returns an error with the message's size as an event if that exceeds the limit. A cheap upper bound comes first,
+/// because encoding every message would be expensive and most messages are far below the limit.
 pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
     let data = message.data().len();
     let rest = message.memory() - data;

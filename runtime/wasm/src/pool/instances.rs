@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 use super::super::handler::Handler;
 use super::super::instance::Instance;
 
-/// Idle instances by handler. The last one used is used first: its memory is still near.
+/// Idle instances by handler. The instance that was used last is used first: its memory is probably still in the
+/// processor's cache.
 pub(super) struct Instances {
     limit: usize,
     count: usize,
-    /// Counts uses, to know which handler was not used for longest.
+    /// Number of uses so far, by which the handler that was unused for longest is found.
     uses: u64,
     handlers: HashMap<u64, Idle>,
 }
@@ -22,7 +23,7 @@ struct Idle {
 }
 
 impl Instances {
-    /// Room for `limit` instances.
+    /// Creates an empty set with room for `limit` instances.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, count: 0, uses: 0, handlers: HashMap::new() }
     }

@@ -1,4 +1,4 @@
-//! One queue for each source of turns, served round robin.
+//! The queues of turns, one for each source, served round robin.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use super::super::handler::{Active, Handler};
 use super::super::stream::StreamContext;
 use super::{Done, Results};
 
-/// Events that a worker takes at once: enough that taking them costs nothing, few enough that
-/// another queue need not wait long.
+/// Events that a worker takes in one batch: enough to make the cost of taking them negligible, few enough that other
+/// queues do not wait long.
 const BUNCH_EVENTS: usize = 128;
-/// Bytes of results that are handed back and not taken, beyond which no turn starts: what they take
-/// is counted only when they are taken.
+/// Limit for results that have been delivered but not taken, in bytes. Above it no turn of the queue starts: the
+/// receiver counts their memory only when it takes them.
 const UNREAD_BYTES: usize = 4 << 20;
 
-/// One source of turns.
+/// A source of turns.
 pub(super) struct Attachment {
     pub(super) stream: Arc<StreamContext>,
-    /// What executes turns; the last one, where what was decided on is not here. `None` as long as
-    /// nothing was.
+    /// The version that executes turns; the previous one while the version that was decided on is not available here.
+    /// `None` before the first decision.
     active: Mutex<Option<Arc<Active>>>,
     done: Done,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
-    /// Nothing more of it is started for now.
+    /// Starts no more turns for now.
     paused: AtomicBool,
-    /// Bytes of results that nobody has taken yet.
+    /// Size of the results that the receiver has not taken yet, in bytes.
     unread: AtomicUsize,
 }
 
@@ -53,12 +53,12 @@ impl Attachment {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this executes turns now.
+    /// Returns whether this handler executes the queue's turns now.
     pub(super) fn executes(&self, handler: &Handler) -> bool {
-        self.active().is_some_and(|it| it.handler.id() == handler.id())
+        self.active().is_some_and(|active| active.handler.id() == handler.id())
     }
 
-    /// Lets another version execute turns. Answers the turns that nobody has taken where there is none.
+    /// Switches to another version. With `None`, returns the turns that no worker has taken.
     pub(super) fn replace(&self, active: Option<Arc<Active>>) -> VecDeque<Turn> {
         if active.is_none() {
             return std::mem::take(&mut *self.waiting());
@@ -80,12 +80,12 @@ impl Attachment {
         self.paused.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
     }
 
-    /// Notes results that are handed back.
+    /// Counts results that are about to be delivered.
     pub(super) fn unread(&self, bytes: usize) {
         self.unread.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Hands results back.
+    /// Delivers results to the receiver.
     pub(super) fn done(&self, results: Results) {
         if !self.is_detached() {
             (self.done)(results);
@@ -99,32 +99,31 @@ pub(super) struct Bunch {
     pub(super) turns: VecDeque<Turn>,
 }
 
-/// Why a worker no longer waits.
+/// The reason why a worker woke up.
 pub(super) enum Woken {
-    /// There are turns.
+    /// Turns are ready.
     Bunch(Bunch),
     /// A handler went out of use.
     Retired,
-    /// The pool ends.
+    /// The pool is closing.
     Closed,
 }
 
-/// All queues.
+/// The queues of all sources.
 pub(super) struct Queues {
     workers: usize,
     state: Mutex<State>,
     changed: Condvar,
-    /// Counts the times that a handler went out of use.
+    /// Number of times that a handler went out of use.
     retired: AtomicU64,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// The queues with turns in them, each once. A queue's own lock is taken under this one, or
-    /// alone.
+    /// The queues with turns in them, each once. A queue's own lock is taken either alone or while this lock is held.
     ready: VecDeque<Arc<Attachment>>,
-    /// Workers that wait for turns.
+    /// Number of workers that wait for turns.
     idle: usize,
 }
 
@@ -153,7 +152,7 @@ impl Queues {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Tells workers to look for idle instances that nobody needs any more.
+    /// Wakes the workers so that they drop idle instances of handlers that are no longer used.
     pub(super) fn retire(&self) {
         let _state = self.state();
         self.retired.fetch_add(1, Ordering::Relaxed);
@@ -177,14 +176,14 @@ impl Queues {
         }
     }
 
-    /// Lets no more turns of a queue start, or lets them start again.
+    /// Stops or resumes the start of a queue's turns.
     pub(super) fn pause(&self, attachment: &Attachment, paused: bool) {
         if attachment.paused.swap(paused, Ordering::Relaxed) && !paused {
             self.wake_all();
         }
     }
 
-    /// Results of a queue were taken.
+    /// Counts results of a queue as taken, and wakes the workers if the queue may start turns again.
     pub(super) fn taken(&self, attachment: &Attachment, bytes: usize) {
         let before = attachment.unread.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_BYTES && before - bytes < UNREAD_BYTES {
@@ -193,12 +192,12 @@ impl Queues {
     }
 
     fn wake_all(&self) {
-        // Whoever has looked and is about to wait has the lock.
+        // A worker that has checked the queues and is about to wait holds this lock.
         let _state = self.state();
         self.changed.notify_all();
     }
 
-    /// Gives back turns that a worker took and cannot execute now, ahead of the others.
+    /// Puts turns that a worker took and cannot execute now back at the front of their queue.
     pub(super) fn give_back(&self, attachment: &Arc<Attachment>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
@@ -222,14 +221,13 @@ impl Queues {
         }
     }
 
-    /// Takes a bunch of the queue whose turn it is, passing over those of streams that are not
-    /// `wanted`.
+    /// Takes a batch from the next queue in the rotation, skipping streams that are not `wanted`.
     pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
         self.take(&mut self.state(), wanted)
     }
 
-    /// Waits for something to do. `retired` is what [`Self::retired`] was when the worker last
-    /// looked after its instances.
+    /// Waits for something to do. `retired` is the value of [`Self::retired`] when the worker last dropped unused
+    /// instances.
     pub(super) fn wait(&self, retired: u64) -> Woken {
         let mut state = self.state();
         loop {
@@ -277,7 +275,7 @@ impl Queues {
     }
 }
 
-/// The next turns of a queue, and no more than one worker's share of it.
+/// Takes the next turns of a queue, at most one worker's share.
 fn bunch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;

@@ -1,8 +1,8 @@
-//! One worker thread: an executor for turns and nothing else.
+//! A worker thread: an executor for turns and nothing else.
 //!
-//! A turn that its tick interrupts goes to a list of slow ones, and the next one starts on another
-//! instance. While there are slow ones, they have every other tick. So a slow key holds others up
-//! by about a tick, and never has more than half of a worker that others need.
+//! A turn that its tick interrupts moves to a list of slow turns, and the next turn starts on another instance. While
+//! there are slow turns, they get every other tick. A slow key therefore delays others by about a tick, and never
+//! takes more than half of a worker that others need.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,8 +21,8 @@ use super::instances::Instances;
 use super::queue::{Attachment, Bunch, Queues, Woken};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// Bytes of results that are handed back together: whoever submits counts the memory that they
-/// take, and is to know soon.
+/// Size of the results that are delivered together, in bytes. The receiver counts their memory, and must learn of
+/// them soon.
 const RESULT_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
@@ -31,16 +31,16 @@ pub(super) struct Worker {
     instances: Instances,
     slow: VecDeque<Slow>,
     retired: u64,
-    /// What was measured of the handler at work, until it is told.
+    /// Measured times of the current handler that are not yet added to its histogram.
     times: Histogram,
 }
 
-/// A turn that was interrupted.
+/// A turn that the tick interrupted.
 struct Slow {
     attachment: Arc<Attachment>,
     handler: Arc<Handler>,
     turn: Running,
-    /// How long it has run.
+    /// Time that the turn has run so far.
     ran: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
         Self { queues, engine, instances, slow: VecDeque::new(), retired: 0, times }
     }
 
-    /// Works until the pool ends.
+    /// Executes turns until the pool closes.
     pub(super) fn run(mut self) {
         let engine = Arc::clone(&self.engine);
         loop {
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Returns when there is neither a slow turn nor a new one.
+    /// Executes turns until there is neither a slow turn nor a new one.
     fn work_until_idle(&mut self) {
         loop {
             self.drop_retired();
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Starts every turn of a bunch, and hands back the results of those that end.
+    /// Starts every turn of a batch, and delivers the results of the turns that end.
     fn execute(&mut self, bunch: Bunch) {
         let Bunch { attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {
@@ -128,7 +128,7 @@ impl Worker {
                     }
                 }
                 Poll::Pending => {
-                    // What is finished must not wait behind what is slow.
+                    // Finished turns must not wait for a slow one.
                     self.hand_back(&attachment, &mut ended, &mut bytes);
                     let slow = Slow {
                         attachment: Arc::clone(&attachment),
@@ -148,8 +148,8 @@ impl Worker {
         self.leave(&attachment, handler);
     }
 
-    /// Ends with a handler that may have been replaced meanwhile: then whoever held it last has idle instances
-    /// looked after.
+    /// Releases a handler. If the queue has switched to another one meanwhile, wakes the workers to drop its idle
+    /// instances.
     fn leave(&self, attachment: &Attachment, handler: Arc<Handler>) {
         let is_left = !attachment.executes(&handler);
         drop(handler);
@@ -158,20 +158,21 @@ impl Worker {
         }
     }
 
-    /// Counts the events of a turn, each with the same share of its time.
+    /// Adds a turn's time to the histogram, divided equally among its events.
     fn measure(&mut self, done: &TurnDone, ran: Duration) {
         let events = done.verdicts.len() + usize::from(done.failure.is_some());
         self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);
     }
 
     fn hand_back(&self, to: &Arc<Attachment>, ended: &mut Vec<TurnDone>, bytes: &mut usize) {
-        let (ended, bytes) = (std::mem::take(ended), std::mem::take(bytes));
+        let ended = std::mem::take(ended);
+        let bytes = std::mem::take(bytes);
         if !ended.is_empty() {
             to.done(Results::new(ended, bytes, &self.queues, to));
         }
     }
 
-    /// Whether another turn of a stream may become a slow one.
+    /// Returns whether another turn of a stream may be suspended.
     fn has_room(&self, stream: &StreamContext) -> bool {
         let same = |slow: &&Slow| slow.attachment.stream.name == stream.name;
         self.slow.len() < MAX_SUSPENDED
@@ -190,7 +191,7 @@ impl Worker {
         ended.done
     }
 
-    /// Lets the next slow turn go on for a tick.
+    /// Resumes the next slow turn for one tick.
     fn resume(&mut self) {
         let Some(mut slow) = self.slow.pop_front() else { return };
         if slow.attachment.is_detached() {
@@ -223,7 +224,7 @@ impl Worker {
     }
 }
 
-/// Nothing outside can wake a guest, so that there is nobody to be told by a waker.
+/// Polls a turn. Nothing outside the worker can wake a guest, so the waker does nothing.
 fn poll(turn: &mut Running) -> Poll<Ended> {
     turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -173,7 +173,7 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
     let (mut held, started) = (None, Instant::now());
     come_once(&rig, ("b", "b"), 1, || {
         let log = fs::read_to_string(&log).unwrap_or_default();
-        if held.is_none() && log.contains("neither takes nor refuses") {
+        if held.is_none() && log.contains("neither accepted nor refused") {
             held = Some(Instant::now());
         }
         // Until the first try alone is under way.
@@ -260,7 +260,7 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
         }
     }
     rig.client.publish("cases", &events)?;
-    service.until_says("the broker refuses a message")?;
+    service.until_says("message refused by the broker")?;
     // All of the others come, perhaps twice, and what of its key was before it.
     let mut all = others(&rig, 60)?;
     rig.until_empty()?;
@@ -386,7 +386,7 @@ fn starts_do_not_fill_the_outbox() -> Result<()> {
     }
     service.end()?;
     let log = service.stderr();
-    ensure!(log.contains("not all that is committed is published"), "{log}");
+    ensure!(log.contains("committed messages left unpublished"), "{log}");
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
@@ -422,7 +422,7 @@ fn files_go_on_while_the_broker_blocks() -> Result<()> {
     rabbit.limit_memory(0.0)?;
     let emits = |sequence| line("k", sequence, &json!({ "do": "emit", "bytes": 400_000 })) + "\n";
     home.append("one", (1..=50).map(emits).collect::<String>())?;
-    service.until_says("the broker takes no messages for now")?;
+    service.until_says("publishing blocked by the broker")?;
     home.append("two", (1..=50).map(|it| line("k", it, &json!(it)) + "\n").collect::<String>())?;
     service.until("the lines of the file", || home.lines("out.ndjson") == 50)?;
     rabbit.limit_memory(0.4)?;

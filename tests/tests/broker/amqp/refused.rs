@@ -59,7 +59,7 @@ fn a_wrong_login_and_a_broker_that_is_away() -> Result<()> {
 
     let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
     rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;
-    refused(&rig.home, 75, &["the broker is not there yet", "127.0.0.1:1"]).map(drop)
+    refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
 }
 
 /// Who may make only what the stream has may do enough, before RabbitMQ 4.0.

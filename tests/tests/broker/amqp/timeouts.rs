@@ -51,7 +51,7 @@ fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
     rig.publish(&first[1..])?;
     service.until_says(TIMED_OUT)?;
     rig.publish(rest)?;
-    service.until_says("consuming again")?;
+    service.until_says("queue consumed again")?;
     rig.publish(&first[..1])?;
     rig.check(&lines)?;
     rig.until_empty()?;
@@ -71,7 +71,7 @@ fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
     let slow = [event("slow", 1, "retry")?, event("slow", 2, "emit")?];
     rig.client.publish("cases", &slow)?;
     service.until_says(TIMED_OUT)?;
-    service.until_says("consuming again")?;
+    service.until_says("queue consumed again")?;
     rig.client.publish("cases", &[event("slow", 3, "emit")?, event("other", 1, "emit")?])?;
     let mut ids: Vec<String> = Vec::new();
     for message in rig.client.take("out", 3)? {

@@ -78,7 +78,7 @@ fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
         home.append("ledger.ndjson", text(part))?;
         // As long as it takes to have handlers and store, at least.
         let mut service = Service::start(home, &["run"])?;
-        service.until_says("events are executed by this version")?;
+        service.until_says("handler version active")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
         service.kill()?;
     }

@@ -81,7 +81,7 @@ impl Pair {
 
     fn host(home: &Home) -> Result<Service> {
         let mut host = Service::start(home, &["run"])?;
-        host.until_says("events are executed by this version")?;
+        host.until_says("handler version active")?;
         Ok(host)
     }
 

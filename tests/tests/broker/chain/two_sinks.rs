@@ -39,7 +39,7 @@ fn nothing_of_either_is_lost_or_numbered_twice() -> Result<()> {
     home.write("events.ndjson", text(&lines))?;
     for _ in 0..4 {
         let mut service = Service::start(&home, &["run"])?;
-        service.until_says("events are executed by this version")?;
+        service.until_says("handler version active")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
         service.kill()?;
     }

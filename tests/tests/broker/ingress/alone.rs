@@ -191,7 +191,7 @@ fn a_full_queue_sends_producers_away() -> Result<()> {
     let lines = in_turn(10, 50);
     // Without a handler nothing more is taken.
     std::fs::rename(&plugin, &aside)?;
-    service.until_says("the last file of a handler was removed")?;
+    service.until_says("last file of a handler removed")?;
     let mut sent_away = 0;
     for chunk in lines.chunks(40) {
         loop {

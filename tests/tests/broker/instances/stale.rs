@@ -214,7 +214,7 @@ fn one_that_tries_a_message_alone() -> Result<()> {
     fleet.until_shared(&[&stale])?;
     let large = json!({ "do": "emit", "bytes": 100_000, "sink": "tally" });
     fleet.rig.publish(&[line("a", 1, &large)])?;
-    stale.service.until_says("the broker refuses a message")?;
+    stale.service.until_says("message refused by the broker")?;
     let refused = Instant::now();
     let until = |seconds| {
         let at = refused + Duration::from_secs_f64(seconds);

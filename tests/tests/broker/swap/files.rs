@@ -109,7 +109,7 @@ fn a_start_takes_the_highest_that_can_be_used() -> Result<()> {
     home.write("plugins/tally@2.0.0.wasm", "nonsense")?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
-    service.until_says("a lower version is")?;
+    service.until_says("using a lower version")?;
     service.end()?;
     remove(&home, "1.0.0")?;
     let output = home.output(&["run", "--once"])?;
@@ -145,7 +145,7 @@ fn a_folder_that_cannot_be_written_to() -> Result<()> {
     home.write("plugins/.cache", "")?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
-    service.until_says("compiled handlers are not kept")?;
+    service.until_says("cache of compiled handlers")?;
     home.write("plugins/tally@2.0.0.wasm", noted("tally", "2")?)?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()
@@ -166,7 +166,7 @@ fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
     fs::rename(&path, &away)?;
     std::os::unix::fs::symlink("../mount/tally.wasm", &path)?;
     let mut service = Service::start(&home, &["run"])?;
-    service.until_says("is to execute their events and is not here")?;
+    service.until_says("handler version missing")?;
     let seen = stream(&mut service)?;
     ensure!(seen["generation"] == 1 && seen["handler"] == "tally@2.0.0", "{seen}");
     ensure!(seen["missing"].as_str().is_some_and(|it| it.contains("cannot be read")), "{seen}");
@@ -206,7 +206,10 @@ fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         let output = home.output(&["check"])?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success() && said.contains("are not kept in"), "{open}: {said}");
+        ensure!(
+            output.status.success() && said.contains("cache of compiled handlers"),
+            "{open}: {said}"
+        );
         ensure!(said.contains("chmod"), "{open}: {said}");
         fs::set_permissions(&path, before)?;
     }

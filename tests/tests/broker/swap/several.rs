@@ -64,17 +64,20 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
-    second.until_says("is to execute their events and is not here")?;
+    second.until_says("handler version missing")?;
     let seen = stream(second)?;
     ensure!(seen["handler"] == "tally@2.0.0", "{seen}");
     let missing = seen["missing"].as_str().context("a reason")?;
-    ensure!(missing.contains("there is no file of it"), "{missing}");
+    ensure!(missing.contains("there is no file of this version"), "{missing}");
     let key = pair.rig.home.rows(&["keys", "list", "cases", "--json", "--limit", "1"])?;
     let key = key[0]["key"].as_str().context("a key")?;
     let url = format!("http://{}", http::admin(second)?);
     let why = pair.rig.home.output(&["keys", "why", "cases", key, "--admin", &url])?;
     let why = String::from_utf8(why.stdout)?;
-    ensure!(why.contains("wait here for their handler's version: there is no file of it"), "{why}");
+    ensure!(
+        why.contains("wait here for their handler's version: there is no file of this version"),
+        "{why}"
+    );
     pair.rig.publish(&lines[200..400])?;
     // About half of the keys: they are counted, and nothing else of them happens.
     let mut waiting = 0;
@@ -117,11 +120,11 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
-    second.until_says("is to execute their events and is not here")?;
+    second.until_says("handler version missing")?;
     // Nor because it was started beside the one that has died.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
-    second.until_says("is to execute their events and is not here")?;
+    second.until_says("handler version missing")?;
     first.signal("KILL")?;
     first.wait()?;
     wait_for_command("it is forgotten", || {
@@ -164,14 +167,14 @@ fn a_run_to_the_end_does_not_wait_for_ever() -> Result<()> {
         home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
     }
     let mut once = Service::start(&homes[0], &["run", "--once"])?;
-    once.until_says("events are executed by this version")?;
+    once.until_says("handler version active")?;
     let mut other = Service::start(&homes[1], &["run"])?;
-    once.until_says("is to execute their events and is not here")?;
+    once.until_says("handler version missing")?;
     let status = once.wait()?;
     let said = once.stderr();
     ensure!(status.code() == Some(75), "{status}: {said}");
     ensure!(
-        said.contains("faulty@2.0.0") && said.contains("--once cannot end without it"),
+        said.contains("faulty@2.0.0") && said.contains("--once cannot end without this version"),
         "{said}"
     );
     other.end()
@@ -184,7 +187,7 @@ fn who_waits_under_load_can_end() -> Result<()> {
     let lines = in_turn(200, 50);
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
-    second.until_says("is to execute their events and is not here")?;
+    second.until_says("handler version missing")?;
     pair.rig.publish(&lines)?;
     wait_until("keys that wait", || Ok(metric_sum(second, "version")? > 0.0))?;
     second.end()?;

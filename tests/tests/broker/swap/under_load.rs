@@ -67,9 +67,9 @@ fn the_last_one_stays_when_its_file_goes() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.until_says("events are executed by this version")?;
+    service.until_says("handler version active")?;
     remove(&rig.home, "")?;
-    service.until_says("the last file of a handler was removed")?;
+    service.until_says("last file of a handler removed")?;
     let lines = in_turn(5, 5);
     rig.publish(&lines)?;
     rig.check(&lines)?;
@@ -88,7 +88,7 @@ fn a_host_at_rest_rests() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.until_says("events are executed by this version")?;
+    service.until_says("handler version active")?;
     let used = |service: &Service| -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", service.id()))?;
         let fields = stat.rsplit_once(") ").context("a line")?.1.split(' ');
@@ -109,7 +109,7 @@ fn a_copy_under_another_name() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    service.until_says("events are executed by this version")?;
+    service.until_says("handler version active")?;
     let (first, second) = ("plugins/tally.wasm", "plugins/tally@1.0.0.wasm");
     std::fs::copy(rig.home.path(first), rig.home.path(second))?;
     until_runs(&mut service, "tally@1.0.0")?;

@@ -32,7 +32,10 @@ fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
     let address = admin(&mut service)?;
     assert_eq!(get(address, "/healthz")?.status, 200, "before it is ready");
     let early = get(address, "/readyz")?;
-    ensure!(early.status == 200 || early.problem()?.starts_with("not ready: it is "), "{early:?}");
+    ensure!(
+        early.status == 200 || early.problem()?.starts_with("not ready: the process is "),
+        "{early:?}"
+    );
     assert_eq!(ready(&mut service)?, address);
     service.end()?;
     ensure!(get(address, "/healthz").is_err(), "nobody listens there any more");
@@ -56,7 +59,7 @@ fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
     assert_eq!(get(address, "/metrics")?.status, 200, "its figures are in memory");
     let keys = get(address, "/v1/streams/cases/keys")?;
-    ensure!(keys.status == 503 && keys.problem()?.contains("is the store away?"), "{keys:?}");
+    ensure!(keys.status == 503 && keys.problem()?.contains("the store is unavailable"), "{keys:?}");
     redis.resume()?;
     assert_eq!(ready(&mut service)?, address);
     Ok(())

@@ -145,7 +145,7 @@ fn what_is_wrong_is_said_with_what_would_be_right() -> Result<()> {
         ("/v1/streams/cases/keys?odd=1", 400, "unknown field `odd`"),
         ("/v1/dead", 400, "missing field `stream`"),
         ("/v1/dead?stream=cases&cursor=odd", 400, "not a cursor"),
-        ("/v1/dead?stream=cases&id=odd", 400, "they look like 3-b05cb4f9ec0b9b83"),
+        ("/v1/dead?stream=cases&id=odd", 400, "an id looks like 3-b05cb4f9ec0b9b83"),
     ] {
         let answer = get(address, path)?;
         let problem = answer.problem()?;

@@ -1,4 +1,4 @@
-//! Names, labels and help of every metric.
+//! The names, labels and help texts of all metrics.
 
 use std::fmt::Result as Written;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::Snapshot;
 use ordain_engine::driver::Progress;
 use ordain_util::histogram::Histogram;
 
-/// Labels of one sample.
+/// The labels of one sample.
 type Labels = Vec<(&'static str, String)>;
 
 impl Collector for Snapshot {
@@ -29,7 +29,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// Writes one metric after the other.
+/// An encoder of all metrics.
 struct All<'e, 's> {
     encoder: DescriptorEncoder<'e>,
     snapshot: &'s Snapshot,
@@ -37,8 +37,7 @@ struct All<'e, 's> {
 
 impl All<'_, '_> {
     fn events(&mut self) -> Written {
-        let help =
-            "Events that ended durably: with effect, as a repeat of another, or as a dead letter";
+        let help = "Events that ended durably: with effect, as a duplicate, or as a dead letter";
         let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
             [
                 ("effect", stats.settled),
@@ -52,12 +51,13 @@ impl All<'_, '_> {
         let samples = self.snapshot.streams.iter().flat_map(of_stream);
         self.counters("events", help, samples)?;
         let all = &self.snapshot.all;
-        let causes = Cause::ALL.map(|it| (vec![("cause", it.name().into())], all.dead_of(it)));
-        self.counters("dead_letters", "Dead letters put", causes)?;
+        let causes =
+            Cause::ALL.map(|cause| (vec![("cause", cause.name().into())], all.dead_of(cause)));
+        self.counters("dead_letters", "Dead letters written", causes)?;
         let requests = self.snapshot.requests.iter();
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
-        self.counters("ingress_requests", "Requests to the ingress, by their answer", requests)?;
+        self.counters("ingress_requests", "Requests to the ingress, by response status", requests)?;
         let lost = self.snapshot.partitions.iter().map(|(number, shared, _)| {
             let labels = vec![
                 ("stream", shared.partition().stream.to_string()),
@@ -68,12 +68,12 @@ impl All<'_, '_> {
         let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
                     because it went back in time";
         self.counters("events_lost", help, lost.collect::<Vec<_>>())?;
-        let help = "Commits that the store had lost and that were made again from memory";
+        let help = "Commits that the store lost and that were repeated from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.rewound)])?;
-        let kinds = FailureKind::ALL.map(|it| {
-            (vec![("kind", it.cause().name().into())], all.failures_by_kind[it as usize])
+        let kinds = FailureKind::ALL.map(|kind| {
+            (vec![("kind", kind.cause().name().into())], all.failures_by_kind[kind as usize])
         });
-        self.counters("handler_failures", "Failed tries of events", kinds)
+        self.counters("handler_failures", "Failed attempts to execute events", kinds)
     }
 
     fn gaps(&mut self) -> Written {
@@ -84,9 +84,9 @@ impl All<'_, '_> {
                 (vec![("source", source.clone()), ("result", result.into())], count)
             })
         });
-        let help = "Questions for missing events, by the replay source that was asked";
+        let help = "Requests for missing events, by replay source";
         self.counters("gap_rounds", help, samples)?;
-        let help = "Seconds from the arrival of a later event until the missing one came";
+        let help = "Seconds from the arrival of a later event to the arrival of the missing event";
         let samples = [(Vec::new(), Value::of_recovery(&all.recovery))];
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)
     }
@@ -96,28 +96,28 @@ impl All<'_, '_> {
             let labels = vec![("handler", handler.clone()), ("version", version.clone())];
             (labels, Value::of(times))
         });
-        let help = "Seconds that a handler took for an event: the average of its turn";
+        let help = "Seconds that a handler took for an event: the average of the event's turn";
         self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
             (vec![("handler", handler.clone())], Value::Gauge(*files as u64))
         });
-        let help = "Files of handlers that cannot be used, as `ordain plugins list` tells";
+        let help = "Unusable handler files, as listed by `ordain plugins list`";
         self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
         let generations = self.snapshot.generations.iter().map(|(stream, generation)| {
             (vec![("stream", stream.clone())], Value::Gauge(*generation))
         });
-        let help = "Number of the decision under which the events of a stream are executed";
+        let help = "Number of the decision under which a stream's events are executed";
         self.samples("version_generation", help, MetricType::Gauge, generations)
     }
 
     fn commits(&mut self) -> Written {
         let times = &self.snapshot.times;
         for (name, help, histogram) in [
-            ("commit_seconds", "Seconds until the store had answered a commit", &times.commit),
-            ("commit_batch_events", "Events that a commit settled", &times.batch),
+            ("commit_seconds", "Seconds until the store answered a commit", &times.commit),
+            ("commit_batch_events", "Events settled by a commit", &times.batch),
             (
                 "publish_to_commit_seconds",
-                "Seconds from the time that an event's producer gave it until it was committed",
+                "Seconds from the time that the producer set on an event until its commit",
                 &times.publish_to_commit,
             ),
         ] {
@@ -129,13 +129,14 @@ impl All<'_, '_> {
 
     fn keys(&mut self) -> Written {
         self.gauges("lanes", "Keys in memory", |_, stats| {
-            let gauge = |it: LaneState| (vec![("state", it.name().into())], stats.lanes_in(it));
+            let gauge =
+                |state: LaneState| (vec![("state", state.name().into())], stats.lanes_in(state));
             LaneState::ALL.map(gauge).to_vec()
         })?;
         self.gauges("ready_keys", "Keys in memory with an event that can run", |_, stats| {
             vec![(Vec::new(), stats.lanes_in(LaneState::Ready))]
         })?;
-        let help = "Keys in memory that stand still: an event is missing, a try failed, parked, \
+        let help = "Keys in memory that are blocked: an event is missing, an attempt failed, the key is parked or \
                     unreadable, or the handler version is missing";
         self.gauges("blocked_keys", help, |_, stats| {
             [
@@ -148,15 +149,15 @@ impl All<'_, '_> {
             .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
             .to_vec()
         })?;
-        let help = "Messages and forwarded dead letters that are committed and not published";
+        let help = "Messages and forwarded dead letters that are committed and not yet published";
         self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
-        let help = "Events that wait in the broker, or in the store, and were not delivered";
+        let help = "Events that wait for delivery in the broker or in the store";
         self.gauges("partition_lag_events", help, |shared, _| {
             shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
-        let help = "Events that came over HTTP and are not published to the broker yet";
+        let help = "Events received over HTTP and not yet published to the broker";
         self.gauges("inbox_events", help, |shared, _| {
-            let known = shared.inbox.iter().filter_map(|it| it.get());
+            let known = shared.inbox.iter().filter_map(|inbox| inbox.get());
             let events = known.reduce(|sum, more| sum + more);
             events.map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
@@ -165,12 +166,12 @@ impl All<'_, '_> {
             let keys = self.snapshot.parked_keys(stream, stats);
             (vec![("stream", stream.to_string())], Value::Gauge(keys))
         });
-        let help = "Keys that are parked, in the store too, where they are counted now and then";
+        let help = "Parked keys, including those in the store, which are counted from time to time";
         self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
         let wanted = self.snapshot.wanted.iter();
         let samples = wanted
             .map(|(stream, wanted)| (vec![("stream", stream.clone())], Value::Gauge(*wanted)));
-        let help = "Instances that the lag of a stream asks for, as GET /v1/scale tells";
+        let help = "Instances that the lag of a stream requires, as in GET /v1/scale";
         self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
 
@@ -184,7 +185,7 @@ impl All<'_, '_> {
         self.samples(name, help, MetricType::Counter, samples)
     }
 
-    /// Gauges of every partition.
+    /// Writes a gauge for every partition.
     fn gauges(
         &mut self,
         name: &str,
