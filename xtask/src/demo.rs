@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: orders in disorder, a hard kill on the way, and a check of what came out
-//! that shares no code with the host.
+//! `cargo xtask demo`: processes events in disorder, kills the process in the middle, and checks the result with
+//! code that the host does not share.
 
 mod check;
 mod orders;
@@ -17,7 +17,7 @@ use crate::setup::{host, plugins, run, say, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Events to make.
+    /// Number of events to generate.
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     events: u64,
     /// Seed of the events.
@@ -25,13 +25,14 @@ pub(crate) struct DemoArgs {
     seed: u64,
 }
 
-/// Orders that are open at a time, and how many later events may come before one: as many, so that
-/// a good part of the events meets a later one of its own order.
+/// Number of open orders at a time. It equals the reorder distance, so that many events are overtaken by a later
+/// event of their own order.
 const OPEN_ORDERS: u64 = 2_000;
+/// Largest number of later events that may overtake an event.
 const REORDER: u64 = 2_000;
-/// Receipts that must have been written before the process is killed.
+/// Bytes of receipts that must be written before the process is killed.
 const KILL_AFTER: u64 = 2 << 20;
-/// The longest that anything of this may take: a demo that hangs says so.
+/// Time limit of each step, so that a demo that hangs reports an error.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The files of the demo.
@@ -49,18 +50,20 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
     let files = prepare(&plugins)?;
     generate(&ordain, args, &files)?;
 
-    say("running the handler `orders` over them, and killing it hard on the way (kill -9)");
+    say(
+        "running the handler `orders` on the events, and killing the process in the middle (kill -9)",
+    );
     let killed_at = run_and_kill(&ordain, &files)?;
-    say(&format!("killed with {killed_at} bytes of receipts written; starting it again"));
+    say(&format!("killed after {killed_at} bytes of receipts; restarting"));
     let started = Instant::now();
     let report = finish(&ordain, &files)?;
     let took = started.elapsed();
 
-    say("checking: every order is replayed by a program that has only the input and the output");
+    say("checking: another program replays every order from the input and compares the output");
     let letters = dead_letters(&ordain, &files)?;
     let verdict = check::check(&files.events, &files.receipts, &letters)?;
     print(&report, &verdict, took);
-    ensure!(verdict.wrong.is_empty(), "the result is wrong: {}", verdict.wrong.join("; "));
+    ensure!(verdict.wrong.is_empty(), "the result is incorrect: {}", verdict.wrong.join("; "));
     next(&ordain, &files);
     Ok(())
 }
@@ -98,11 +101,13 @@ fn prepare(plugins: &Path) -> Result<Files> {
 
 fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
     say(&format!(
-        "making {} events of orders: 2 % repeated, reordered within {REORDER}, 1 % impossible steps",
+        "generating {} events of orders: 2 % repeated, reordered within {REORDER}, 1 % impossible steps",
         args.events
     ));
-    let (events, seed) = (args.events.to_string(), args.seed.to_string());
-    let (keys, reorder) = (OPEN_ORDERS.to_string(), REORDER.to_string());
+    let events = args.events.to_string();
+    let seed = args.seed.to_string();
+    let keys = OPEN_ORDERS.to_string();
+    let reorder = REORDER.to_string();
     let options = ["--events", &events, "--seed", &seed, "--keys", &keys, "--duplicates", "0.02"];
     let more = ["--reorder", &reorder, "--impossible", "0.01", "--end-of-sequence"];
     let mut command = Command::new(ordain);
@@ -113,12 +118,12 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    // The dead letters are what was asked for.
+    // Warnings about dead letters are expected, and suppressed.
     command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }
 
-/// Starts the run and kills it in the middle. Returns how much it had written.
+/// Starts the run and kills it in the middle. Returns the number of bytes that it had written.
 fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
     let mut child = start(ordain, files).stdout(Stdio::null()).spawn()?;
     let started = Instant::now();
@@ -128,11 +133,11 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
             break written;
         }
         if let Some(status) = child.try_wait()? {
-            bail!("it ended by itself ({status}) before it could be killed: try more --events");
+            bail!("the run ended ({status}) before it could be killed: use more --events");
         }
         if started.elapsed() > PATIENCE {
             let _ = child.kill();
-            bail!("it wrote only {written} bytes in {PATIENCE:?}");
+            bail!("the run wrote only {written} bytes in {PATIENCE:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -143,8 +148,8 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
 
 fn finish(ordain: &Path, files: &Files) -> Result<Value> {
     let output = start(ordain, files).stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "it failed: {}", output.status);
-    serde_json::from_slice(&output.stdout).context("its report cannot be read")
+    ensure!(output.status.success(), "the run failed: {}", output.status);
+    serde_json::from_slice(&output.stdout).context("the report of the run cannot be parsed")
 }
 
 fn dead_letters(ordain: &Path, files: &Files) -> Result<Vec<Value>> {
@@ -168,17 +173,21 @@ fn print(report: &Value, verdict: &check::Verdict, took: Duration) {
     println!("  settled without effect        {:>10}", verdict.rejected);
     println!("  receipts out                  {:>10}", verdict.receipts);
     println!(
-        "  after the kill: read          {second:>10}   of which known already {}",
+        "  after the kill: read          {second:>10}   of which duplicates {}",
         report["duplicates"]
     );
-    println!("  after the kill: events/s      {rate:>10.0}   with start and end of the process");
+    println!(
+        "  after the kill: events/s      {rate:>10.0}   including start and end of the process"
+    );
     println!();
     if verdict.wrong.is_empty() {
-        println!("  verdict: RIGHT. Every order took each of its events once and in order, every");
+        println!(
+            "  verdict: CORRECT. Every order processed each of its events once and in order, every"
+        );
         println!("  impossible step is a dead letter, and every receipt was written exactly once,");
-        println!("  although the process was killed on the way.");
+        println!("  although the process was killed in the middle.");
     } else {
-        println!("  verdict: WRONG");
+        println!("  verdict: INCORRECT");
         for wrong in &verdict.wrong {
             println!("    {wrong}");
         }
@@ -187,7 +196,8 @@ fn print(report: &Value, verdict: &check::Verdict, took: Duration) {
 }
 
 fn next(ordain: &Path, files: &Files) {
-    let (ordain, folder) = (ordain.display(), files.folder.display());
+    let ordain = ordain.display();
+    let folder = files.folder.display();
     println!("  Try next, in {folder}:");
     println!("    {ordain} dead list orders --limit 5");
     println!("    {ordain} keys list orders --limit 5");

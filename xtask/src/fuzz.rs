@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: any bytes into every decoder.
+//! `cargo xtask fuzz`: passes arbitrary bytes to every decoder.
 
 use std::process::Command;
 
@@ -7,42 +7,44 @@ use clap::Args;
 
 use crate::setup::{cargo, root, run, say};
 
-/// The version that is installed where there is none.
+/// The version of cargo-fuzz to install if it is missing.
 const CARGO_FUZZ: &str = "0.13.2";
-/// For one input, in seconds: far more than any needs.
+/// Time limit for one input, in seconds: far more than any input needs.
 const TIMEOUT: u64 = 10;
-/// Bytes of an input. Longer ones find the same more slowly; only some targets have limits beyond that.
+/// Size limit of an input, in bytes. Longer inputs find the same faults more slowly; only a few targets have limits
+/// beyond this size.
 const LENGTH: u64 = 4 << 10;
+/// Targets with larger inputs, and the size limit of these inputs, in bytes.
 const LONG: (&[&str], u64) = (&["delivery", "line", "request"], 128 << 10);
 
 #[derive(Debug, Args)]
 pub(crate) struct FuzzArgs {
-    /// Targets, by their files in `fuzz/fuzz_targets`; without one all.
+    /// Targets, by their files in `fuzz/fuzz_targets`; all targets by default.
     targets: Vec<String>,
-    /// Seconds for each.
+    /// Duration of each target, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// So many inputs for each instead, the same ones each time.
+    /// Number of inputs for each target, instead of a duration. The inputs are the same each time.
     #[arg(long)]
     inputs: Option<u64>,
 }
 
 impl FuzzArgs {
-    /// What is run with every change.
+    /// Returns the arguments of the run for every change.
     pub(crate) fn short() -> Self {
         Self { targets: Vec::new(), seconds: 0, inputs: Some(20_000) }
     }
 }
 
 pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
-    let there = Command::new("cargo-fuzz").arg("--version").output();
-    if !there.is_ok_and(|it| it.status.success()) {
+    let version = Command::new("cargo-fuzz").arg("--version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
         say("installing cargo-fuzz");
         let package = ["cargo-fuzz", "--version", CARGO_FUZZ];
         run(cargo("install").args(package))?;
     }
-    say("building what is fuzzed, with counters");
-    // Nothing here is unsafe, so that the stable compiler is enough: sanitizers need another.
+    say("building the targets with coverage counters");
+    // The code has no `unsafe`, so it needs no sanitizer, which only a nightly compiler has.
     run(&mut cargo_fuzz("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {
@@ -53,7 +55,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             say(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
-        // What is found goes on from run to run there, and is not part of the project.
+        // Inputs that reach new code are kept there between runs. They are not part of the project.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
         let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };
@@ -67,8 +69,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         command.arg(&target).arg(found).arg(root().join("fuzz/corpus").join(&target));
         run(command.arg("--").args(limits).args(options)).with_context(|| {
             format!(
-                "{target} has failed. Mend it, and put what it failed with, in fuzz/artifacts/{target}, \
-                 into fuzz/corpus/{target}: the unit tests run all that is there"
+                "{target} has failed: fix the fault, and move its input from fuzz/artifacts/{target} to \
+                 fuzz/corpus/{target}: the unit tests run all inputs there"
             )
         })?;
     }

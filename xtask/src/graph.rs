@@ -1,5 +1,5 @@
-//! `cargo xtask graph`: the crates of the runtime by floor, with their dependencies. An edge that leads
-//! upwards, or to a crate that must stay out, is an error.
+//! `cargo xtask graph`: prints the crates of the runtime by floor, with their dependencies. A dependency on a higher
+//! floor, or on a crate that must be kept out, is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::setup::cargo;
 
-/// The floors, from the ground up. A crate depends on crates of lower floors only.
+/// The floors, from the lowest. A crate depends only on crates of lower floors.
 const FLOORS: [&[&str]; 10] = [
     &["ordain-core"],
     &["ordain-util"],
@@ -26,14 +26,14 @@ const FLOORS: [&[&str]; 10] = [
 /// The composition root, above all floors.
 const ROOT: &str = "ordain";
 
-/// Packages that must not be in the tree of a package: what they would cost its users, or the fuzzer.
+/// Packages that must not be in the dependency tree of a package, because of their cost to its users or the fuzzer.
 const KEPT_OUT: [(&str, &[&str]); 3] = [
     ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
     ("ordain-fuzz-targets", &["wasmtime", "axum"]),
     ("ordain-core", &["tokio"]),
 ];
 
-/// Prints the graph and checks it.
+/// Prints and checks the graph.
 pub(crate) fn graph() -> Result<()> {
     let edges = edges()?;
     let mut errors = Vec::new();
@@ -47,7 +47,9 @@ pub(crate) fn graph() -> Result<()> {
     let known: BTreeSet<&str> = FLOORS.iter().copied().flatten().copied().chain([ROOT]).collect();
     let runtime = edges.keys().filter(|name| is_runtime(name));
     let unknown = runtime.filter(|name| !known.contains(name.as_str()));
-    errors.extend(unknown.map(|name| format!("{name} has no floor: add it to xtask/src/graph.rs")));
+    errors.extend(unknown.map(|name| {
+        format!("crate {name} has no floor: add it to `FLOORS` in xtask/src/graph.rs")
+    }));
     for (package, kept_out) in KEPT_OUT {
         let tree = packages(package)?;
         let found = kept_out.iter().filter(|name| tree.contains(**name));
@@ -75,12 +77,13 @@ fn list(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// Reads which workspace crate depends on which, without dependencies of tests.
+/// Reads the dependencies between workspace crates, without dependencies of tests.
 fn edges() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let output = output(cargo("metadata").args(["--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&output)?;
     let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
-    let names: BTreeSet<&str> = packages.iter().filter_map(|it| it["name"].as_str()).collect();
+    let names: BTreeSet<&str> =
+        packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let mut edges = BTreeMap::new();
     for package in packages {
         let name = package["name"].as_str().context("a package without a name")?;
@@ -93,7 +96,7 @@ fn edges() -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(edges)
 }
 
-/// Reads the names of all packages that a package is built of.
+/// Reads the names of all packages in the dependency tree of a package.
 fn packages(package: &str) -> Result<BTreeSet<String>> {
     let mut tree = cargo("tree");
     tree.args(["--package", package, "--edges", "normal,build", "--prefix", "none"]);

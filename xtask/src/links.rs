@@ -1,7 +1,7 @@
-//! `cargo xtask links`: checks that the links in every tracked Markdown page lead somewhere.
+//! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
-//! A relative link, or an image, must lead to a file or a folder that git tracks, and its anchor to a heading of
-//! that page. Links with a scheme (`https:`) are not checked: this command must never use the network.
+//! A relative link or image must lead to a file or a folder that git tracks, and its anchor to a heading of the
+//! page. Links with a scheme (`https:`) are not checked: this command must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +32,7 @@ struct Link {
     target: String,
 }
 
-/// A link that leads nowhere.
+/// A link whose target does not exist.
 struct BrokenLink<'a> {
     page: &'a str,
     link: &'a Link,
@@ -68,7 +68,7 @@ impl Tree {
         let complaint = String::from_utf8_lossy(&listed.stderr);
         ensure!(listed.status.success(), "`git ls-files` failed: {}", complaint.trim());
         let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
-        // A file that was deleted and not yet committed is tracked, and leads nowhere.
+        // A file that is deleted but not committed is still tracked, and is not a valid target.
         let files = names.split_terminator('\0').filter(|name| root.join(name).exists());
         let files: BTreeSet<String> = files.map(str::to_owned).collect();
         let mut pages = BTreeMap::new();
@@ -79,7 +79,7 @@ impl Tree {
         Ok(Self { files, pages })
     }
 
-    /// Returns every link that stays on its site, each with the path of its page.
+    /// Returns every link within the repository, with the path of its page.
     fn relative_links(&self) -> impl Iterator<Item = (&str, &Link)> {
         let links = self
             .pages
@@ -96,7 +96,7 @@ impl Tree {
         broken.collect()
     }
 
-    /// Checks one link of a page. An error says what is wrong with it, as the end of a sentence.
+    /// Checks one link of a page. The error is the end of a sentence about the link.
     fn check(&self, page: &str, target: &str) -> Result<(), String> {
         let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = percent_decode_str(path).decode_utf8_lossy();
@@ -120,7 +120,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns whether tracked files lie below this path.
+    /// Returns whether a path is a folder with tracked files.
     fn is_folder(&self, path: &str) -> bool {
         let inside = if path.is_empty() { String::new() } else { format!("{path}/") };
         self.files.range(inside.clone()..).next().is_some_and(|file| file.starts_with(&inside))
@@ -130,7 +130,7 @@ impl Tree {
 impl Page {
     fn parse(text: &str) -> Self {
         let mut page = Self { links: Vec::new(), anchors: BTreeSet::new() };
-        // The text of the heading that is being read.
+        // The text of the current heading.
         let mut heading: Option<String> = None;
         let options = Options::ENABLE_TABLES | Options::ENABLE_GFM;
         for (event, range) in Parser::new_ext(text, options).into_offset_iter() {
@@ -154,7 +154,7 @@ impl Page {
         page
     }
 
-    /// Adds the anchor of a heading. GitHub numbers the second heading of the same text, and all that follow.
+    /// Adds the anchor of a heading. Like GitHub, it numbers all but the first of several equal headings.
     fn add_anchor(&mut self, slug: &str) {
         let numbered = (1..).map(|number| format!("{slug}-{number}"));
         let mut candidates = std::iter::once(slug.to_owned()).chain(numbered);
@@ -164,8 +164,8 @@ impl Page {
     }
 }
 
-/// Turns the text of a heading into its anchor, by GitHub's rules: lower case, hyphens for spaces, and of all
-/// other characters only letters, digits, hyphens and underscores.
+/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case with hyphens for spaces,
+/// without characters other than letters, digits, hyphens and underscores.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|letter| match letter {
         ' ' => Some('-'),
@@ -175,7 +175,7 @@ fn slug(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// Follows a relative path from the folder of a page. The result never leaves the repository.
+/// Resolves a relative path from the folder of a page. A path that leaves the repository is an error.
 fn resolve(page: &str, path: &str) -> Result<String, String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -193,7 +193,7 @@ fn is_markdown(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "md")
 }
 
-/// Returns whether a link names a site: it starts with `scheme:`, or with `//`.
+/// Returns whether a link is absolute: it starts with `scheme:` or `//`.
 fn has_scheme(target: &str) -> bool {
     let scheme = target.split_once(':').map_or("", |(scheme, _)| scheme);
     let is_scheme = scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
@@ -205,7 +205,7 @@ fn has_scheme(target: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the complaints about a repository of these pages and of the file `run.yaml`.
+    /// Returns the errors for a repository with the given pages and the file `docs/run.yaml`.
     fn complaints(pages: &[(&str, &str)]) -> Vec<String> {
         let pages: BTreeMap<String, Page> =
             pages.iter().map(|(name, text)| ((*name).to_owned(), Page::parse(text))).collect();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_accepted() {
+    fn valid_links_are_accepted() {
         let readme = "# Start\n\n[a](docs/a.md) [b](docs/a.md#two-words) [c](#start) [d](docs/) \
                       [e](https://example.org/none) <mailto:a@example.org>\n\n```\n[f](none.md)\n```\n";
         let page = "# A\n\n## Two *words*\n\n[back](../README.md#start), ![picture](run.yaml), \

@@ -1,4 +1,4 @@
-//! `cargo xtask lua`: checks the scripts of the store in Redis.
+//! `cargo xtask lua`: checks the scripts of the Redis store.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,14 +8,14 @@ use ordain_servers::{Redis, Reply};
 
 use crate::setup::{lua_programs, root, say};
 
-/// The file that the host puts in front of every script.
+/// The file that the host prepends to every script.
 const COMMON: &str = "common";
-/// Locals that Lua allows in one function.
+/// Number of locals that Lua allows in one function.
 const LUA_LOCALS_LIMIT: usize = 200;
-/// Locals of a script's main chunk: one more capability needs some, and must not need a rewrite.
+/// Limit of the locals in a script's main chunk, so that a new capability fits without a rewrite.
 const LOCALS_LIMIT: usize = 150;
 
-/// A file of Lua.
+/// A Lua file.
 struct Script {
     path: String,
     text: String,
@@ -29,7 +29,7 @@ impl Script {
 
 /// Runs luacheck on the scripts, and counts the locals of each as Redis compiles it.
 pub(crate) fn lua() -> Result<()> {
-    say("scripts of the store in Redis");
+    say("scripts of the Redis store");
     lua_programs()?;
     let mut scripts = scripts()?;
     let common = scripts.iter().position(|script| script.name() == COMMON);
@@ -38,7 +38,7 @@ pub(crate) fn lua() -> Result<()> {
     count_locals(&common, &scripts)
 }
 
-/// Finds the scripts, wherever they lie in the workspace.
+/// Finds the scripts in the workspace.
 fn scripts() -> Result<Vec<Script>> {
     let mut git = Command::new("git");
     git.current_dir(root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
@@ -52,14 +52,14 @@ fn scripts() -> Result<Vec<Script>> {
             text: text.with_context(|| format!("cannot read {path}"))?,
         })
     };
-    // A file that was removed or moved, and not yet committed, is still listed.
+    // A file that is removed or moved but not committed is still listed.
     paths.lines().filter(|path| root().join(path).exists()).map(read).collect()
 }
 
-/// Runs luacheck, and denies its warnings.
+/// Runs luacheck. A warning is an error.
 fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
     let names = top_level_names(&common.text);
-    // The file uses few of the locals that it declares: 211 is an unused variable.
+    // The file declares locals for other scripts and uses few itself: 211 is the warning for unused variables.
     luacheck(Command::new("luacheck").args(["--quiet", "--ignore", "211", "--", &common.path]))?;
     let paths = scripts.iter().map(|script| &script.path);
     let mut others = Command::new("luacheck");
@@ -93,7 +93,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
 }
 
-/// Counts the locals of each script's main chunk, and denies a number that leaves too little room.
+/// Counts the locals of each script's main chunk. A count above the limit is an error.
 fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     let server = Redis::start(&[])?;
     let mut counts = Vec::new();
@@ -102,8 +102,8 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
         let count = locals(&server, &whole).with_context(|| script.path.clone())?;
         ensure!(
             count <= LOCALS_LIMIT,
-            "{}: the main chunk has {count} locals, {LOCALS_LIMIT} are allowed here and \
-             {LUA_LOCALS_LIMIT} by Lua: put locals of one phase into a block (`do … end`) or a function",
+            "{}: the main chunk has {count} locals; the limit is {LOCALS_LIMIT}, and {LUA_LOCALS_LIMIT} in \
+             Lua: move the locals of one phase to a block (`do … end`) or a function",
             script.path
         );
         counts.push((count, script.name()));
@@ -119,11 +119,12 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the locals that the main chunk has at most at one time, by the number of further locals
-/// with which Redis still compiles it.
+/// Returns the largest number of locals that the main chunk has at one time. It follows from the number of additional
+/// locals with which Redis still compiles the script.
 fn locals(server: &Redis, text: &str) -> Result<usize> {
     server.command(&["SCRIPT", "LOAD", text])?;
-    let (mut fits, mut too_many) = (0, LUA_LOCALS_LIMIT + 1);
+    let mut fits = 0;
+    let mut too_many = LUA_LOCALS_LIMIT + 1;
     while too_many - fits > 1 {
         let spare = usize::midpoint(fits, too_many);
         let names: Vec<String> = (1..=spare).map(|number| format!("spare{number}")).collect();

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask COMMAND`. Each sets up what it needs and says what it does.
+//! Developer commands: `cargo xtask COMMAND`. Each command installs its requirements and prints its steps.
 
 mod bench;
 mod ci;
@@ -23,25 +23,25 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what Ordain does: orders in disorder, a hard kill, and a check of the result.
+    /// Demonstrate Ordain: events in disorder, a hard kill, and a check of the result.
     Demo(demo::DemoArgs),
-    /// Run all tests, or those of some names.
+    /// Run all tests, or the tests with matching names.
     Test(tests::TestArgs),
-    /// Measure: without a name, lists what can be measured.
+    /// Run a benchmark; without a name, list the benchmarks.
     Bench(bench::BenchArgs),
-    /// Give every decoder any bytes, and keep those that reach something new.
+    /// Fuzz every decoder, and keep the inputs that reach new code.
     Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
-    /// Print the crates of the runtime by floor, and fail on a dependency that leads upwards.
+    /// Print the crates of the runtime by floor, and fail on a dependency on a higher floor.
     Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,
-    /// Check the scripts that run in Redis: no warnings of luacheck, and room below Lua's limits.
+    /// Check the scripts that run in Redis: no warnings of luacheck, and few enough locals for Lua.
     Lua,
-    /// Everything that a change must pass: format, lints, docs, links, crate graph, dependencies, tests.
+    /// Run all checks for a change: format, lints, docs, links, crate graph, dependencies, tests, fuzzing.
     Ci,
-    /// Ask the database of security advisories about the dependencies.
+    /// Check the dependencies for security advisories.
     Advisories,
 }
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The causes, and no backtrace, whatever the environment says: it is for a person.
+            // The causes without a backtrace, independent of the environment: the reader is a person.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! What the commands need: cargo, the WebAssembly target, the host, the handlers, servers.
+//! Sets up the requirements of the commands: cargo, the WebAssembly target, the host, the handlers, servers.
 
 mod servers;
 
@@ -11,24 +11,24 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use servers::{lua_programs, servers};
 
-/// Where components are built for.
+/// The compilation target of components.
 const TARGET: &str = "wasm32-wasip2";
-/// The example handlers.
+/// Packages of the example handlers.
 pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
-/// Prints the step that begins now, with the minutes and seconds since the first step.
+/// Prints the next step, with the minutes and seconds since the first step.
 pub(crate) fn say(text: &str) {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let seconds = START.elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {}:{:02} {text}", seconds / 60, seconds % 60);
 }
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace")
 }
 
-/// Where cargo puts what it builds.
+/// Returns the folder of cargo's output.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -36,11 +36,11 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// cargo in the workspace, with the versions of `Cargo.lock`.
+/// Returns a cargo command in the workspace that uses the versions of `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What says that this is a run of this package: build scripts that look at it would run again
-    // each time that a plain cargo comes after this one.
+    // Remove the variables of this package: a build script that reads them would run again each time a plain cargo
+    // command follows.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -49,14 +49,14 @@ pub(crate) fn cargo(command: &str) -> Command {
         }
     }
     cargo.current_dir(root()).arg(command);
-    // Which know nothing of it.
+    // These commands have no option `--locked`.
     if !["fmt", "fuzz"].contains(&command) {
         cargo.arg("--locked");
     }
     cargo
 }
 
-/// Runs a command to its end; its failure is an error that shows it.
+/// Runs a command to its end. If the command fails, the error contains it.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start: {shown}"))?;
@@ -66,22 +66,22 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A command as it would be typed.
+/// Returns a command as a user would type it.
 pub(crate) fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Adds the WebAssembly target where it is missing.
+/// Adds the WebAssembly target if it is missing.
 pub(crate) fn wasm_target() -> Result<()> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output()?;
     let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout)?.trim());
     if sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir() {
         return Ok(());
     }
-    say(&format!("adding the target {TARGET}, which handlers are compiled for"));
+    say(&format!("adding the target {TARGET} for handlers"));
     run(Command::new("rustup").args(["target", "add", TARGET])).with_context(|| {
-        format!("the target {TARGET} is missing; install Rust by rustup, see https://rustup.rs")
+        format!("the target {TARGET} is missing: install Rust with rustup, see https://rustup.rs")
     })
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn plugins() -> Result<PathBuf> {
 
 /// Builds the host.
 pub(crate) fn host() -> Result<PathBuf> {
-    say("building the host (the first time takes some minutes: it contains a compiler)");
+    say("building the host (the first build takes some minutes: the host contains a compiler)");
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain"]))?;
     Ok(target_dir().join("release").join("ordain"))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`.
+//! `cargo xtask test`: runs the tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -10,18 +10,18 @@ use crate::setup::{cargo, host, plugins, run, say, servers, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose paths (program, modules and function) contain this; `chaos` is a whole program.
+    /// Only tests whose paths (program, modules and function) contain this text; `chaos` is a whole program.
     filter: Option<String>,
-    /// With `chaos`: rounds for so long, instead of one.
+    /// With `chaos`: repeat rounds for this time, in minutes, instead of one round.
     #[arg(long, requires = "filter")]
     minutes: Option<u64>,
-    /// Only what needs no server: unit tests, simulator, model, and conformance on the embedded store.
+    /// Only tests without servers: unit tests, simulator, model, and conformance of the embedded store.
     #[arg(long, conflicts_with = "minutes")]
     quick: bool,
 }
 
 impl TestArgs {
-    /// No filter.
+    /// Returns the arguments for all tests.
     pub(crate) fn all() -> Self {
         Self { filter: None, minutes: None, quick: false }
     }
@@ -37,23 +37,23 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     if args.filter.as_deref() == Some("chaos") {
         return chaos(args.minutes.unwrap_or(0));
     }
-    ensure!(args.minutes.is_none(), "--minutes is for `cargo xtask test chaos`");
+    ensure!(args.minutes.is_none(), "--minutes applies to `cargo xtask test chaos` only");
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
 
     let mut passed = simulation(&filter)?;
 
-    // The whole workspace, so that all commands build the same graph. All failures are reported.
+    // Builds the whole workspace, so that all commands share the same build. All failures are reported.
     let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
     say("building the other tests");
     run(cargo("test").args(workspace).arg("--no-run"))?;
-    say("running them");
+    say("running the other tests");
     let mut others = cargo("test");
     others.args(workspace).env("RUST_TEST_THREADS", threads().to_string());
     passed += counted(others.args(&filter))?;
     finish(args, passed)
 }
 
-/// The simulator, whose sequencer has deliberate faults that no other build has.
+/// Runs the simulator, whose sequencer has deliberate faults that no other build has.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     say("building the simulator");
@@ -62,7 +62,7 @@ fn simulation(filter: &[&str]) -> Result<u64> {
     counted(cargo("test").args(simulator).args(filter))
 }
 
-/// The tests that need neither a server nor a built host.
+/// Runs the tests that need neither a server nor a built host.
 fn quick(args: &TestArgs) -> Result<()> {
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
     let mut passed = simulation(&filter)?;
@@ -86,15 +86,15 @@ fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Tests that run side by side: twice as many as there are processors, since most of them wait for servers to
-/// start, or for a lease to run out.
+/// Returns the number of tests that run concurrently: twice the number of processors, since most tests wait for servers
+/// or leases.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Hosts, servers and networks fail while events come, as long as that is wanted.
+/// Runs rounds in which hosts, servers and networks fail while events arrive, for the given time.
 fn chaos(minutes: u64) -> Result<()> {
-    say("chaos: what was injected stands behind each round; its seed plays it again");
+    say("chaos: each round prints its faults and the seed that repeats it");
     let mut chaos = cargo("test");
     chaos.args(["--release", "--workspace", "--test", "chaos", "--", "--nocapture"]);
     chaos.env("ORDAIN_CHAOS_SECONDS", (60 * minutes).to_string());
@@ -103,14 +103,14 @@ fn chaos(minutes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test`, shows what it prints, and adds up the tests that passed.
+/// Runs `cargo test`, prints its output, and returns the number of passed tests.
 fn counted(command: &mut Command) -> Result<u64> {
     let shown = show(command);
-    // An error of a test is told by its causes; where they were made would hide them.
+    // The causes of a test's error are enough; backtraces would hide them.
     command.env("RUST_LIB_BACKTRACE", "0");
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
-    let output = child.stdout.take().context("it is piped")?;
+    let output = child.stdout.take().context("a piped output")?;
     let passed = add_up(output)?;
     let status = child.wait()?;
     if !status.success() {
@@ -119,7 +119,7 @@ fn counted(command: &mut Command) -> Result<u64> {
     Ok(passed)
 }
 
-/// Passes lines on and adds up those of the form `test result: ok. 3 passed; …`.
+/// Prints the lines of an output, and adds up those of the form `test result: ok. 3 passed; …`.
 fn add_up(output: impl Read) -> Result<u64> {
     let mut passed = 0;
     for line in BufReader::new(output).lines() {
@@ -136,7 +136,7 @@ fn passed_in(line: &str) -> Option<u64> {
 }
 
 #[test]
-fn passed_tests_are_added_up() -> Result<()> {
+fn passed_tests_are_counted() -> Result<()> {
     let output = "running 2 tests\ntest a ... ok\n\n\
                   test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n\
                   test result: FAILED. 3 passed; 1 failed; 0 ignored; finished in 0.00s\n";

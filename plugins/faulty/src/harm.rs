@@ -1,36 +1,36 @@
-//! What only the host can stop. None of it may be optimised away.
+//! Harmful operations that only the host can stop. The compiler must not optimize them away.
 
 use std::hint::black_box;
 
-/// Traps without a word.
+/// Executes a trap.
 pub(crate) fn trap() -> ! {
     #[cfg(target_arch = "wasm32")]
     core::arch::wasm32::unreachable();
     #[cfg(not(target_arch = "wasm32"))]
-    panic!("a trap, where it is not wasm");
+    panic!("a trap outside of WebAssembly");
 }
 
-/// Never ends.
+/// Runs forever.
 pub(crate) fn run_forever() -> ! {
     loop {
         black_box(());
     }
 }
 
-/// Uses up the stack.
+/// Exhausts the stack.
 pub(crate) fn recurse() -> ! {
     let end = deeper(black_box(u64::MAX));
     panic!("the stack was large enough for {end}");
 }
 
-/// No compiler turns this into a loop: after the inner call it works on, in an order that
-/// matters. It takes nothing of the stack that lies in memory, so it is the host's that ends.
+/// Recurses. No compiler can turn this into a loop, because the work after the inner call depends on the order of
+/// the calls. The function needs no stack in linear memory, so the stack of the host is exhausted.
 fn deeper(n: u64) -> u64 {
     if n == 0 { 0 } else { deeper(n - 1).rotate_left(1) ^ n }
 }
 
-/// Takes so much memory and touches every page of it.
+/// Allocates `mib` MiB of memory and writes to every page.
 pub(crate) fn allocate(mib: usize) -> Vec<u8> {
-    // Beyond the address space it is the allocator that refuses, as with any size too large.
+    // The allocator rejects a size beyond the address space, as any size that is too large.
     black_box(vec![1; mib.saturating_mul(1 << 20).min(isize::MAX as usize)])
 }

@@ -1,36 +1,36 @@
-//! A deliberately faulty handler, for tests of the host that has to live with it.
+//! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field with a value in
-//! the table may be left out. Messages go to the sink `faulty` and have the type `faulty`.
+//! the table is optional. Messages go to the sink `faulty` and have the type `faulty`.
 //!
-//! | `do` | fields | what happens |
+//! | `do` | fields | effect |
 //! |---|---|---|
-//! | `ok` | | nothing; the state stays |
+//! | `ok` | | keeps the state |
 //! | `complete` | | ends the key |
-//! | `put` | `bytes` | puts a state of this size |
+//! | `put` | `bytes` | sets a state of this size |
 //! | `delete` | | removes the state |
-//! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `type` "faulty", `delay_ms` none | emits so many messages, each of this size with so many headers |
-//! | `reject` | `reason` "told to" | rejects the event |
-//! | `retry` | `reason` "told to", `after_ms` none | asks for another try |
+//! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `type` "faulty", `delay_ms` none | emits this number of messages, each with this size and number of headers |
+//! | `reject` | `reason` "requested" | rejects the event |
+//! | `retry` | `reason` "requested", `after_ms` none | requests a retry |
 //! | `trap` | | executes `unreachable` |
-//! | `trap-if-used` | | traps unless this is the first event of the instance |
-//! | `panic` | `text` "told to" | panics: the text goes to standard error, then it traps |
-//! | `exit` | `code` 1 | ends the program, by WASI, which tells the host only 0 or 1 |
-//! | `loop` | | never ends |
-//! | `recurse` | | calls itself until the host's stack for wasm is used up |
-//! | `allocate` | `mib` | takes and touches so much memory, gives it back to the instance and is done |
-//! | `hoard` | `mib` | the same, but keeps it as long as the instance lives |
-//! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs so many lines of this size |
+//! | `trap-if-used` | | traps unless the event is the first one of the instance |
+//! | `panic` | `text` "requested" | panics: the text goes to standard error, then the instance traps |
+//! | `exit` | `code` 1 | ends the program through WASI, which passes only 0 or 1 to the host |
+//! | `loop` | | runs forever |
+//! | `recurse` | | recurses until the host's stack for WebAssembly is exhausted |
+//! | `allocate` | `mib` | allocates memory, writes to it and releases it within the instance |
+//! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
+//! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps, by WASI: the guest does not run meanwhile |
-//! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, and then panics |
-//! | `state` | | emits `{"bytes": N}`, the size of the state; `null` where there is none |
-//! | `calls` | | emits `{"calls": N}`: the events that this instance has been given, this one included |
-//! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the clock, the time that has passed on the monotonic one between two looks, and four random numbers |
-//! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits what the sandbox gave: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, the last three an error or "allowed" |
+//! | `sleep` | `ms` | sleeps through WASI; the guest does not run in the meantime |
+//! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
+//! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if there is none |
+//! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this one |
+//! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the clock, the time on the monotonic clock between two reads, and four random numbers |
+//! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where the last three are an error or "allowed" |
 //!
-//! A command that is not in the table is rejected. There is none that fails a number of times and
-//! then does not: nothing of a failed try is left that the next one could see.
+//! A command that is not in the table is rejected. No command can fail a given number of times and then
+//! succeed: a failed attempt leaves nothing that the next one could see.
 
 mod harm;
 mod probe;
@@ -43,7 +43,7 @@ use ordain_sdk::prelude::*;
 /// The sink and the type of all messages.
 const SINK: &str = "faulty";
 
-/// The table at the top.
+/// A command, as documented at the top of the crate.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 enum Command {
@@ -67,18 +67,18 @@ enum Command {
         delay_ms: Option<u64>,
     },
     Reject {
-        #[serde(default = "told_to")]
+        #[serde(default = "requested")]
         reason: String,
     },
     Retry {
-        #[serde(default = "told_to")]
+        #[serde(default = "requested")]
         reason: String,
         after_ms: Option<u64>,
     },
     Trap,
     TrapIfUsed,
     Panic {
-        #[serde(default = "told_to")]
+        #[serde(default = "requested")]
         text: String,
     },
     Exit {
@@ -137,7 +137,7 @@ enum Level {
     Error,
 }
 
-/// Events that this instance has been given. It is lost with the instance.
+/// Number of events that this instance has received. The number is lost with the instance.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
@@ -174,7 +174,7 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         }
         Command::Print { out, err } => {
             print!("{out}");
-            // Without an end of line it would stay in the instance.
+            // Without a flush, text that has no line end would stay in the instance.
             std::io::stdout().flush().or_retry("standard output")?;
             eprint!("{err}");
             done
@@ -236,8 +236,8 @@ fn sink() -> String {
     SINK.into()
 }
 
-fn told_to() -> String {
-    "told to".into()
+fn requested() -> String {
+    "requested".into()
 }
 
 fn root() -> String {

@@ -1,4 +1,4 @@
-//! What the sandbox lets a handler see, as reports.
+//! Reports of the environment that the sandbox shows to a handler.
 
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ordain_sdk::prelude::*;
 
-/// How long a connection may take that should be refused at once.
+/// Time limit for a connection that the sandbox should refuse at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ pub(crate) fn senses() -> Result<Senses> {
     Ok(Senses { time_ms, monotonic_ns: start.elapsed().as_nanos() as u64, random })
 }
 
-/// Tries everything that must not work.
+/// Attempts every operation that the sandbox must refuse.
 pub(crate) fn sandbox(path: &str, address: &str) -> Sandbox {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     Sandbox {

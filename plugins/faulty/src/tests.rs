@@ -1,11 +1,11 @@
-//! The commands that a native process survives.
+//! Tests of the commands that do not end a native process.
 
 use ordain_sdk::testing::{Runner, json};
 
 use super::*;
 
 #[test]
-fn commands_do_as_told() {
+fn commands_have_their_effect() {
     let mut run = Runner::new(handle);
     run.event("x", json!({"do": "put", "bytes": 7})).unwrap();
     assert_eq!(run.state().unwrap(), Raw::from("xxxxxxx"));
@@ -31,9 +31,9 @@ fn commands_do_as_told() {
 }
 
 #[test]
-fn failures_are_those_asked_for() {
+fn requested_failure_is_returned() {
     let mut run = Runner::new(handle);
-    assert_eq!(run.event("x", json!({"do": "reject"})), Err(Failure::reject("told to")));
+    assert_eq!(run.event("x", json!({"do": "reject"})), Err(Failure::reject("requested")));
     let retry = run.event("x", json!({"do": "retry", "reason": "busy", "after_ms": 9}));
     assert_eq!(retry, Err(Failure::retry_after(9, "busy")));
     for odd in [json!({"do": "dance"}), json!({"do": "put"}), json!({})] {
@@ -43,12 +43,12 @@ fn failures_are_those_asked_for() {
 
 #[test]
 #[should_panic(expected = "ouch")]
-fn a_panic_has_its_text() {
+fn panic_has_its_text() {
     let _ = Runner::new(handle).event("x", json!({"do": "panic", "text": "ouch"}));
 }
 
 #[test]
-fn reports_are_made() {
+fn reports_are_emitted() {
     let mut run = Runner::new(handle);
     let mut calls = || run.event("x", json!({"do": "calls"})).unwrap().messages[0].data.clone();
     assert_ne!(calls(), calls());

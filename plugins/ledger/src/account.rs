@@ -10,12 +10,12 @@ struct Transaction {
     cents: i64,
 }
 
-/// Where an order stands.
+/// The state of an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Account {
     balance: i64,
     transactions: u64,
-    /// The month that is open; empty before the first.
+    /// The open month; empty before the first.
     month: String,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn post(event: &Event<Raw>, mut account: Account) -> Result<Outcome<S
     let Transaction { month, cents } = event.data.json()?;
     if month < account.month {
         return Err(Failure::reject(format!(
-            "a transaction of {month}, and {} is closed: the ledger is not in order",
+            "a transaction of {month} after {} began: the transactions are out of order",
             account.month
         )));
     }
@@ -54,7 +54,7 @@ pub(crate) fn post(event: &Event<Raw>, mut account: Account) -> Result<Outcome<S
     Ok(Outcome::put(State::Account(account)).emit_all(messages))
 }
 
-/// The last message of a month.
+/// Returns the last message of a month.
 fn closed(event: &Event<Raw>, month: &str) -> Message {
     let closed = Closed { order: &event.key, month };
     let message = Message::json("postings", "month.closed", &closed);

@@ -1,4 +1,4 @@
-//! The first stage: batches of a ledger become transactions of orders.
+//! The first stage: splits batches of a ledger into transactions of orders.
 
 use ordain_sdk::prelude::*;
 
@@ -14,19 +14,19 @@ struct Transaction {
     order: String,
     month: String,
     cents: i64,
-    /// Whether it is the last one of its order.
+    /// True for the last transaction of its order.
     #[serde(default)]
     last: bool,
 }
 
-/// What a ledger has had.
+/// The totals of a ledger.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     transactions: u64,
     cents: i64,
 }
 
-/// What goes on to the order.
+/// A transaction as it is sent to its order.
 #[derive(Serialize)]
 struct Forwarded<'a> {
     month: &'a str,

@@ -1,23 +1,23 @@
-//! A ledger in three stages: the order of its transactions holds through all of them.
+//! A ledger in three stages, which keep the order of its transactions.
 //!
-//! 1. *Ledger*, keyed by ledger: an event `ledger.batch` brings many transactions of many orders. They
-//!    are walked in order, and each goes on under the key of its order.
-//! 2. *Account*, keyed by order: an event `transaction` changes the balance, and is posted to its month.
-//! 3. *Statement*, keyed by order and month: events `posting` add up until `month.closed`, which makes
-//!    the statement.
+//! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The
+//!    handler emits them in order, each under the key of its order.
+//! 2. *Account*, keyed by order: an event `transaction` changes the balance and is posted to its month.
+//! 3. *Statement*, keyed by order and month: events `posting` are added up until `month.closed`, which
+//!    emits the statement.
 //!
-//! One component does all three: the type of an event says which. The three streams that run it are
-//! joined by two sequenced sinks, so that each key of the next stage has numbers without holes.
+//! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks
+//! connect the three streams, so that each key of the next stage has numbers without gaps.
 //!
-//! | event | data | goes to the sink |
+//! | event | data | emitted to the sink |
 //! |---|---|---|
 //! | `ledger.batch` | `{"transactions": [{"order", "month", "cents", "last"?}]}` | `transactions`, as `transaction` under the order |
 //! | `transaction` | `{"month", "cents"}` | `postings`, as `posting` under `ORDER/MONTH` |
 //! | `posting` | `{"cents", "balance"}` | |
 //! | `month.closed` | `{"order", "month"}` | `statements`, as `statement` under the order |
 //!
-//! Months are texts that sort as they follow, such as `2026-03`. A month is closed by the first
-//! transaction of a later one, or by the one marked `last`, which ends its order.
+//! Months are texts that sort in order of time, such as `2026-03`. A month is closed by the first
+//! transaction of a later month, or by the transaction marked `last`, which ends its order.
 
 mod account;
 mod batch;
@@ -29,7 +29,7 @@ use account::Account;
 use batch::Ledger;
 use statement::Statement;
 
-/// The state of a key, whichever stage it is of.
+/// The state of a key, of any stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -49,9 +49,9 @@ fn handle(event: Event<Raw>, state: Option<State>) -> Result<Outcome<State>> {
         ("posting", Some(State::Statement(statement))) => statement::add(&event, Some(statement)),
         ("month.closed", Some(State::Statement(statement))) => statement::close(&event, &statement),
         (kind, state) => Err(Failure::reject(format!(
-            "an event {kind:?} is nothing for a key {}: see the table in the handler's documentation",
+            "an event {kind:?} is invalid for a key {}: see the table in the handler's documentation",
             match state {
-                None => "that has had none",
+                None => "without earlier events",
                 Some(State::Ledger(_)) => "of a ledger",
                 Some(State::Account(_)) => "of an order",
                 Some(State::Statement(_)) => "of a month",

@@ -1,4 +1,4 @@
-//! The third stage: what was posted to a month of an order becomes its statement.
+//! The third stage: adds up the postings of a month of an order to a statement.
 
 use ordain_sdk::prelude::*;
 
@@ -16,10 +16,10 @@ struct Closed {
     month: String,
 }
 
-/// A month as far as it has come.
+/// The totals of a month.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Statement {
-    /// The balance before its first posting.
+    /// The balance before the first posting.
     opening: i64,
     credits: i64,
     debits: i64,
@@ -37,7 +37,8 @@ struct Statements<'a> {
 
 pub(crate) fn add(event: &Event<Raw>, statement: Option<Statement>) -> Result<Outcome<State>> {
     let Posting { cents, balance } = event.data.json()?;
-    let before = balance.checked_sub(cents).or_reject("no balance can have led to this one")?;
+    let before =
+        balance.checked_sub(cents).or_reject("no previous balance leads to this balance")?;
     let mut statement = statement.unwrap_or(Statement {
         opening: before,
         credits: 0,
@@ -47,7 +48,7 @@ pub(crate) fn add(event: &Event<Raw>, statement: Option<Statement>) -> Result<Ou
     });
     if statement.closing != before {
         return Err(Failure::reject(format!(
-            "a posting onto {before} cents where the balance is {}: postings are missing, or out of order",
+            "a posting to a balance of {before} cents, but the balance is {}: postings are missing or out of order",
             statement.closing
         )));
     }

@@ -1,4 +1,4 @@
-//! Each stage by itself, and what the three make of a small ledger together.
+//! Tests of each stage by itself, and of all three with a small ledger.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn data(message: &Message) -> serde_json::Value {
 }
 
 #[test]
-fn a_batch_is_walked_in_order() {
+fn batch_is_split_in_order() {
     let mut run = Runner::new(handle);
     let batch = json!({"transactions": [
         {"order": "a", "month": "2026-01", "cents": 500},
@@ -19,10 +19,14 @@ fn a_batch_is_walked_in_order() {
         {"order": "a", "month": "2026-02", "cents": 7},
     ]});
     let outcome = run.event("ledger.batch", batch.clone()).unwrap();
-    let keys: Vec<_> = outcome.messages.iter().map(|it| it.key.as_deref().unwrap()).collect();
+    let keys: Vec<_> =
+        outcome.messages.iter().map(|message| message.key.as_deref().unwrap()).collect();
     assert_eq!(keys, ["a", "b", "a"]);
     assert!(
-        outcome.messages.iter().all(|it| it.sink == "transactions" && it.kind == "transaction")
+        outcome
+            .messages
+            .iter()
+            .all(|message| message.sink == "transactions" && message.kind == "transaction")
     );
     assert_eq!(data(&outcome.messages[1]), json!({"month": "2026-01", "cents": -20}));
     assert!(outcome.messages[1].end_of_sequence && !outcome.messages[2].end_of_sequence);
@@ -32,7 +36,7 @@ fn a_batch_is_walked_in_order() {
 }
 
 #[test]
-fn a_later_month_closes_the_one_before() {
+fn later_month_closes_the_previous_month() {
     let mut run = Runner::new(handle);
     let first = run.event("transaction", json!({"month": "2026-01", "cents": 500})).unwrap();
     assert_eq!(data(&first.messages[0]), json!({"cents": 500, "balance": 500}));
@@ -45,21 +49,21 @@ fn a_later_month_closes_the_one_before() {
     assert!(closed.end_of_sequence && !posted.end_of_sequence);
     assert_eq!(posted.key.as_deref(), Some("key/2026-03"));
     let early = run.event("transaction", json!({"month": "2026-02", "cents": 1}));
-    assert!(matches!(early, Err(Failure::Reject(why)) if why.contains("2026-03 is closed")));
+    assert!(matches!(early, Err(Failure::Reject(why)) if why.contains("after 2026-03 began")));
     let mut last = run.next_event("transaction", json!({"month": "2026-03", "cents": 1}));
     last.end_of_sequence = true;
     let last = run.send(last).unwrap();
-    let kinds: Vec<_> = last.messages.iter().map(|it| it.kind.as_str()).collect();
+    let kinds: Vec<_> = last.messages.iter().map(|message| message.kind.as_str()).collect();
     assert_eq!(kinds, ["posting", "month.closed"]);
 }
 
 #[test]
-fn a_statement_adds_up() {
+fn statement_adds_up_postings() {
     let mut run = Runner::new(handle);
     run.event("posting", json!({"cents": 50, "balance": 150})).unwrap();
     run.event("posting", json!({"cents": -30, "balance": 120})).unwrap();
     let wrong = run.event("posting", json!({"cents": 1, "balance": 200}));
-    assert!(matches!(wrong, Err(Failure::Reject(why)) if why.contains("missing, or out of order")));
+    assert!(matches!(wrong, Err(Failure::Reject(why)) if why.contains("missing or out of order")));
     let closed = run.event("month.closed", json!({"order": "a", "month": "2026-01"})).unwrap();
     let expected = json!({"order": "a", "month": "2026-01", "opening": 100, "credits": 50,
         "debits": -30, "postings": 2, "closing": 120});
@@ -69,10 +73,10 @@ fn a_statement_adds_up() {
 }
 
 #[test]
-fn what_is_of_another_stage_is_rejected() {
+fn event_of_another_stage_is_rejected() {
     let mut run = Runner::new(handle);
     let closed = run.event("month.closed", json!({"order": "a", "month": "2026-01"}));
-    assert!(matches!(closed, Err(Failure::Reject(why)) if why.contains("has had none")));
+    assert!(matches!(closed, Err(Failure::Reject(why)) if why.contains("without earlier events")));
     run.event("transaction", json!({"month": "2026-01", "cents": 5})).unwrap();
     for kind in ["ledger.batch", "posting", "other"] {
         let refused = run.event(kind, json!({}));
@@ -81,14 +85,17 @@ fn what_is_of_another_stage_is_rejected() {
     assert!(matches!(run.event("transaction", Raw::from("{")), Err(Failure::Reject(_))));
 }
 
-/// The three stages by hand, each key of each with a runner of its own.
+/// Passes messages from stage to stage, with a runner for each key of each stage.
 #[test]
-fn three_stages_make_statements() {
+fn three_stages_emit_statements() {
     let mut ledger = Runner::new(handle);
-    let (mut accounts, mut months, mut statements) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let mut accounts = BTreeMap::new();
+    let mut months = BTreeMap::new();
+    let mut statements = Vec::new();
     let transactions: Vec<_> = (0..60)
         .map(|at: u32| {
-            let (order, month) = (format!("order-{}", at % 3), format!("2026-{:02}", 1 + at / 20));
+            let order = format!("order-{}", at % 3);
+            let month = format!("2026-{:02}", 1 + at / 20);
             json!({"order": order, "month": month, "cents": i64::from(at) - 25, "last": at >= 57})
         })
         .collect();
@@ -108,8 +115,9 @@ fn three_stages_make_statements() {
     }
     assert_eq!(statements.len(), 9);
     assert!(accounts.values().all(Runner::ended) && months.values().all(Runner::ended));
-    let sum =
-        |name: &str| -> i64 { statements.iter().map(|it| data(it)[name].as_i64().unwrap()).sum() };
+    let sum = |name: &str| -> i64 {
+        statements.iter().map(|statement| data(statement)[name].as_i64().unwrap()).sum()
+    };
     assert_eq!(sum("credits") + sum("debits"), (0..60).map(|at| at - 25).sum::<i64>());
     assert_eq!(sum("postings"), 60);
 }

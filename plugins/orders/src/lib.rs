@@ -1,11 +1,11 @@
-//! The life of an order, one key an order.
+//! The lifecycle of an order. Each key is an order.
 //!
-//! An event's type names the status that it leads to, after its last dot: `order.paid` makes the
-//! order *paid*. What may follow what:
+//! The type of an event names the new status, after its last dot: `order.paid` makes the order *paid*.
+//! The valid steps are:
 //!
-//! | the order is | it may become |
+//! | status | next status |
 //! |---|---|
-//! | not there yet | created |
+//! | no order | created |
 //! | created | paid, or cancelled (ends the key) |
 //! | paid | packed, cancelled |
 //! | packed | shipped, cancelled |
@@ -13,17 +13,17 @@
 //! | delivered | refunded (ends the key) |
 //! | cancelled after it was paid | refunded (ends the key) |
 //!
-//! A created order may also be updated, as often as the customer likes: `order.updated` changes
-//! its amount and not its status.
+//! A created order can also be updated, any number of times: `order.updated` changes the amount and not
+//! the status.
 //!
-//! Everything else is rejected with a reason that says what would be right. A delivered order
-//! may come back, so it stays until the producer marks its last event with `end-of-sequence`.
+//! All other events are rejected with a reason that names the valid steps. A delivered order can be
+//! returned, so it is kept until the producer marks its last event with `end-of-sequence`.
 //!
-//! The data is JSON. `order.created` and `order.updated` need `amount_cents`, a whole number; all
-//! other fields, and the data of the later events, are the producer's affair.
+//! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The
+//! producer decides on all other fields, and on the data of later events.
 //!
-//! A message goes to the sink `receipts` when an order is paid, shipped, delivered, cancelled or
-//! refunded, and when an update changes its amount: type `order.STATUS` or `order.updated`, data
+//! The handler emits a message to the sink `receipts` when an order is paid, shipped, delivered, cancelled
+//! or refunded, and when an update changes its amount: type `order.STATUS` or `order.updated`, data
 //! `{"order": KEY, "status": …, "amount_cents": …}`.
 
 use ordain_sdk::prelude::*;
@@ -31,16 +31,16 @@ use ordain_sdk::prelude::*;
 /// The sink of all messages.
 const SINK: &str = "receipts";
 
-/// The step that leaves an order where it is.
+/// The step that keeps the status of an order.
 const UPDATED: &str = "updated";
 
-/// What is read of an event's data.
+/// The fields of an event's data that the handler reads.
 #[derive(Deserialize)]
 struct Details {
     amount_cents: Option<u64>,
 }
 
-/// The state of a key. An order that has ended leaves none.
+/// The state of a key. An order that has ended has no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Order {
     status: Status,
@@ -54,7 +54,7 @@ struct Receipt<'a> {
     amount_cents: u64,
 }
 
-/// Where an order stands, and the step that leads there.
+/// The status of an order, and the step that leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
@@ -84,13 +84,13 @@ impl Status {
         }
     }
 
-    /// The status that events of this type lead to.
+    /// Returns the status to which events of this type lead.
     fn of(kind: &str) -> Option<Self> {
         let name = step(kind);
         ALL.into_iter().find(|status| status.name() == name)
     }
 
-    /// The type of the message that tells of it, where one does.
+    /// Returns the type of the message for this status, if there is one.
     fn receipt(self) -> Option<&'static str> {
         match self {
             Created | Packed => None,
@@ -103,12 +103,12 @@ impl Status {
     }
 }
 
-/// What an event's type says is done to the order.
+/// Returns the step that the type of an event names.
 fn step(kind: &str) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }
 
-/// The table at the top.
+/// Returns whether a step is in the table at the top of the crate.
 fn may_become(from: Option<Status>, to: Status) -> bool {
     match from {
         None => to == Created,
@@ -121,7 +121,7 @@ fn may_become(from: Option<Status>, to: Status) -> bool {
     }
 }
 
-/// Whether nothing can follow: the money is back, or there never was any.
+/// Returns whether the order ends: it is refunded, or it was cancelled before payment.
 fn ends(from: Option<Status>, to: Status) -> bool {
     to == Refunded || (from == Some(Created) && to == Cancelled)
 }
@@ -140,7 +140,7 @@ fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome
         None => event
             .data
             .and_then(|details| details.amount_cents)
-            .or_reject("an order is created with \"amount_cents\" in its data")?,
+            .or_reject("creating an order requires \"amount_cents\" in the data")?,
     };
 
     let ended = ends(from, to);
@@ -159,15 +159,13 @@ fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome
 
 fn update(event: &Event<Option<Details>>, order: Option<Order>) -> Result<Outcome<Order>> {
     let Some(Order { status: Created, amount_cents: before }) = order else {
-        return Err(Failure::reject(
-            "only an order that is created and not yet paid can be updated",
-        ));
+        return Err(Failure::reject("only a created order that is not yet paid can be updated"));
     };
     let amount_cents = event
         .data
         .as_ref()
         .and_then(|details| details.amount_cents)
-        .or_reject("an order is updated with \"amount_cents\" in its data")?;
+        .or_reject("updating an order requires \"amount_cents\" in the data")?;
     if amount_cents == before {
         return Ok(Outcome::keep());
     }
@@ -182,7 +180,7 @@ ordain_sdk::handler!(handle);
 #[cold]
 fn unknown(kind: &str) -> Failure {
     Failure::reject(format!(
-        "{kind:?} is no step of an order: its type should end in {}",
+        "{kind:?} is not a step of an order: the type must end in {}",
         any_of(ALL.into_iter())
     ))
 }
@@ -192,7 +190,7 @@ fn impossible(from: Option<Status>, to: Status) -> Failure {
     let right = any_of(ALL.into_iter().filter(|status| may_become(from, *status)));
     let to = to.name();
     Failure::reject(match from {
-        None => format!("there is no such order that could be {to}: first it has to be {right}"),
+        None => format!("an order that does not exist cannot be {to}: it must be {right} first"),
         Some(from) => {
             format!("an order that is {} cannot be {to}: it can be {right}", from.name())
         }

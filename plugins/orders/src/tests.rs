@@ -1,11 +1,10 @@
-//! Every pair of status and step, and what comes out of whole lives.
+//! Tests of every pair of status and step, and of whole lifecycles.
 
 use ordain_sdk::testing::{Runner, json};
 
 use super::*;
 
-/// Which steps may follow, written down apart from the code. The last status stands for a
-/// cancelled order that was paid.
+/// The valid steps, written independently of the code. The last status is a cancelled order that was paid.
 const TABLE: [(Option<Status>, &[Status]); 8] = [
     (None, &[Created]),
     (Some(Created), &[Paid, Cancelled]),
@@ -28,7 +27,7 @@ fn step(from: Option<Status>, to: Status) -> (Result<Outcome<Raw>>, Option<Order
 }
 
 #[test]
-fn every_step_from_every_status() {
+fn only_valid_steps_are_accepted() {
     for (from, allowed) in TABLE {
         for to in ALL {
             let before = from.map(|status| Order { status, amount_cents: 1200 });
@@ -50,7 +49,7 @@ fn every_step_from_every_status() {
 }
 
 #[test]
-fn an_unpaid_order_may_be_updated() {
+fn unpaid_order_can_be_updated() {
     let mut run = Runner::new(handle);
     run.event("order.created", json!({"amount_cents": 900})).unwrap();
     let same = run.event("order.updated", json!({"amount_cents": 900})).unwrap();
@@ -67,7 +66,7 @@ fn an_unpaid_order_may_be_updated() {
 }
 
 #[test]
-fn a_whole_life() {
+fn order_is_processed_from_creation_to_refund() {
     let mut run = Runner::new(handle);
     run.event("order.created", json!({"amount_cents": 900, "items": ["book"]})).unwrap();
     let paid = run.event("shop.order.paid", json!({"by": "card"})).unwrap();
@@ -85,7 +84,7 @@ fn a_whole_life() {
 }
 
 #[test]
-fn the_last_event_ends_the_receipts_too() {
+fn last_event_ends_the_receipts() {
     let mut run = Runner::new(handle).with_state(Order { status: Shipped, amount_cents: 1 });
     let mut event = run.next_event("order.delivered", json!({}));
     event.end_of_sequence = true;
@@ -93,14 +92,14 @@ fn the_last_event_ends_the_receipts_too() {
 }
 
 #[test]
-fn the_state_is_small_json() {
+fn state_is_small_json() {
     let outcome = step(None, Created).0.unwrap();
     let state = r#"{"status":"created","amount_cents":1200}"#;
     assert_eq!(outcome.state, Change::Put(state.into()));
 }
 
 #[test]
-fn reasons_say_what_would_be_right() {
+fn rejection_names_the_valid_steps() {
     let reason = |from, to| step(from, to).0.unwrap_err().reason().to_string();
     assert_eq!(
         reason(Some(Paid), Shipped),
@@ -108,7 +107,7 @@ fn reasons_say_what_would_be_right() {
     );
     assert_eq!(
         reason(None, Paid),
-        "there is no such order that could be paid: first it has to be created"
+        "an order that does not exist cannot be paid: it must be created first"
     );
 
     let reason = |kind: &str, data| {
@@ -116,7 +115,7 @@ fn reasons_say_what_would_be_right() {
     };
     assert_eq!(
         reason("order.lost", "{}"),
-        "\"order.lost\" is no step of an order: its type should end in created or paid or packed \
+        "\"order.lost\" is not a step of an order: the type must end in created or paid or packed \
          or shipped or delivered or cancelled or refunded"
     );
     assert!(reason("order.created", "{}").contains("amount_cents"));

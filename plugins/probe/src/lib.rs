@@ -1,12 +1,12 @@
-//! Does as little as possible, for benchmarks. What it does is named by the event's type:
+//! A handler with minimal work, for benchmarks. The type of an event selects the work:
 //!
-//! | type | what |
+//! | type | work |
 //! |---|---|
-//! | `noop` | nothing |
-//! | `put` | the data becomes the state |
-//! | `follow` | the same, but refuses data whose number is not one above the state's |
-//! | `emit` | the same, and the data is emitted to the sink `out` as a message of type `emitted` |
-//! | `json` | the data, a JSON object, is read, given a field `seen`, and becomes the state |
+//! | `noop` | none |
+//! | `put` | sets the data as the state |
+//! | `follow` | as `put`, but rejects data whose number is not one above the state's |
+//! | `emit` | as `put`, and emits the data to the sink `out` as a message of type `emitted` |
+//! | `json` | parses the data, a JSON object, adds a field `seen`, and sets the object as the state |
 
 use ordain_sdk::prelude::*;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         "noop" => Ok(Outcome::keep()),
         "put" => Ok(Outcome::put(event.data)),
         "follow" => {
-            let before = state.map_or(Ok(0), |it| number(&it))?;
+            let before = state.map_or(Ok(0), |state| number(&state))?;
             let number = number(&event.data)?;
             if number != before + 1 {
                 return Err(Failure::reject(format!("{number} does not follow {before}")));
@@ -30,19 +30,22 @@ fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         }
         "json" => {
             let mut data: Map<String, Value> =
-                serde_json::from_slice(&event.data).or_reject("the data is a JSON object")?;
+                serde_json::from_slice(&event.data).or_reject("the data is not a JSON object")?;
             data.insert("seen".into(), event.sequence.into());
-            let text = serde_json::to_string(&data).or_reject("it was JSON before")?;
+            let text =
+                serde_json::to_string(&data).or_reject("the data cannot be written as JSON")?;
             Ok(Outcome::put(Raw::from(text)))
         }
-        kind => Err(Failure::reject(format!("{kind:?} is none of noop, put, follow, emit, json"))),
+        kind => {
+            Err(Failure::reject(format!("{kind:?} is not one of noop, put, follow, emit, json")))
+        }
     }
 }
 
-/// The number in data: four bytes behind eight of a time.
+/// Returns the number in the data: four bytes after a timestamp of eight bytes.
 fn number(data: &[u8]) -> Result<u32> {
-    let bytes = data.get(8..12).and_then(|it| it.try_into().ok());
-    Ok(u32::from_le_bytes(bytes.or_reject("the data has a number")?))
+    let bytes = data.get(8..12).and_then(|bytes| bytes.try_into().ok());
+    Ok(u32::from_le_bytes(bytes.or_reject("the data has no number")?))
 }
 
 ordain_sdk::handler!(handle);
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_does_what_the_type_says() {
+    fn type_selects_the_work() {
         let mut run = Runner::new(handle);
         run.event("noop", Raw::from("x")).unwrap();
         assert_eq!(run.state(), None);

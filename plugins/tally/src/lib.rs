@@ -1,25 +1,25 @@
-//! Counts the events of a key and hashes all of them, so that a checker who knows only the input
-//! can say whether each event took effect once and in order.
+//! Counts and hashes the events of a key, so that a checker that knows only the input can verify that each
+//! event took effect once and in order.
 //!
-//! It takes any event. After each it emits one message to the sink `tally`, of type `tally`, in
-//! JSON: `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count`
-//! and `hash` cover this event and all before it. The state is the same count and hash.
+//! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`,
+//! in JSON: `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and
+//! `hash` cover this event and all events before it. The state is the same count and hash.
 //!
 //! # The hash
 //!
-//! FNV-1a with 64 bits, run over all events of the key, one after the other. Before the first
-//! event it is `0xcbf29ce484222325`. For each event these bytes are taken, each by
+//! FNV-1a with 64 bits, over all events of the key in order. Before the first event the hash is
+//! `0xcbf29ce484222325`. For each event the following bytes are added, each by
 //! `hash = (hash ^ byte) * 0x100000001b3` modulo 2⁶⁴:
 //!
 //! 1. the sequence, 8 bytes, little-endian;
 //! 2. the length of the type in bytes, 8 bytes, little-endian; the type in UTF-8;
 //! 3. the length of the data in bytes, 8 bytes, little-endian; the data.
 //!
-//! The data is what the handler receives: where an event came in as structured JSON, its `data`
-//! without insignificant white space.
+//! The data is the data that the handler receives: for an event in structured JSON, its `data` without
+//! insignificant white space.
 //!
-//! The event 1 of type `a` with the data `{}` gives `ba712b9e35964256`; after it the event 2 of
-//! type `b` without data gives `172c7f1ccf982eb5`.
+//! After event 1 of type `a` with the data `{}` the hash is `ba712b9e35964256`; after event 2 of type `b`
+//! without data it is `172c7f1ccf982eb5`.
 
 use std::fmt;
 
@@ -46,7 +46,8 @@ struct Report<'a> {
 #[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "a handler's shape")]
 fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
     let Tally { count, hash } = tally.unwrap_or_default();
-    let (count, hash) = (count + 1, hash.event(&event));
+    let count = count + 1;
+    let hash = hash.event(&event);
     let report = Report { key: &event.key, sequence: event.sequence, count, hash };
     let message = Message::json(SINK, SINK, &report).end_of_sequence(event.end_of_sequence);
     Ok(Outcome::put(Tally { count, hash }).emit(message))
@@ -54,7 +55,7 @@ fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
 
 ordain_sdk::handler!(handle);
 
-/// The rolling hash. In JSON it is text, since many readers round large numbers.
+/// The rolling hash. It is text in JSON, since many readers round large numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Hash(u64);
 
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_and_hash_roll_over_all_events() {
+    fn count_and_hash_cover_all_events() {
         let mut run = Runner::new(handle);
         let first = run.event("a", Raw::from("{}")).unwrap();
         let expected = r#"{"key":"key","sequence":1,"count":1,"hash":"ba712b9e35964256"}"#;
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_gives_another_hash() {
+    fn different_events_have_different_hashes() {
         let hash = |events: &[(&str, &str)]| {
             let mut run = Runner::new(handle);
             for (kind, data) in events {

@@ -1,4 +1,4 @@
-//! `ordain check`.
+//! `ordain check`: checks a configuration and its handlers. It must not open the store or run an event.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -21,15 +21,15 @@ pub(crate) struct CheckArgs {
     /// Print every setting with its meaning, default and reason instead.
     #[arg(long)]
     explain: bool,
-    /// Print what was found as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// The findings, as JSON.
+/// The result, as JSON.
 #[derive(Serialize)]
 struct Found {
-    /// The URL of a store that only a run asks.
+    /// URL of a store that the check does not connect to.
     not_asked: Option<String>,
     streams: Vec<StreamRow>,
 }
@@ -44,37 +44,39 @@ impl CheckArgs {
         loaded.unsupported()?;
         check_files(&loaded)?;
         let handlers = handlers(&loaded)?;
-        // `run` does without these.
+        // `run` ignores unusable files; a check reports them.
         let folder = folder(&loaded)?;
         if let Some(RefusedFile { path, reason }) = folder.refused.first() {
             return Err(Failure::Config(anyhow::anyhow!("{}: {reason}", path.display())));
         }
-        let used: BTreeSet<&str> = loaded.config.streams.values().map(|it| &*it.handler).collect();
+        let used: BTreeSet<&str> =
+            loaded.config.streams.values().map(|stream| &*stream.handler).collect();
         for file in used.iter().filter_map(|name| folder.handlers.get(*name)).flatten() {
             handlers.engine.load_beside(file, Manner::Fast).map_err(LoadingError::from)?;
         }
         let streams = loaded.config.streams.iter();
-        let streams = streams.map(|(name, it)| {
-            let build = handlers.offered(&it.handler);
-            (name, it, Executing { build, ..Executing::default() })
+        let streams = streams.map(|(name, stream)| {
+            let build = handlers.offered(&stream.handler);
+            (name, stream, Executing { build, ..Executing::default() })
         });
         let store = match &loaded.config.store {
             StoreConfig::Embedded(_) => None,
             StoreConfig::Redis(redis) => Some(redis.url.to_string()),
         };
         if self.json {
-            let rows =
-                streams.map(|(name, it, executing)| StreamRow::of(name, Some((it, executing))));
+            let rows = streams
+                .map(|(name, stream, executing)| StreamRow::of(name, Some((stream, executing))));
             let found = Found { not_asked: store, streams: rows.collect() };
             JsonRow::from(found).print(true)?;
         } else {
-            for (stream, _, executing) in streams {
-                let version = executing.build.map(|it| it.version).unwrap_or_default();
-                show::text(&format!("stream {stream}: handler {version}\n"))?;
+            for (name, _, executing) in streams {
+                let version = executing.build.map(|build| build.version).unwrap_or_default();
+                show::text(&format!("stream {name}: handler {version}\n"))?;
             }
-            show::text(&format!("{} can be run\n", loaded.file.display()))?;
+            show::text(&format!("{} is valid\n", loaded.file.display()))?;
             if let Some(store) = store {
-                let words = format!("the store at {store} was not asked: `ordain run` does that\n");
+                let words =
+                    format!("the store at {store} was not checked: `ordain run` connects to it\n");
                 show::text(&words)?;
             }
         }

@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and how its end is told to a shell.
+//! The command line: its commands, and how their results become exit codes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,13 +27,13 @@ use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Divides the waits for brokers and stores. For tests.
+    /// Divisor of the waits for brokers and stores. For tests.
     #[arg(long, hide = true, default_value = "1", value_parser = value_parser!(u32).range(1..=100))]
     wait_divisor: u32,
-    /// Form of the log on standard error.
+    /// Format of the log on standard error.
     #[arg(long, global = true, default_value = "text")]
     log_format: logs::Format,
-    /// What is logged, for example `debug` or `ordain=debug,info`.
+    /// Filter of the log, for example `debug` or `ordain=debug,info`.
     #[arg(long, global = true, env = "ORDAIN_LOG", default_value = "info")]
     log: String,
 }
@@ -42,26 +42,25 @@ pub(crate) struct Cli {
 enum Command {
     /// Run the streams of a configuration.
     Run(run::RunArgs),
-    /// Check a configuration and its handlers, without running anything.
+    /// Check a configuration and its handlers without running them.
     Check(check::CheckArgs),
-    /// Publish events into a stream: numbered by the store where they have no number, kept for replay,
-    /// and confirmed. Run again after a crash it neither repeats nor renumbers.
+    /// Publish events to a stream. The store numbers events without a number, keeps them for replay and
+    /// confirms them. Repeating the command after a crash neither duplicates nor renumbers events.
     Publish(publish::PublishArgs),
-    /// Make events: a seeded load for trying out, testing and measuring.
+    /// Generate events: a seeded load for trials, tests and measurements.
     Generate(GenerateArgs),
-    /// Look at keys: where they stand, and why.
+    /// Inspect keys: their status and its reason.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Look at dead letters.
+    /// Inspect dead letters.
     #[command(subcommand)]
     Dead(dead::DeadCommand),
-    /// Look at handlers.
+    /// Inspect handlers.
     #[command(subcommand)]
     Plugins(plugins::PluginsCommand),
-    /// Look at the processes that share the streams, and who has which partition.
+    /// Show the processes that share the streams, and the partitions that each owns.
     Instances(instances::InstancesArgs),
-    /// Compile a handler that comes in on standard input, into a cache: `run` has that done by a process
-    /// of its own.
+    /// Compile a handler from standard input into a cache. `run` starts this command in a process of its own.
     #[command(name = COMMAND, hide = true)]
     Compile(CompileArgs),
 }
@@ -70,21 +69,21 @@ enum Command {
 struct CompileArgs {
     /// The folder of the cache.
     cache: PathBuf,
-    /// Processor time that it may take.
+    /// Limit of processor time, in seconds.
     #[arg(long)]
     seconds: u64,
-    /// Memory that it may take, in bytes.
+    /// Limit of memory, in bytes.
     #[arg(long)]
     memory: u64,
-    /// It leaves the processor to others.
+    /// Run at low priority.
     #[arg(long)]
     polite: bool,
 }
 
-/// The configuration that a command works with.
+/// The option that selects the configuration of a command.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArg {
-    /// The configuration.
+    /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config: PathBuf,
 }
@@ -95,13 +94,13 @@ impl ConfigArg {
     }
 }
 
-/// The configuration that is run or checked: named, or as other commands have it.
+/// The configuration to run or check, as an argument or as the option of the other commands.
 #[derive(Debug, Args)]
 pub(crate) struct FileArg {
-    /// The configuration.
+    /// The configuration file.
     #[arg(default_value = DEFAULT_FILE, conflicts_with = "option")]
     config: PathBuf,
-    /// The same, as other commands have it.
+    /// The configuration file, as an option.
     #[arg(long = "config", value_name = "FILE")]
     option: Option<PathBuf>,
 }
@@ -112,21 +111,21 @@ impl FileArg {
     }
 }
 
-/// How long a command asks a store that is out of reach: somebody waits before a screen.
+/// How long a command retries an unavailable store: an operator is waiting for its output.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The store, for a look.
+/// Opens the store to read it.
 pub(crate) async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
     loaded.unsupported()?;
     open_store(loaded, Some(shortened(PATIENCE))).await.map_err(|error| match error {
         StoreError::InUse(words) => Failure::Unavailable(anyhow::anyhow!(
-            "{words}. Or ask the process that has it: --admin URL, where its log says that it listens"
+            "{words}. Or ask the process that uses the store: --admin URL, with the URL from its log"
         )),
         error => error.into(),
     })
 }
 
-/// The store, for a look at a stream that is configured or that the store still has.
+/// Opens the store to read a stream that is configured or has data in the store.
 pub(crate) async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
     let store = open_any(loaded).await?;
     let known = known_streams(loaded, &*store).await?;
@@ -134,30 +133,30 @@ pub(crate) async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>
         return Ok(store);
     }
     Err(Failure::Failed(anyhow::anyhow!(
-        "there is no stream {stream:?}, neither in {} nor in its store; there are: {}",
+        "stream {stream:?} does not exist, neither in {} nor in its store; existing streams: {}",
         loaded.file.display(),
         known.iter().map(|known| ordain_util::text::clean(known)).collect::<Vec<_>>().join(", ")
     )))
 }
 
-/// How a command failed, by what a shell or a service manager should do about it.
+/// The reason for which a command failed, as a shell or a service manager distinguishes them.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It failed while running.
+    /// The command failed while running.
     Failed(anyhow::Error),
-    /// The configuration or a handler is bad: starting again does not help (`EX_CONFIG`).
+    /// The configuration or a handler is invalid: a restart does not help (`EX_CONFIG`).
     Config(anyhow::Error),
-    /// A service that it needs was not reached: starting again may help (`EX_TEMPFAIL`).
+    /// A required service is unavailable: a restart may help (`EX_TEMPFAIL`).
     Unavailable(anyhow::Error),
 }
 
-/// Exit codes: `EX_CONFIG` and `EX_TEMPFAIL` are those of sysexits.h.
+/// Exit codes. `EX_CONFIG` and `EX_TEMPFAIL` are from sysexits.h.
 pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
 
 impl Cli {
-    /// Does what is asked.
+    /// Runs the command.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
             say(&format!("error: {error}"));
@@ -187,7 +186,7 @@ impl Cli {
             Err(Failure::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
         };
         if is_broken_pipe(&error) {
-            // Whoever read the output has had enough, as `head` does.
+            // The reader of the output closed it, as `head` does.
             return ExitCode::SUCCESS;
         }
         logs::last_words(self.log_format, &format!("{error:#}"));

@@ -1,4 +1,4 @@
-//! `ordain dead`.
+//! `ordain dead`: prints dead letters.
 
 use std::process::ExitCode;
 
@@ -11,14 +11,14 @@ use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
 use ordain_util::text::say;
 
-/// Rows that are read at a time.
+/// Rows that are read in one request.
 const PAGE: usize = 200;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
     /// List the dead letters of a stream.
     List(ListArgs),
-    /// Show one, with its whole event.
+    /// Show a dead letter with its whole event.
     Show(ShowArgs),
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct ListArgs {
     look: LookArgs,
     /// The stream.
     stream: String,
-    /// Only those of this key.
+    /// Only dead letters of this key.
     #[arg(long)]
     key: Option<String>,
-    /// Rows at most.
+    /// Maximum number of rows.
     #[arg(long, default_value_t = 1_000)]
     limit: usize,
-    /// One JSON object a line, with the whole event.
+    /// Print one JSON object per line, with the whole event.
     #[arg(long)]
     json: bool,
 }
@@ -45,12 +45,12 @@ pub(crate) struct ShowArgs {
     look: LookArgs,
     /// The stream.
     stream: String,
-    /// The id, as listed.
+    /// The id, as `list` prints it.
     id: String,
-    /// The key; left out for an event without one.
+    /// The key; empty for an event without a key.
     #[arg(long, default_value = "")]
     key: String,
-    /// On one line.
+    /// Print JSON on one line.
     #[arg(long)]
     json: bool,
 }
@@ -75,7 +75,10 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     }
     show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
     if print(&args, &look, line).await? {
-        show::text(&format!("more than {}: see --limit and --key\n", args.limit))?;
+        show::text(&format!(
+            "more than {} dead letters exist: use --limit or --key\n",
+            args.limit
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +127,7 @@ async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
     let letter: Option<JsonRow> = look.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
         say(&format!(
-            "stream {} has no dead letter {} of key {:?}: see `ordain dead list {}`, and give \
+            "stream {} has no dead letter {} of key {:?}: find it with `ordain dead list {}`, and use \
              --key",
             args.stream, args.id, args.key, args.stream
         ));

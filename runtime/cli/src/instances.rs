@@ -1,4 +1,4 @@
-//! `ordain instances`.
+//! `ordain instances`: prints the processes that share the streams.
 
 use std::process::ExitCode;
 
@@ -9,13 +9,12 @@ use crate::cli::{Failure, open_any};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{InstanceRow, Instances, InstancesPage, PartitionRow, Rows, Text};
 
-/// Look at the processes that share the streams: who has which partition, since when, and how much is
-/// to be done there.
+/// Show the processes that share the streams: the partitions that each owns, since when, and their backlog.
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]
     look: LookArgs,
-    /// As JSON, an instance a line; the last may have the partitions that nobody has.
+    /// Print JSON, one instance per line. The last line may list the partitions without an owner.
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +65,7 @@ fn text(rows: &[InstanceRow]) -> String {
         );
     }
     if !is_any {
-        text += "(none runs)\n";
+        text += "(no instance is running)\n";
     }
     text += &format!(
         "\n{:<24} {:>9} {:<32} {:<32} {:>10} {:>8} {:>8}\n",

@@ -1,4 +1,4 @@
-//! `ordain keys`.
+//! `ordain keys`: prints keys and their records.
 
 mod why;
 
@@ -14,29 +14,31 @@ use crate::show::{self, JsonRow};
 use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
 
-/// Rows that are read at a time.
+/// Rows that are read in one request.
 const PAGE: usize = 500;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// List the keys of a stream.
     List(ListArgs),
-    /// Show everything about a key, its state included.
+    /// Show the whole record of a key, including its state.
     ///
-    /// `next` is the sequence to settle next: everything below it is settled. `held` are later
-    /// events in the store, with bounds of their sequences. `attempts` are failed tries of event
-    /// `next`, `gap_rounds` how often it was asked for, `skipped` the ranges of sequences that were
-    /// given up unseen. `trouble` is why it stands still, with the `limit` that was broken. `version` is the handler version of the
-    /// last event that took effect, `version_digest` the SHA-256 of its file, and `version_generation`
-    /// the number of the decision on it. `due_at` is when it is looked at again. `incarnation` (the time
-    /// of the key's first commit) is part of its messages' ids; `park_generation` counts how often
-    /// it was parked, and `partition` is its owner.
+    /// `next` is the sequence to settle next; all lower sequences are settled. `held` are later events in
+    /// the store, with the bounds of their sequences. `attempts` counts the failed attempts of event `next`,
+    /// `gap_rounds` the rounds of requests for it; `skipped` lists the ranges of sequences that were given
+    /// up without their events. `trouble` is the reason why the key is blocked, with the `limit` that was
+    /// exceeded. `version` is the handler version of the last event that took effect, `version_digest` the
+    /// SHA-256 of its file, and `version_generation` the number of the rollout that selected it. `due_at` is
+    /// the time of the next check. `incarnation` (the time of the key's first commit) is part of the ids of
+    /// its messages; `park_generation` counts how often the key was parked, and `partition` is the key's
+    /// partition.
     ///
-    /// `gaps` are the last 16 gaps whose clock ran out: the missing sequences, since when, how often they
-    /// were asked for, what each source answered, and how it ended: `arrived` by itself, `replayed` by a
-    /// source, `skipped`, `parked`, `waiting` without an end, `passed` by something else; else it is `open`.
+    /// `gaps` are the last 16 gaps whose timeout elapsed: the missing sequences, the start, the number of
+    /// requests, the answer of each source, and the end: `arrived` without a request, `replayed` by a
+    /// source, `skipped`, `parked`, `waiting` without a limit, `passed` for another reason; otherwise it is
+    /// `open`.
     Show(KeyArgs),
-    /// Say in words where a key stands, why, and what helps.
+    /// Explain in words the status of a key, its reason and the remedy.
     Why(KeyArgs),
 }
 
@@ -49,13 +51,13 @@ pub(crate) struct ListArgs {
     /// Only keys with this status.
     #[arg(long, value_parser = statuses())]
     status: Option<Status>,
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     #[arg(long, default_value = "")]
     prefix: String,
-    /// Rows at most.
+    /// Maximum number of rows.
     #[arg(long, default_value_t = 1_000)]
     limit: usize,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -68,7 +70,7 @@ pub(crate) struct KeyArgs {
     stream: String,
     /// The key.
     key: String,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -95,7 +97,10 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     let head = format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
     show::text(&head)?;
     if print(&args, &look, line).await? {
-        show::text(&format!("more than {}: see --limit, --status and --prefix\n", args.limit))?;
+        show::text(&format!(
+            "more than {} keys exist: use --limit, --status or --prefix\n",
+            args.limit
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -143,7 +148,7 @@ fn line(row: &KeyRow) -> String {
     )
 }
 
-/// The statuses, so that the help names them.
+/// Returns a parser of statuses that lists them in the help.
 fn statuses() -> impl TypedValueParser<Value = Status> {
     PossibleValuesParser::new(Status::ALL.map(Status::name))
         .try_map(|name| view::parse_status(&name))
@@ -161,7 +166,8 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the key. For `why`, the error of an absent key names its dead letters: all its events may be there.
+/// Reads the key. With `why`, the error of an absent key names its dead letters, which may hold all its
+/// events.
 async fn found<F: Form<KeyRow>>(args: &KeyArgs, look: &Look, why: bool) -> Result<F, Failure> {
     let error = match look.key(&args.stream, &args.key).await {
         Err(Failure::Failed(error)) if why => error,

@@ -1,4 +1,4 @@
-//! The log, on standard error, around the status line if there is one.
+//! Writes the log to standard error, without disturbing the status line of a terminal.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -8,37 +8,38 @@ use tracing_subscriber::EnvFilter;
 
 use ordain_util::text::{clean, clean_lines, say};
 
-/// Form of the log.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// A line for people.
+    /// A line of text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
 
-/// From now on the log steps round this line.
+/// Makes the log clear and redraw this status line around each of its lines.
 pub(crate) fn step_round(line: ProgressBar) {
-    // A process has one status line.
+    // A process has only one status line.
     let _ = STATUS_LINE.set(line);
 }
 
-/// The engines of the store and the handlers tell their own stories, megabytes for each start,
-/// which are of use only to their developers. All errors of the clients of Redis and RabbitMQ are
-/// told by those who use them, with what they mean. What the client of HTTP tells has tokens in it.
+/// Filters for dependencies. The engines of the store and the handlers log megabytes at each start, for their
+/// developers only. The callers of the Redis and RabbitMQ clients log all client errors with their meaning. The
+/// log of the HTTP client contains tokens.
 const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
 /// Starts logging.
 pub(crate) fn start(format: Format, filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))
-        .map_err(|error| format!("--log {filter:?} is no filter: {error}; try `--log info`"))?;
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| {
+        format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
+    })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || Stderr { json: format == Format::Json })
-        // It would tell of its errors on standard error, and panic where that cannot be written.
+        // By default the subscriber reports its own errors on standard error, and panics if that fails.
         .log_internal_errors(false);
     match format {
         Format::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
@@ -47,7 +48,7 @@ pub(crate) fn start(format: Format, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Why the process ends. Whatever is filtered out of the log, this is not.
+/// Writes the reason for which the process ends, independent of the log's filter.
 pub(crate) fn last_words(format: Format, error: &str) {
     match format {
         Format::Text => say(&format!("error: {}", clean_lines(error))),
@@ -66,10 +67,10 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error for a log that nothing depends on: what cannot be written is lost, and whoever
-/// logs goes on.
+/// Standard error as the output of the log. Lines that cannot be written are dropped, and the caller
+/// continues.
 struct Stderr {
-    /// JSON escapes less of what is not seen than the other form does.
+    /// True if lines are JSON, which escapes fewer invisible characters than the text format.
     json: bool,
 }
 

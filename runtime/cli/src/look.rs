@@ -1,5 +1,5 @@
-//! Where commands look: into the store, which they open, or at a running process. What they see is
-//! the same.
+//! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a
+//! running process. Both must return the same rows.
 
 use std::sync::Arc;
 
@@ -19,35 +19,35 @@ use ordain_store::{KeyFilter, Page, Store};
 pub(crate) struct LookArgs {
     #[command(flatten)]
     config: ConfigArg,
-    /// Ask the process that listens there instead of opening the store; `ORDAIN_TOKEN` has its
-    /// token.
+    /// Read from the process that listens at this URL instead of opening the store. The process's token is
+    /// read from `ORDAIN_TOKEN`.
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }
 
-/// The form in which a command reads rows: typed, to show them in words, or [`JsonRow`](crate::show::JsonRow).
+/// The form in which a command reads rows: typed, to print text, or [`JsonRow`](crate::show::JsonRow).
 pub(crate) trait Form<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> Form<R> for F {}
 
-/// Where a command looks.
+/// The place from which a command reads.
 pub(crate) enum Look {
     Store { loaded: Box<Loaded>, store: Arc<dyn Store> },
     Process(Remote),
 }
 
 impl LookArgs {
-    /// The process that is asked, if one is.
+    /// Returns the process to read from, if the command line names one.
     pub(crate) fn process(&self) -> Option<Remote> {
         self.admin.as_deref().map(Remote::new)
     }
 
-    /// The configuration of a look at what is here.
+    /// Loads the configuration, to read from the store.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         self.config.load()
     }
 
-    /// For a look at a stream that is configured or that the store still has.
+    /// Opens a stream that is configured or has data in the store.
     pub(crate) async fn begin(&self, stream: &str) -> Result<Look, Failure> {
         if let Some(process) = self.process() {
             return Ok(Look::Process(process));
@@ -59,7 +59,7 @@ impl LookArgs {
 }
 
 impl Look {
-    /// See [`Keys::keys`](ordain_store::Keys::keys).
+    /// Returns a page of keys. See [`Keys::keys`](ordain_store::Keys::keys).
     pub(crate) async fn keys<F: Form<KeyRow>>(
         &self,
         stream: &str,
@@ -87,7 +87,7 @@ impl Look {
         }
     }
 
-    /// One key, with its state.
+    /// Returns a key with its state.
     pub(crate) async fn key<F: Form<KeyRow>>(&self, stream: &str, key: &str) -> Result<F, Failure> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
@@ -98,7 +98,7 @@ impl Look {
         }
     }
 
-    /// See [`Letters::letters`](ordain_store::Letters::letters).
+    /// Returns a page of dead letters. See [`Letters::letters`](ordain_store::Letters::letters).
     pub(crate) async fn letters<F: Form<LetterRow>>(
         &self,
         stream: &str,
@@ -123,7 +123,7 @@ impl Look {
         }
     }
 
-    /// One dead letter, whose id can be read.
+    /// Returns a dead letter; `None` if it does not exist or its id is invalid.
     pub(crate) async fn letter<F: Form<LetterRow>>(
         &self,
         stream: &str,
@@ -144,7 +144,7 @@ impl Look {
         }
     }
 
-    /// Returns whether keys that a failure has parked try again under another handler version.
+    /// Returns whether another handler version resumes the keys that a failure has parked.
     pub(crate) fn tries_again(&self, stream: &str) -> Result<bool, Failure> {
         match self {
             Self::Store { loaded, .. } => {
@@ -158,8 +158,8 @@ impl Look {
         }
     }
 
-    /// Returns why the process does not have the handler version of a stream, if it does not. Only a
-    /// process knows.
+    /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available,
+    /// or if the command reads the store, which does not know.
     pub(crate) fn missing(&self, stream: &str) -> Result<Option<Text>, Failure> {
         match self {
             Self::Store { .. } => Ok(None),
@@ -167,7 +167,7 @@ impl Look {
         }
     }
 
-    /// How another command is told to look at the same.
+    /// Returns the option that makes another command read from the same place.
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.option(),
@@ -176,16 +176,16 @@ impl Look {
     }
 }
 
-/// Asks a process for the row of a stream.
+/// Requests the row of a stream from a process.
 fn stream_of(process: &Remote, stream: &str) -> Result<Option<StreamRow>, Failure> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
-/// Refuses a page that leads to itself.
+/// Returns an error for a page whose cursor leads to the page itself.
 fn moving_on<F>(process: &Remote, page: Page<F>, behind: Option<&str>) -> Result<Page<F>, Failure> {
     if page.cursor.is_some() && page.cursor.as_deref() == behind {
-        return Err(process.stranger("its listing does not move on: a page leads to itself"));
+        return Err(process.stranger("the cursor of a page leads to the page itself"));
     }
     Ok(page)
 }

@@ -1,8 +1,11 @@
 //! `ordain`: ordered, exactly-once event handlers in WebAssembly.
 //!
-//! Each command is a module here. This crate puts the others together: it opens the store, starts engine
-//! and listeners, and hands each what it needs.
-#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
+//! Each command is a module. This crate composes the other crates: it opens the store, starts the engine and
+//! the listeners, and passes each part its dependencies.
+#![deny(
+    clippy::print_stderr,
+    reason = "a closed standard error must not end the process: use `text::say`"
+)]
 
 mod check;
 mod cli;
@@ -24,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Events, states and messages are made on one thread and freed on another, millions of times.
+/// Replaces the default allocator: threads free millions of events, states and messages that others allocated.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! `ordain plugins`.
+//! `ordain plugins`: lists and checks handlers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,15 +13,15 @@ use ordain_wasm::engine;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginsCommand {
-    /// List the handlers in the folder, with what uses them and what is wrong with files there.
+    /// List the handlers in the folder, with the streams that use them and the errors of their files.
     ///
-    /// With `--admin` it also says which of them the process runs, and in which streams (`-`: none).
-    /// Without it that is not known (`?`).
+    /// With `--admin` the list also shows which handlers the process runs, and in which streams (`-`: none).
+    /// Without `--admin` this is unknown (`?`).
     List(ListArgs),
-    /// Look into files as a process does that finds them in its folder: before you copy them there.
+    /// Check files as a process checks its folder, before you copy them there.
     ///
-    /// Compiles and starts each under the limits of the configuration. Ends with 78 if one of them cannot
-    /// be used.
+    /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if one of them
+    /// cannot be used.
     Check(CheckArgs),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum PluginsCommand {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     look: LookArgs,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +41,7 @@ pub(crate) struct CheckArgs {
     /// The files, named as in the folder: `NAME@VERSION.wasm`.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -101,7 +101,7 @@ fn file(row: &FileRow) -> String {
     }
     let [handler, digest] =
         [&row.handler, &row.digest].map(|text| text.clone().unwrap_or_default());
-    let used = if row.streams.is_empty() { ", and no stream names it" } else { "" };
+    let used = if row.streams.is_empty() { ", and no stream uses it" } else { "" };
     format!("{path}: can be used as {handler} (SHA-256 {digest}){used}\n")
 }
 

@@ -1,4 +1,4 @@
-//! `ordain publish`.
+//! `ordain publish`: publishes events from a file or from the command line.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use ordain_store::Assigned;
 use ordain_util::text::say;
 use ordain_util::wait::shortened;
 
-/// What `--help` says below the options.
+/// The text of `--help` after the options.
 const MORE: &str = "\
-A line that is wrong stops it, with what comes before published: mend the line, and run it again.
-With an embedded store this and `ordain run` take turns; with [store] kind = \"redis\" events are published
-while the stream runs.
+An invalid line stops the command after all lines before it are published: fix the line and repeat the
+command. An embedded store allows either this command or `ordain run` at a time; with
+[store] kind = \"redis\" events are published while the stream runs.
 
 Examples:
   ordain publish orders events.ndjson
@@ -39,31 +39,31 @@ Examples:
 pub(crate) struct PublishArgs {
     /// The stream.
     stream: String,
-    /// CloudEvents in JSON, one a line; - is standard input. What is published already is known by its
-    /// id, and goes on where it was.
+    /// File of CloudEvents in JSON, one per line; - is standard input. An event that is already published is
+    /// recognized by its id and keeps its number.
     #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
     file: Option<PathBuf>,
-    /// One event instead of a file: its key.
+    /// Key of a single event, instead of a file.
     #[arg(long, requires = "kind")]
     key: Option<String>,
-    /// Its type.
+    /// Type of the event.
     #[arg(long = "type", value_name = "TYPE", requires = "key")]
     kind: Option<String>,
-    /// Its data, as JSON.
+    /// Data of the event, as JSON.
     #[arg(long, value_name = "JSON", requires = "key")]
     data: Option<String>,
-    /// Its id, by which it is known if it is published again; by default a new one.
+    /// Id of the event, by which a repeated publish is recognized. Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
-    /// Its number within its key, where the producer counts; else the store does.
+    /// Number of the event within its key, if the producer numbers events. Default: the store numbers it.
     #[arg(long, requires = "key")]
     sequence: Option<u64>,
-    /// It is the last one of its key.
+    /// Mark the event as the last one of its key.
     #[arg(long, requires = "key")]
     end: bool,
     #[command(flatten)]
     config: ConfigArg,
-    /// Print what was published as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -71,12 +71,12 @@ pub(crate) struct PublishArgs {
 impl PublishArgs {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let loaded = self.config.load()?;
-        // Before a store is made, and exchanges and queues are.
+        // Check the input before a store, exchanges and queues are created.
         let data = self.data()?;
-        if let Some(path) = self.file.as_deref().filter(|it| *it != Path::new("-")) {
+        if let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) {
             let words = || {
                 format!(
-                    "{} cannot be read: name a file of events, one a line, or -",
+                    "{} cannot be read: name a file with one event per line, or - for standard input",
                     path.display()
                 )
             };
@@ -93,7 +93,7 @@ impl PublishArgs {
             match (&self.key, &self.file) {
                 (Some(key), _) => self.one(&mut publisher, &loaded, key, data).await?,
                 (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,
-                (None, None) => unreachable!("clap asks for one of the two"),
+                (None, None) => unreachable!("clap requires one of the two"),
             }
             publisher.close().await?;
             Ok(ExitCode::SUCCESS)
@@ -103,7 +103,7 @@ impl PublishArgs {
     fn data(&self) -> Result<Option<Value>, Failure> {
         let Some(data) = &self.data else { return Ok(None) };
         let data = serde_json::from_str(data).with_context(|| {
-            format!("--data {data:?} is no JSON; a text has quotes: '\"text\"'")
+            format!("--data {data:?} is not JSON; write a text with quotes: '\"text\"'")
         })?;
         Ok(Some(data))
     }
@@ -114,7 +114,7 @@ impl PublishArgs {
         stream.map_or(Ordering::Sequenced, |(_, stream)| stream.ordering)
     }
 
-    /// Publishes the event that the options say, which is read as a line of a file would be.
+    /// Publishes the event given by the options, which is decoded like a line of a file.
     async fn one(
         &self,
         publisher: &mut Publisher,
@@ -141,20 +141,21 @@ impl PublishArgs {
         let event = decoder.decode(event.to_string().as_bytes());
         let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
-            // One that is wrong will not be published under any id.
+            // An invalid event cannot be published under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
-                say(&format!("the event has the id {id}: to try it again, give it --id {id}"));
+                say(&format!("the event has the id {id}: to retry it, use --id {id}"));
             }
             stopped.error
         })?;
         let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
-        let sequence = assigned.first().map(|it| it.sequence());
+        let sequence = assigned.first().map(|assigned| assigned.sequence());
         let sequence = sequence.filter(|_| publisher.is_numbered());
         if self.json {
             show::json(&json!({"key": key, "id": id, "sequence": sequence, "new": is_new}), true)?;
         } else {
-            let again = if is_new { "" } else { "; it had been published before" };
-            let number = sequence.map_or_else(String::new, |it| format!(", sequence {it}"));
+            let again = if is_new { "" } else { "; already published before" };
+            let number =
+                sequence.map_or_else(String::new, |sequence| format!(", sequence {sequence}"));
             show::text(&format!("published: key {key}{number}, id {id}{again}\n"))?;
         }
         Ok(())
@@ -177,7 +178,7 @@ impl PublishArgs {
         });
         let done = done.await;
         bar.finish_and_clear();
-        // Where it stops, what is published is published.
+        // After an error, the events before it are published.
         if self.json || done.is_ok() || counts != Counts::default() {
             self.tell(file, counts)?;
         }
@@ -187,7 +188,7 @@ impl PublishArgs {
     fn tell(&self, file: &Path, counts: Counts) -> Result<(), Failure> {
         let name = file.display();
         if counts.before > 0 && !self.json {
-            say(&format!("{name}: a run before has published the first {} lines", counts.before));
+            say(&format!("{name}: an earlier run published the first {} lines", counts.before));
         }
         if self.json {
             let row = json!({
@@ -198,7 +199,7 @@ impl PublishArgs {
             let known = match counts.known {
                 0 => String::new(),
                 known => {
-                    format!("; {known} more had been published before, and keep their numbers")
+                    format!("; {known} more were already published and keep their numbers")
                 }
             };
             show::text(&format!(
@@ -210,12 +211,12 @@ impl PublishArgs {
     }
 }
 
-/// How far a file is read, where somebody looks at it.
+/// Returns a bar that shows the progress through a file; hidden unless standard error is a terminal.
 fn bar(path: Option<&Path>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let size = path.and_then(|path| std::fs::metadata(path).ok()).map(|it| it.len());
+    let size = path.and_then(|path| std::fs::metadata(path).ok()).map(|metadata| metadata.len());
     let (bar, style) = match size {
         Some(size) => (
             ProgressBar::new(size),
@@ -223,7 +224,7 @@ fn bar(path: Option<&Path>) -> ProgressBar {
         ),
         None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {msg} events published"),
     };
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
     bar
 }
 

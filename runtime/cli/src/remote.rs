@@ -1,4 +1,4 @@
-//! A running process, asked over HTTP by its admin listener.
+//! Reads from a running process over HTTP, through its admin listener.
 
 use std::time::Duration;
 
@@ -12,41 +12,42 @@ use crate::cli::Failure;
 use ordain_engine::https;
 use ordain_util::text::{clean, cut};
 
-/// The variable with the token of the process.
+/// The environment variable with the process's token.
 const TOKEN: &str = "ORDAIN_TOKEN";
 
-/// For a connection.
+/// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For an answer: longer than the listener itself takes.
+/// Time limit for a response; longer than the listener's own limit.
 const ANSWER: Duration = Duration::from_secs(30);
-/// MiB of an answer. A page of dead letters has 8, of an event or a state alone there may be 64, and
-/// escapes of JSON and base64 add to that.
+/// Size limit of a response, in MiB. A page of dead letters has up to 8, a single event or state up to 64, and
+/// escapes of JSON and base64 are added.
 const ANSWER_MIB: u64 = 128;
 
-/// Bytes that are shown of an error that somebody answers.
+/// Size limit of an error text from the process, in bytes.
 const WORDS: usize = 1_000;
 
-/// Why a process does not answer: problem details (RFC 9457).
+/// The error response of a process: problem details (RFC 9457).
 #[derive(Deserialize)]
 struct Problem {
     status: u16,
     detail: String,
 }
 
-/// A process that listens for operators.
+/// The admin listener of a process.
 pub(crate) struct Remote {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
 }
 
-/// Reads where a process listens.
+/// Parses the URL of an admin listener.
 pub(crate) fn parse_url(text: &str) -> Result<String, String> {
-    let right = "a URL such as http://127.0.0.1:7070 is needed; the log of the process says which";
-    let url: Uri = text.parse().map_err(|_| right.to_owned())?;
+    let expected =
+        "expected a URL such as http://127.0.0.1:7070; the log of the process contains it";
+    let url: Uri = text.parse().map_err(|_| expected.to_owned())?;
     let known = matches!(url.scheme_str(), Some("http" | "https"));
     if !known || url.host().is_none_or(str::is_empty) || url.query().is_some() {
-        return Err(right.to_owned());
+        return Err(expected.to_owned());
     }
     Ok(text.trim_end_matches('/').to_owned())
 }
@@ -58,13 +59,13 @@ impl Remote {
         Self { agent: config.build().into(), url: url.to_owned(), token }
     }
 
-    /// Where it listens.
+    /// Returns the URL of the listener.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Asks for a path, given as its segments, with a query. The name of the most important part of the
-    /// answer is for the error if the answer is not what it should be.
+    /// Sends a request for a path, given as its segments, with a query. `part` names the most important member
+    /// of the response, for the error if the response has another form.
     pub(crate) fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -91,19 +92,19 @@ impl Remote {
         }
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_data() {
-                let found = format!("its answer has no `{part}` of this form: {error}");
+                let found = format!("its response has no valid `{part}`: {error}");
                 return self.stranger(&found);
             }
             self.refused(StatusCode::OK, &body)
         })
     }
 
-    /// That something else answers than what is meant to.
+    /// Returns an error for a server that is not an admin listener of this version.
     pub(crate) fn stranger(&self, found: &str) -> Failure {
         let found = self.shown(found);
         Failure::Failed(anyhow!(
-            "what answers at {} is no admin listener of this version of Ordain ({found}): see what \
-             the log of the process says about where it listens, and use the same version",
+            "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
+             in the log of the process, and use the same version",
             self.url
         ))
     }
@@ -112,11 +113,11 @@ impl Remote {
         let problem = serde_json::from_slice(body).ok();
         let problem = problem.filter(|problem: &Problem| problem.status == status.as_u16());
         match (status, problem.as_ref().map(|problem| &*problem.detail)) {
-            (_, None) => self.stranger(&format!("its status is {status}")),
+            (_, None) => self.stranger(&format!("it responded with status {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
-                let what = if self.token.is_some() { "refuses the token in" } else { "wants" };
+                let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
                 Failure::Failed(anyhow!(
-                    "the process at {} {what} {TOKEN}: set it to `token` of its [admin]",
+                    "the process at {} {state} {TOKEN}: set it to `token` of the process's [admin]",
                     self.url
                 ))
             }
@@ -127,7 +128,7 @@ impl Remote {
         }
     }
 
-    /// What somebody answers, as it is shown: on one line, not too long, and without the token.
+    /// Returns a text from the server for printing: on one line, limited in length, and without the token.
     fn shown(&self, words: &str) -> String {
         let words = match &self.token {
             Some(token) => words.replace(&**token, "…"),
@@ -142,15 +143,15 @@ impl Remote {
             | ureq::Error::Timeout(_)
             | ureq::Error::HostNotFound
             | ureq::Error::ConnectionFailed => Failure::Unavailable(anyhow!(
-                "no process answers at {}: {error}. Does it run? Its log says where it listens",
+                "no process responds at {}: {error}. Check that the process is running; its log contains the URL",
                 self.url
             )),
             ureq::Error::Http(_) => Failure::Failed(anyhow!(
-                "{} cannot be asked: {error}; are there strange characters in {TOKEN}?",
+                "no request can be sent to {}: {error}; check {TOKEN} for invalid characters",
                 self.url
             )),
             ureq::Error::BodyExceedsLimit(_) => {
-                self.stranger(&format!("its answer has more than {ANSWER_MIB} MiB"))
+                self.stranger(&format!("its response has more than {ANSWER_MIB} MiB"))
             }
             error => self.stranger(&error.to_string()),
         }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_shown_without_the_token_and_not_whole() {
+    fn error_text_is_cut_and_does_not_contain_the_token() {
         let token = Some("secret".to_owned());
         let remote = Remote { token, ..Remote::new("http://localhost") };
         assert_eq!(
@@ -170,12 +171,12 @@ mod tests {
             "Bearer …,\\n\\u001b[1m and more"
         );
         let long = "x".repeat(100_000);
-        let Failure::Failed(error) = remote.stranger(&long) else { panic!("it failed") };
+        let Failure::Failed(error) = remote.stranger(&long) else { panic!("another failure") };
         assert!(error.to_string().len() < 2 * WORDS);
     }
 
     #[test]
-    fn where_a_process_listens() {
+    fn only_an_http_url_without_query_is_accepted() {
         for (text, right) in [
             ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
             ("http://localhost/", Some("http://localhost")),

@@ -1,4 +1,4 @@
-//! `ordain run`.
+//! `ordain run`: runs the streams of a configuration.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use ordain_wasm::Handlers;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: FileArg,
-    /// End when every source has ended and every event is settled or held. Accepts sources of kind
-    /// `file` and `stream`, and refuses `amqp` and `http`, which have no end.
+    /// Exit when every source has ended and every event is settled or held. Accepts sources of kind `file`
+    /// and `stream`, and rejects `amqp` and `http`, which have no end.
     #[arg(long)]
     once: bool,
-    /// With --once: exit with 1 if anything was dead-lettered or is held.
+    /// With --once: exit with 1 if an event was dead-lettered or is held.
     #[arg(long, requires = "once")]
     strict: bool,
-    /// Print the report as JSON; on standard error if a sink writes to standard output.
+    /// Print the report as JSON; to standard error if a sink writes to standard output.
     #[arg(long)]
     json: bool,
 }
@@ -48,8 +48,8 @@ impl RunArgs {
                 report
             }
             cut_short => {
-                // Whatever still runs would panic in a runtime that is being shut down. The end of
-                // the process ends it.
+                // Tasks that are still running would panic while the runtime shuts down. They end with the
+                // process.
                 std::mem::forget(runtime);
                 return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
             }
@@ -59,7 +59,7 @@ impl RunArgs {
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
     }
 
-    /// Prints the report where it disturbs neither messages on standard output nor a log in JSON.
+    /// Prints the report so that it does not mix with messages on standard output or a log in JSON.
     fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
         if self.json && !loaded.config.writes_standard_output() {
             super::show::json(&report.json(), true)?;
@@ -74,13 +74,13 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs until it ends by itself or by signals; `None` if the grace ran out.
+    /// Runs until the run ends by itself or by a signal; returns `None` if the grace period elapsed.
     async fn until_the_end(&self, loaded: &Loaded) -> Result<Option<Report>, Failure> {
         let figures = Arc::<Figures>::default();
         let (stop, shutdown) = watch::channel(false);
         let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
         let shown = Arc::clone(&figures);
         let status = tokio::spawn(async move { status::show(&shown).await });
         let counted = Arc::clone(&figures);
@@ -97,8 +97,8 @@ impl RunArgs {
     }
 }
 
-/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is
-/// settled or held. Read it from top to bottom: listener, handlers, store, engine.
+/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled
+/// or held. The order of the parts is listener, handlers, store, engine.
 async fn run(
     loaded: &Loaded,
     once: bool,
@@ -117,14 +117,14 @@ async fn run(
     report
 }
 
-/// Loads the handlers, opens the store, and drives.
+/// Loads the handlers, opens the store, and runs the engine.
 async fn start(
     loaded: &Loaded,
     once: bool,
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<Figures>,
 ) -> Result<Report, Failure> {
-    // Compiling takes seconds; a request to end does not wait for it.
+    // Compiling takes seconds, and a shutdown does not wait for it.
     let to_load = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || ordain_wasm::handlers(&to_load));
     let handlers = tokio::select! {
@@ -152,7 +152,7 @@ async fn start(
     report
 }
 
-/// Drives all partitions to their end, with the ingress beside them.
+/// Runs all partitions to their end, together with the ingress.
 async fn drive(
     loaded: &Loaded,
     once: bool,
@@ -162,8 +162,8 @@ async fn drive(
     figures: &Arc<Figures>,
 ) -> Result<Report, Failure> {
     let run = Run::prepare(loaded, once, handlers, store, figures).await?;
-    // A run that ends by itself would never end what the ingress could accept. It listens before the
-    // broker is there: events are accepted while the broker is away.
+    // With `once` there is no ingress: its events would have no end. The ingress listens before the broker is
+    // connected: events are accepted while the broker is unavailable.
     let ingress = if once {
         None
     } else {
@@ -172,7 +172,7 @@ async fn drive(
     Ok(run.drive(shutdown, ingress.map(Ingress::end)).await?)
 }
 
-/// Asks for the end and waits for it, but not longer than the grace, and not after another signal.
+/// Requests the shutdown and waits for it, until the grace period elapses or another signal arrives.
 async fn ending(
     stop: &watch::Sender<bool>,
     run: impl Future<Output = Result<Report, Failure>>,
@@ -180,12 +180,15 @@ async fn ending(
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
 ) -> Result<Option<Report>, Failure> {
-    tracing::info!(?grace, "ending: what runs is finished and committed; a second signal ends now");
+    tracing::info!(
+        ?grace,
+        "shutting down: finishing and committing running events; a second signal ends the process now"
+    );
     stop.send_replace(true);
     tokio::select! {
         result = run => Ok(Some(result?)),
         () = tokio::time::sleep(grace) => {
-            tracing::warn!(?grace, "not finished within shutdown_grace; the next start goes on");
+            tracing::warn!(?grace, "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start continues");
             Ok(None)
         }
         _ = terminate.recv() => Ok(None),

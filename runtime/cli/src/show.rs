@@ -1,5 +1,5 @@
-//! How things are shown: in a terminal as text, for scripts as JSON. Nothing that comes from an
-//! event or a server reaches a terminal unescaped.
+//! Prints output: as text for a terminal, as JSON for scripts. Data from an event or a server must never reach
+//! a terminal unescaped.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -24,8 +24,8 @@ pub(crate) fn json(value: &Value, one_line: bool) -> io::Result<()> {
     text(&format!("{json}\n"))
 }
 
-/// A row as JSON only: made from a row of this version, or exactly as a process answered it, so that
-/// members of another version are neither lost nor invented.
+/// A row as JSON: serialized from a row of this version, or exactly as a process sent it, so that members of
+/// another version are neither lost nor invented.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct JsonRow(Box<RawValue>);
@@ -33,19 +33,19 @@ pub(crate) struct JsonRow(Box<RawValue>);
 impl<T: Serialize> From<T> for JsonRow {
     fn from(row: T) -> Self {
         let json = to_raw_value(&row);
-        Self(json.expect("texts, numbers and lists of them are always JSON"))
+        Self(json.expect("texts, numbers and lists can always be serialized"))
     }
 }
 
 impl JsonRow {
     /// Returns the row as a line of JSON.
     pub(crate) fn line(&self) -> String {
-        // Only another program nests deeper.
+        // Only JSON of another program is nested too deeply.
         let json = compact(self.0.get()).unwrap_or(Cow::Borrowed(self.0.get()));
         format!("{}\n", clean(&json))
     }
 
-    /// Prints the row, on one line or over several. A row that is nested too deeply is always one line.
+    /// Prints the row on one line or over several. A row that is nested too deeply is always one line.
     pub(crate) fn print(&self, one_line: bool) -> io::Result<()> {
         let tree = if one_line { None } else { serde_json::from_str(self.0.get()).ok() };
         match tree {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answered_row_keeps_its_members() {
+    fn received_row_keeps_its_members() {
         let deep = "[".repeat(1_000) + &"]".repeat(1_000);
         let escape = r#"{"later":"a\u001b[2J","state":DEEP}"#.replace("DEEP", &deep);
         let row: JsonRow = serde_json::from_str(&escape).unwrap();

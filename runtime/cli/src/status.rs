@@ -1,4 +1,4 @@
-//! The live line of a run on a terminal.
+//! Draws the status line of a run on a terminal.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use ordain_core::{LaneState, Stats};
 use super::logs;
 use ordain_engine::run::Figures;
 
-/// How often it is drawn: often enough to seem alive, rarely enough to be read.
+/// Interval between updates: short enough to appear live, long enough to read.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Draws until it is dropped. Without a terminal it waits for ever.
+/// Draws until the future is dropped. Without a terminal it draws nothing and never completes.
 pub(crate) async fn show(figures: &Figures) -> std::convert::Infallible {
     let line = ProgressBar::new_spinner();
     if line.is_hidden() {
@@ -22,7 +22,8 @@ pub(crate) async fn show(figures: &Figures) -> std::convert::Infallible {
         line.set_style(style);
     }
     logs::step_round(line.clone());
-    let (mut before, mut at) = (figures.sum(), Instant::now());
+    let mut before = figures.sum();
+    let mut at = Instant::now();
     loop {
         tokio::time::sleep(EVERY).await;
         let now = figures.sum();

@@ -1,4 +1,4 @@
-//! Opens the store that a configuration names.
+//! Opens the store of a configuration.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{Embedded, Options};
 use ordain_store_redis::Redis;
 
-/// Opens the store of a configuration. Requests to a store that is out of reach are repeated for
-/// `patience`; `None`: without an end.
+/// Opens the store of a configuration. Requests to an unavailable store are retried for `patience`, and without
+/// limit if it is `None`.
 pub(crate) async fn open_store(
     loaded: &Loaded,
     patience: Option<Duration>,

@@ -1,5 +1,4 @@
-//! What a running process has done so far, in its log: a process that says nothing for a day cannot
-//! be told from one that does nothing.
+//! Logs the totals of a running process, so that the log distinguishes a busy process from an idle one.
 
 use std::time::Duration;
 
@@ -7,17 +6,17 @@ use ordain_core::{LaneState, Stats};
 
 use ordain_engine::run::Figures;
 
-/// Often enough for a graph, rarely enough for a log that is kept.
+/// Interval of the log: short enough for a graph, long enough for a log that is archived.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// Logs the totals once a minute in which something happened, until it is dropped.
+/// Logs the totals once per minute if they changed, until the future is dropped.
 pub(crate) async fn tell(figures: &Figures) -> std::convert::Infallible {
     let mut told = Stats::default();
     loop {
         tokio::time::sleep(EVERY).await;
         let now = figures.sum();
         if differs(&now, &told) {
-            log("so far", &now);
+            log("running", &now);
             told = now;
         }
     }
@@ -37,7 +36,7 @@ pub(crate) fn log(when: &str, stats: &Stats) {
     );
 }
 
-/// Whether anything has happened that the log tells.
+/// Returns whether a total of the log changed.
 fn differs(now: &Stats, told: &Stats) -> bool {
     let counters = |stats: &Stats| {
         [stats.delivered, stats.settled, stats.dead_total(), stats.failures, stats.messages]
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quiet_minute_is_not_told() {
+    fn quiet_minute_is_not_logged() {
         let one = Stats { delivered: 1, lanes: 1, ..Stats::default() };
         assert!(differs(&one, &Stats::default()));
         assert!(!differs(&Stats { lanes: 0, stale: 1, ..one }, &one));

@@ -1,4 +1,4 @@
-//! From the body of a request to events, all of which must be right.
+//! Decodes the events in the body of a request. A body with an invalid event must be rejected as a whole.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,57 +11,57 @@ use serde_json::value::RawValue;
 
 use crate::{DecodeError, Decoder, Form, decode_http};
 
-/// Wrong events that an error names.
+/// Maximum number of invalid events that an error names.
 pub const NAMED_LIMIT: usize = 100;
 
-/// The events of a body, and where each stands in it.
+/// The events of a body with their places.
 #[derive(Debug)]
 pub struct BodyEvents {
     /// The events, in the order of the body.
     pub events: Vec<Arc<Event>>,
-    /// The name of a place: `index` or `line`; `None` where the body is one event.
+    /// Name of a place: `index` or `line`; `None` if the body is a single event.
     pub place_name: Option<&'static str>,
     /// The place of each event.
     pub places: Vec<usize>,
 }
 
-/// One wrong event of a body.
+/// An invalid event of a body.
 #[derive(Debug)]
 pub struct WrongEvent {
-    /// Where it stands.
+    /// Place of the event in the body.
     pub place: usize,
-    /// Its key, if it could be read.
+    /// Key of the event, if it could be read.
     pub key: Option<String>,
-    /// Its sequence, if it could be read.
+    /// Sequence of the event, if it could be read.
     pub sequence: Option<u64>,
-    /// The fault, and a right form.
+    /// The fault, and what would be valid.
     pub message: String,
 }
 
-/// Why a body is refused as a whole.
+/// The reason for which a body is rejected as a whole.
 #[derive(Debug)]
 pub enum BodyError {
-    /// It holds no events in the form that its headers name.
+    /// The body holds no events in the format that its headers name.
     Unreadable(String),
-    /// It holds more events than the limit.
+    /// The body holds more events than the limit.
     TooMany {
         /// The limit.
         limit: usize,
     },
-    /// Some of its events are wrong.
+    /// Some events of the body are invalid.
     Wrong {
         /// The name of a place, as in [`BodyEvents::place_name`].
         place_name: Option<&'static str>,
-        /// The number of wrong events.
+        /// Number of invalid events.
         wrong: usize,
-        /// The number of all events.
+        /// Number of all events.
         total: usize,
-        /// The first wrong events, up to [`NAMED_LIMIT`].
+        /// The first invalid events, up to [`NAMED_LIMIT`].
         named: Vec<WrongEvent>,
     },
 }
 
-/// Reads the events of a body, up to `limit`. `check` returns the fault of an event that could be read.
+/// Decodes up to `limit` events of a body. `check` returns the fault of an event that was decoded.
 pub fn decode_body(
     decoder: &Decoder,
     form: Form,
@@ -80,12 +80,12 @@ pub fn decode_body(
     match form {
         Form::Structured if body.trim_ascii().is_empty() => {
             return Err(BodyError::Unreadable(
-                "the body is empty: a CloudEvent in JSON is right".to_owned(),
+                "the body is empty: it must be a CloudEvent in JSON".to_owned(),
             ));
         }
         Form::Structured if body.trim_ascii().starts_with(b"[") => {
             return Err(BodyError::Unreadable(
-                "the body is an array, and is to be one event: application/cloudevents-batch+json takes many"
+                "the body is an array, but must be a single event: use application/cloudevents-batch+json for an array"
                     .to_owned(),
             ));
         }
@@ -99,7 +99,7 @@ pub fn decode_body(
                 .and_then(|parts| json.end().map(|()| parts))
                 .map_err(|error| {
                     BodyError::Unreadable(format!(
-                        "the body is no JSON array of CloudEvents: {error}"
+                        "the body is not a JSON array of CloudEvents: {error}"
                     ))
                 })?;
             check_count(parts.len(), limit)?;
@@ -128,8 +128,8 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
     if count <= limit { Ok(()) } else { Err(BodyError::TooMany { limit }) }
 }
 
-/// Reads the parts of an array. Those behind the first one above the limit are skipped: each takes
-/// several times its bytes in memory.
+/// A reader of an array's elements. It skips elements after the first one above the limit, because each takes
+/// several times its size in memory.
 struct BoundedArray {
     limit: usize,
 }

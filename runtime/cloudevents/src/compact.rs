@@ -1,17 +1,17 @@
-//! JSON without the white space between its parts. Nothing else changes: numbers, escapes, the
-//! order of members and members that stand twice stay byte for byte as they were.
+//! Removes the white space between the tokens of JSON. It must change nothing else: numbers, escapes, the order
+//! of members and repeated members stay byte for byte the same.
 
 use std::borrow::Cow;
 
-/// How deep arrays and objects may lie in each other. It is what serde_json reads, so that a
-/// handler can read whatever is let in, and no reader's stack is at risk.
+/// Maximum nesting of arrays and objects. It is the limit of serde_json, so that handlers can read every
+/// accepted event and no parser overflows its stack.
 pub const NESTING_LIMIT: usize = 127;
 
-/// Deeper than [`NESTING_LIMIT`].
+/// The error of JSON that is nested deeper than [`NESTING_LIMIT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooDeep;
 
-/// Makes valid JSON compact; borrows where it is so already. Text that is no JSON gives some text.
+/// Makes valid JSON compact; borrows it if it is compact already. For other text the result is unspecified.
 pub fn compact(json: &str) -> Result<Cow<'_, str>, TooDeep> {
     let bytes = json.as_bytes();
     let mut out = String::new();
@@ -46,7 +46,7 @@ pub fn compact(json: &str) -> Result<Cow<'_, str>, TooDeep> {
     Ok(Cow::Owned(out))
 }
 
-/// The place after a string's closing quote; `at` is after its opening one.
+/// Returns the position after a string's closing quote; `at` is the position after its opening quote.
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
         at += found + 1;

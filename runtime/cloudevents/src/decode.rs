@@ -1,4 +1,4 @@
-//! From a line to an event.
+//! Decodes a line into an event.
 
 mod attribute;
 mod data;
@@ -16,36 +16,36 @@ pub use http::{Form, decode_http, form_of};
 
 use ordain_util::text::cut;
 
-/// Why a line is no event for its stream. It becomes a dead letter with the line.
+/// The reason for which a line is not a valid event of its stream. The line becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The class of the reason.
+    /// The class of the fault.
     pub cause: Cause,
-    /// What is wrong, and what would be right.
+    /// The fault, and what would be valid.
     pub message: String,
-    /// The event's key, where one could be read.
+    /// Key of the event, if it could be read.
     pub key: Option<String>,
-    /// The event's sequence, where one could be read.
+    /// Sequence of the event, if it could be read.
     pub sequence: Option<u64>,
 }
 
-/// Bytes of an error that the JSON reader words: it may repeat a piece of the line.
+/// Size limit of an error of the JSON parser, in bytes: the error may contain a piece of the line.
 const ERROR_LIMIT: usize = 4 << 10;
 
-/// What some editors put before the first line of a file. It says nothing.
+/// The byte order mark that some editors write before the first line of a file. It is ignored.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Decodes the events of a stream.
+/// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
-    /// Whose numbers count: those of a `fifo` stream's events are headers like others.
+    /// Ordering of the stream: in a `fifo` stream the producer's sequence is only a header.
     pub ordering: Ordering,
-    /// The longest line, in bytes.
+    /// Maximum length of a line, in bytes.
     pub event_size: usize,
 }
 
-/// A refusal before it is known whose it is.
+/// A fault before the event's key and sequence are known.
 struct Refusal(Cause, String);
 
 type Read<T> = Result<T, Refusal>;
@@ -55,8 +55,8 @@ fn unreadable<T>(message: impl Into<String>) -> Read<T> {
 }
 
 impl Decoder {
-    /// Reads one line. The sequence of a `sequenced` stream's event may be missing: the sequencer
-    /// decides what becomes of it.
+    /// Decodes a line. The sequence of an event in a `sequenced` stream may be missing: the sequencer decides
+    /// how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
         let anonymous =
             |Refusal(cause, message)| DecodeError { cause, message, key: None, sequence: None };
@@ -64,7 +64,7 @@ impl Decoder {
         self.judge(&envelope, None)
     }
 
-    /// The event of an envelope, whose data may stand beside it.
+    /// Returns the event of an envelope. `body` is the data, if it is outside the envelope.
     fn judge(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Result<Event, DecodeError> {
         self.event(envelope, body).map_err(|Refusal(cause, message)| DecodeError {
             cause,
@@ -76,14 +76,15 @@ impl Decoder {
 
     fn envelope<'a>(&self, line: &'a [u8]) -> Read<Envelope<'a>> {
         if line.len() > self.event_size {
-            let (size, limit) = (line.len(), self.event_size);
+            let size = line.len();
+            let limit = self.event_size;
             return unreadable(format!("{size} bytes; runtime.event_size allows {limit}"));
         }
         let Ok(text) = std::str::from_utf8(line) else {
-            return unreadable("not UTF-8: a CloudEvent in JSON is right");
+            return unreadable("not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
-            // It is the line of a file whose number the letter tells.
+            // The parser counts lines from 1 in the text; the dead letter has the line number in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(cut(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
@@ -92,7 +93,7 @@ impl Decoder {
     fn event(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Read<Event> {
         if let Some(name) = &envelope.twice {
             let name = cut(name.to_string(), SHOWN);
-            return unreadable(format!("`{name}` stands twice: once is right"));
+            return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
         match envelope.raw(Member::SpecVersion) {
             Some("\"1.0\"") => {}
@@ -100,7 +101,7 @@ impl Decoder {
                 let other = shown(other);
                 return unreadable(format!("`specversion` must be \"1.0\", found {other}"));
             }
-            None => return unreadable("`specversion` is missing: \"1.0\" is right"),
+            None => return unreadable("`specversion` is missing: it must be \"1.0\""),
         }
         let (key, key_member) = key(envelope)?;
         let id = self.id(envelope)?;
@@ -136,7 +137,7 @@ impl Decoder {
         attribute(envelope, Member::Id, "id").map_err(|Refusal(cause, message)| {
             match self.ordering {
                 Ordering::Fifo => {
-                    Refusal(Cause::NoId, message + "; a fifo stream tells repeats by it")
+                    Refusal(Cause::NoId, message + "; a fifo stream recognizes repeats by it")
                 }
                 Ordering::Sequenced => Refusal(cause, message),
             }
@@ -150,11 +151,11 @@ impl Decoder {
         attribute::sequence(envelope)
     }
 
-    /// Everything else that came with the event.
+    /// Returns all other attributes of the event.
     fn headers<'a>(&self, envelope: &Envelope<'a>, key_member: Member) -> Read<Vec<Header<'a>>> {
         let mut headers = Vec::new();
         let mut push = |name: Cow<'a, str>, raw: Option<&'a str>| {
-            if let Some(raw) = raw.filter(|it| *it != "null") {
+            if let Some(raw) = raw.filter(|raw| *raw != "null") {
                 headers.push((name, value(raw)?));
             }
             Ok(())
@@ -186,7 +187,7 @@ impl Decoder {
 
 type Header<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// The headers that were no extensions; see [`MORE_HEADERS`].
+/// Returns the headers that are not extension attributes; see [`MORE_HEADERS`].
 fn more_headers(raw: &str) -> Read<Vec<Header<'static>>> {
     let pairs =
         text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());

@@ -1,4 +1,4 @@
-//! Deliveries: what a source hands to the driver of a partition, and what the driver answers.
+//! Deliveries: the interface between a source and the driver of a partition.
 
 use ordain_core::{DeadLetter, Event};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -6,54 +6,53 @@ use tokio::task::JoinHandle;
 
 pub use ordain_store::checkpoint::{Position, Print};
 
-/// One delivery: an event, or what was delivered instead of one.
+/// A delivery: an event, or the dead letter of data that is not a valid event.
 pub type Delivered = Result<Event, Box<DeadLetter>>;
 
-/// Deliveries with the position behind each.
+/// Deliveries, each with the position after it.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// The connection that they came over. What came over an earlier one and is not acknowledged
-    /// comes again.
+    /// Number of the connection that delivered them. Unacknowledged deliveries of an earlier connection are
+    /// delivered again.
     pub generation: u64,
-    /// In order.
+    /// The deliveries, in order.
     pub items: Vec<(Delivered, Position)>,
-    /// What was read of the file up to the last of them; `None` of standard input.
+    /// Fingerprint of the file up to the last delivery; `None` for standard input.
     pub print: Option<Print>,
-    /// How many may be unacknowledged from now on, where that has changed.
+    /// The new limit of unacknowledged deliveries, if it has changed.
     pub window: Option<usize>,
-    /// Nothing comes after them.
+    /// True if the source has ended.
     pub end: bool,
 }
 
-/// Batches of deliveries that are read ahead of the sequencer: one is taken while one is read.
+/// Number of batches that a source reads ahead of the sequencer: one is processed while the next is read.
 pub const READ_AHEAD: usize = 2;
-/// Deliveries in a batch.
+/// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS: usize = 256;
-/// Bytes in a batch, about: one delivery is always taken.
+/// Approximate size limit of a batch, in bytes; a batch has at least one delivery.
 pub const BATCH_BYTES: usize = 1 << 20;
 
-/// How far a connection's deliveries are done with.
+/// The progress of acknowledging the deliveries of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Acknowledged {
-    /// The connection.
+    /// Number of the connection.
     pub generation: u64,
-    /// So many of its deliveries, from its first on.
+    /// Number of acknowledged deliveries, counted from the connection's first.
     pub through: u64,
 }
 
 /// A running source.
 #[derive(Debug)]
 pub struct Source {
-    /// What it delivers. The channel closes when the source failed; `failure` then tells why.
+    /// The deliveries. The channel closes when the source fails; `failure` then has the error.
     pub deliveries: mpsc::Receiver<Deliveries>,
-    /// Why it ended before its end.
+    /// The error for which the source ended early.
     pub failure: oneshot::Receiver<std::io::Error>,
-    /// Where it is told how far its deliveries are done with, if it keeps that itself. Dropped, it
-    /// ends.
+    /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<Acknowledged>>,
-    /// Ends when it has written what it last received.
+    /// Completes when the source has written the last acknowledgement.
     pub ended: Option<JoinHandle<()>>,
-    /// Whether what it delivers comes from streams of this process, in order and without gaps. It has
+    /// True if the deliveries come from streams of this process, in order and without gaps. Such a source has
     /// no end of its own.
     pub is_fed_from_here: bool,
 }

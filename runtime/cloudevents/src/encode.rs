@@ -1,5 +1,5 @@
-//! From a message to a line. The same message always gives the same bytes: nothing here asks the
-//! clock, which is why the line has no `time`.
+//! Encodes a message as a line. The same message must always produce the same bytes: this module must not read
+//! the clock, so the line has no `time`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,11 +14,11 @@ use super::id::{message_id, source_of};
 use super::{JSON, MORE_HEADERS, is_json};
 use ordain_store::OutboxMessage;
 
-/// Appends a message of `stream` as a line, with its end.
+/// Appends a message of `stream` as a line, including its line end.
 ///
-/// `sequence` is what a sequenced sink gave it. Data is written as JSON if its content type says
-/// so and it is; else as base64. Headers become extension attributes; those that cannot, by their
-/// names, stand together in one that [`Decoder`](super::Decoder) takes apart again.
+/// `sequence` is the number from a sequenced sink. Data is written as JSON if it is valid JSON and has a content
+/// type of JSON, otherwise as base64. Headers become extension attributes; headers whose names are not allowed are
+/// combined in one attribute that [`Decoder`](super::Decoder) separates again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -40,7 +40,7 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes headers; those that cannot stand by themselves, or whose names are taken, stand apart.
+/// Writes headers. Headers whose names are not allowed or already used are combined in one attribute.
 pub(super) fn headers<'a>(
     out: &mut Vec<u8>,
     headers: impl Iterator<Item = (&'a str, &'a str)>,
@@ -62,10 +62,10 @@ pub(super) fn headers<'a>(
     }
 }
 
-/// Whether it can be the name of an extension attribute.
+/// Returns whether a name is valid for an extension attribute.
 fn is_extension(name: &str) -> bool {
     !name.is_empty()
-        && name.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         && Member::of(name).is_none()
         && name != MORE_HEADERS
 }
@@ -83,14 +83,14 @@ pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     }
 }
 
-/// The data in compact form, if it is JSON that a reader will take.
+/// Returns the data in compact form, if it is JSON that a reader accepts.
 fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     let raw: &RawValue = serde_json::from_slice(data).ok()?;
     compact(raw.get()).ok()
 }
 
 pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
-    // No name that comes here has anything to escape.
+    // The names of members never need escaping.
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
@@ -98,5 +98,5 @@ pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
 }
 
 fn json(out: &mut Vec<u8>, value: impl serde::Serialize) {
-    serde_json::to_writer(out, &value).expect("texts and lists of them are always JSON");
+    serde_json::to_writer(out, &value).expect("texts and lists can always be serialized");
 }

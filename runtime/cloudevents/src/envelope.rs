@@ -1,5 +1,5 @@
-//! The members of a CloudEvent's JSON object, found in one pass and not yet judged: each is the
-//! piece of text that it is in the line.
+//! Splits the JSON object of a CloudEvent into its members in one pass, without interpreting them: each member
+//! is a slice of the line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The attributes that the envelope itself knows. All others are extensions.
+/// The attributes of the envelope. All others are extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Member {
     SpecVersion,
@@ -24,7 +24,7 @@ pub(super) enum Member {
     DataBase64,
 }
 
-/// How many there are.
+/// Number of members.
 const MEMBERS: usize = 12;
 
 impl Member {
@@ -47,18 +47,18 @@ impl Member {
     }
 }
 
-/// A JSON object by its members.
+/// The members of a JSON object.
 #[derive(Debug, Default)]
 pub(super) struct Envelope<'a> {
     members: [Option<&'a str>; MEMBERS],
     pub(super) extensions: Vec<(Cow<'a, str>, &'a str)>,
-    /// The first name that stands twice: nobody can say which one is meant.
+    /// The first name that occurs twice, which makes the object ambiguous.
     pub(super) twice: Option<Cow<'a, str>>,
 }
 
 impl<'a> Envelope<'a> {
-    /// The JSON of a member. A `null` says that an attribute is not set, as the specification has
-    /// it; as data it is a value.
+    /// Returns the JSON of a member. According to the specification, `null` means that an attribute is not set;
+    /// as data it is a value.
     pub(super) fn raw(&self, member: Member) -> Option<&'a str> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == Member::Data)
     }
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for Members {
     }
 }
 
-/// A member's name, borrowed unless it has escapes.
+/// The name of a member, borrowed unless it has escapes.
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {

@@ -1,4 +1,4 @@
-//! From a message or a dead letter to the event that another stream gets.
+//! Converts a message or a dead letter into an event of another stream.
 
 use ordain_core::{DeadLetter, Event, EventParts, LetterContent};
 
@@ -6,7 +6,7 @@ use super::id::{message_id, source_of};
 use super::letter::{REASONS, letter_attributes};
 use ordain_store::OutboxMessage;
 
-/// A message of `stream` as an event, without a number.
+/// Returns a message of `stream` as an event without a number.
 pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
     let inner = &message.emitted.message;
     let headers: Vec<(&str, &str)> = inner.headers().collect();
@@ -24,7 +24,7 @@ pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
     })
 }
 
-/// A dead letter of `stream` as an event, without a number: the event as it came, with the reason in
+/// Returns a dead letter of `stream` as an event without a number: the original event with the reason in
 /// headers.
 pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
     let attributes = letter_attributes(stream, letter);

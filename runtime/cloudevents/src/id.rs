@@ -1,12 +1,12 @@
-//! The id of a message, the same however often it is published.
+//! The id of a message, which must be the same each time the message is published.
 
 use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
 
-/// Returns `stream/key/incarnation/sequence/index`, each percent-encoded, so that no two messages have one
+/// Returns `stream/key/incarnation/sequence/index`, each percent-encoded, so that no two messages have the same
 /// id, whatever their keys contain. In a `fifo` stream the incarnation is combined with the digest of the
-/// event's id by exclusive or: after the store went back in time, another event can have this sequence.
+/// event's id by exclusive or: after the store went back in time, another event can have the same sequence.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);
@@ -19,14 +19,14 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     id
 }
 
-/// The source of all messages and letters of a stream.
+/// Returns the `source` of all messages and dead letters of a stream.
 pub fn source_of(stream: &str) -> String {
     let mut source = String::from("/ordain/");
     percent_encode(stream, &mut source);
     source
 }
 
-/// Everything but the characters that RFC 3986 leaves unreserved is written as `%XX`.
+/// Appends the text; all characters except the unreserved ones of RFC 3986 are written as `%XX`.
 pub(super) fn percent_encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {

@@ -1,5 +1,5 @@
-//! From a dead letter to a line: the event as it came, with the reason in extension attributes.
-//! The same letter always gives the same bytes.
+//! Encodes a dead letter as a line: the original event with the reason in extension attributes. The same letter
+//! must always produce the same bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,13 +9,13 @@ use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 use super::encode::{data, headers, member};
 use super::id::{percent_encode, source_of};
 
-/// The `type` where there is no event that has one.
+/// The `type` of a letter without an event or whose event has no type.
 const NO_EVENT: &str = "ordain.dead-letter";
 
-/// The media type of what could not be read.
+/// The media type of data that could not be decoded.
 const BYTES: &str = "application/octet-stream";
 
-/// The attributes that say what happened. Headers of these names stand apart.
+/// The attributes that contain the reason. Headers with these names are combined in another attribute.
 pub const REASONS: [&str; 9] = [
     "deadcause",
     "deaderror",
@@ -28,19 +28,19 @@ pub const REASONS: [&str; 9] = [
     "deadend",
 ];
 
-/// What a dead letter says of itself and why, whatever form it is written in.
+/// The attributes of a dead letter, independent of the format in which it is written.
 pub struct LetterAttributes<'a> {
-    /// Its own id.
+    /// Id of the letter.
     pub id: String,
-    /// The event's type, or one that says that there is no event with one.
+    /// Type of the event, or the type of a letter without one.
     pub kind: &'a str,
-    /// The media type of the data; empty where none is known.
+    /// Media type of the data; empty if it is unknown.
     pub content_type: &'a str,
-    /// What happened, by name. None of them is empty.
+    /// The reason, as attributes by name. No value is empty.
     pub reason: Vec<(&'static str, Cow<'a, str>)>,
 }
 
-/// What a dead letter of `stream` says.
+/// Returns the attributes of a dead letter of `stream`.
 pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttributes<'a> {
     let event = match &letter.content {
         LetterContent::Event(event) => Some(&**event),
@@ -49,7 +49,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     let kind = event.map(Event::kind).filter(|kind| !kind.is_empty());
     let mut reason = Vec::new();
     let mut given = |name, value: Option<Cow<'a, str>>| {
-        // An attribute must not be empty.
+        // The value of an attribute must not be empty.
         reason.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
     given("deadcause", Some(letter.cause.name().into()));
@@ -75,12 +75,12 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     }
 }
 
-/// Appends a dead letter of `stream` as a line, with its end.
+/// Appends a dead letter of `stream` as a line, including its line end.
 ///
-/// Type, content type, headers and data are the event's, so that whoever knows the event reads
-/// the letter. Bytes that are no event are the data, as base64; of an event that never came there
-/// is none. Id and source are the letter's own; those of the event are in `deadid`, `deadsource`.
-/// `sequence` is what a sequenced sink gave it.
+/// Type, content type, headers and data are those of the event, so that a consumer of the event can read the
+/// letter. Bytes that are not a valid event become the data, as base64; a missing event has no data. Id and source
+/// are the letter's own; those of the event are in `deadid` and `deadsource`. `sequence` is the number from a
+/// sequenced sink.
 pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -110,8 +110,8 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
     out.extend_from_slice(b"}\n");
 }
 
-/// `stream/key/dead/sequence/tag`: a letter's identity, which no message has, since a message has
-/// a number where this says `dead`.
+/// Returns `stream/key/dead/sequence/tag`, the identity of a letter. It differs from the id of every message,
+/// which has a number in place of `dead`.
 fn letter_id(stream: &str, letter: &LetterId) -> String {
     let mut id = String::new();
     percent_encode(stream, &mut id);
@@ -122,7 +122,7 @@ fn letter_id(stream: &str, letter: &LetterId) -> String {
     id
 }
 
-/// A producer's time, if a calendar has it.
+/// Returns a producer's time as text, if the calendar contains it.
 fn time(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
     Some(time.to_string())

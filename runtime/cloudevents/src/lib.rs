@@ -1,9 +1,9 @@
-//! CloudEvents 1.0 in JSON (structured mode), one event a line: how files and HTTP bring events in,
-//! and how file sinks write messages and forwarded dead letters.
+//! CloudEvents 1.0 in JSON (structured mode), one event per line: the format in which files and HTTP deliver
+//! events and in which file sinks write messages and forwarded dead letters.
 //!
-//! What comes in is judged here, before anything else sees it: form, sizes and nesting. What is
-//! refused names what would be right. Data is never altered, except that white space between the
-//! parts of JSON goes, so that the same content has the same digest however it was laid out.
+//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error says
+//! what would be valid. This crate must never change data, except that it removes the white space between tokens
+//! of JSON, so that the digest of the content does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod body;
@@ -32,25 +32,25 @@ pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};
 pub use letter::{LetterAttributes, REASONS, encode_letter, letter_attributes};
 
-/// The longest id, type, source and content type, in bytes. URLs of some KiB exist; more is a
-/// payload in the wrong place.
+/// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; longer values are a payload
+/// in the wrong place.
 pub const ATTRIBUTE_LIMIT: usize = 4 << 10;
 
-/// Extension attributes of an event. Producers and tracing add some ten.
+/// Maximum number of extension attributes of an event. Producers and tracing add about ten.
 pub const HEADERS_LIMIT: usize = 128;
 
-/// Bytes of all their names and values: they are kept with every event beside its data.
+/// Size limit of all names and values of extension attributes, in bytes: they are stored with every event.
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
-/// The extension attribute that holds what no extension attribute can: headers whose names are
-/// not made of `a-z` and `0-9`, belong to the envelope, or stand twice. A JSON array of
+/// The extension attribute with the headers that cannot be extension attributes: their names contain other
+/// characters than `a-z` and `0-9`, belong to the envelope, or occur twice. Its value is a JSON array of
 /// `[name, value]` pairs, as text.
 const MORE_HEADERS: &str = "ordainheaders";
 
-/// The media type of events that state none.
+/// The media type of events without one.
 const JSON: &str = "application/json";
 
-/// Whether a media type says that the data is JSON: `application/json`, `text/json`, `…+json`.
+/// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.
 fn is_json(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim_end();
     let ends = |suffix: &str| {

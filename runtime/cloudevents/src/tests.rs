@@ -1,4 +1,4 @@
-//! Lines and what becomes of them, and the laws of the three functions.
+//! Tests of decoding and encoding lines, and properties of the two and of `compact`.
 
 use ordain_core::{
     Cause, DeadLetter, Emitted, Event, LetterContent, LetterId, Message, MessageParts, Ordering,
@@ -11,7 +11,7 @@ use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 const SEQUENCED: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
 const FIFO: Decoder = Decoder { ordering: Ordering::Fifo, event_size: 1 << 20 };
 
-/// A right event with `more` members.
+/// Returns a valid event with `more` members.
 fn line(more: &str) -> String {
     format!(
         r#"{{"specversion":"1.0","id":"e1","source":"/shop","type":"order.paid","subject":"o-1"{more}}}"#
@@ -31,10 +31,10 @@ fn refused(decoder: Decoder, line: &str, cause: Cause, message: &str) -> DecodeE
 }
 
 #[test]
-fn an_error_repeats_little_of_a_line() {
+fn error_contains_only_a_part_of_the_line() {
     let name = "x".repeat(500_000);
     let twice = line(&format!(r#","{name}":1,"{name}":2"#));
-    let error = refused(SEQUENCED, &twice, Cause::Unreadable, "xxx…` stands twice");
+    let error = refused(SEQUENCED, &twice, Cause::Unreadable, "xxx…` occurs twice");
     assert!(error.message.len() < 100, "{} bytes", error.message.len());
     let error =
         refused(SEQUENCED, &format!("\"{name}\""), Cause::Unreadable, "invalid type: string");
@@ -42,7 +42,7 @@ fn an_error_repeats_little_of_a_line() {
 }
 
 #[test]
-fn an_event_is_read() {
+fn event_is_decoded() {
     let event = decode(
         r#","sequence":"17","time":"2010-10-02T07:20:39.266999+02:00","endofsequence":true,
            "traceparent":"00-ab","retries":3,"ok":true,"none":null,"tags":[ 1, "a b" ],
@@ -64,7 +64,7 @@ fn an_event_is_read() {
 }
 
 #[test]
-fn the_key_is_partitionkey_or_else_subject() {
+fn key_is_partitionkey_or_else_subject() {
     let event = decode(r#","partitionkey":"customer \u0031""#);
     assert_eq!(event.key(), "customer 1");
     assert_eq!(event.headers().collect::<Vec<_>>(), [("subject", "o-1")]);
@@ -98,8 +98,8 @@ fn sequences_are_numbers_or_decimal_text() {
         let error =
             refused(SEQUENCED, &line, Cause::NoSequence, "`sequence` must be a whole number");
         assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), None));
-        // A fifo stream numbers itself: what the producer says is a header like others.
-        let event = FIFO.decode(line.as_bytes()).expect("taken");
+        // Ordain numbers a fifo stream: the producer's number is an ordinary header.
+        let event = FIFO.decode(line.as_bytes()).expect("an event");
         assert_eq!(event.sequence(), None);
         assert_eq!(event.headers().map(|(name, _)| name).collect::<Vec<_>>(), ["sequence"]);
     }
@@ -131,7 +131,7 @@ fn data_is_json_text_or_bytes() {
 }
 
 #[test]
-fn what_is_no_event_is_refused_with_what_would_be_right() {
+fn invalid_event_is_rejected_with_a_valid_form() {
     use Cause::{NoId, NoKey, Unreadable};
     for (line, cause, message) in [
         ("", Unreadable, "not a CloudEvent in JSON: EOF"),
@@ -139,15 +139,15 @@ fn what_is_no_event_is_refused_with_what_would_be_right() {
         ("{", Unreadable, "EOF"),
         ("{} {}", Unreadable, "trailing characters"),
         ("{\"a\":\u{1}}", Unreadable, "not a CloudEvent"),
-        ("{}", Unreadable, "`specversion` is missing: \"1.0\" is right"),
+        ("{}", Unreadable, "`specversion` is missing: it must be \"1.0\""),
         (r#"{"specversion":1.0}"#, Unreadable, "`specversion` must be \"1.0\", found 1.0"),
         (r#"{"specversion":"0.3"}"#, Unreadable, "found \"0.3\""),
-        (r#"{"specversion":"1.0"}"#, NoKey, "there is no key: `partitionkey` or `subject`"),
+        (r#"{"specversion":"1.0"}"#, NoKey, "the key is missing: `partitionkey` or `subject`"),
         (r#"{"specversion":"1.0","subject":""}"#, NoKey, "the key, `subject`, must be a text"),
         (
             r#"{"specversion":"1.0","partitionkey":7,"subject":"a"}"#,
             NoKey,
-            "`partitionkey`, must be a text with something in it, found 7",
+            "`partitionkey`, must be a text that is not empty, found 7",
         ),
         (r#"{"specversion":"1.0","subject":"a"}"#, Unreadable, "`id` is missing"),
         (r#"{"specversion":"1.0","subject":"a","id":""}"#, Unreadable, "`id` must be a text"),
@@ -168,11 +168,11 @@ fn what_is_no_event_is_refused_with_what_would_be_right() {
         "`id` is missing: it must be a text; a fifo",
     );
     for (more, message) in [
-        (r#""id":"e2""#, "`id` stands twice"),
-        (r#""\u0069d":"e2""#, "`id` stands twice"),
-        (r#""x":1,"x":1"#, "`x` stands twice"),
+        (r#""id":"e2""#, "`id` occurs twice"),
+        (r#""\u0069d":"e2""#, "`id` occurs twice"),
+        (r#""x":1,"x":1"#, "`x` occurs twice"),
         (r#""datacontenttype":"""#, "`datacontenttype` must be a text"),
-        (r#""time":"yesterday""#, "`time` must be as in RFC 3339"),
+        (r#""time":"yesterday""#, "`time` must be a time"),
         (r#""time":"1969-12-31T23:59:59Z""#, "from 1970 on"),
         (r#""time":1285996839"#, "found 1285996839"),
         (r#""endofsequence":1"#, "`endofsequence` must be true or false, found 1"),
@@ -192,10 +192,11 @@ fn what_is_no_event_is_refused_with_what_would_be_right() {
 }
 
 #[test]
-fn limits_are_named() {
+fn errors_name_the_limits() {
     let long = |bytes: usize| "x".repeat(bytes);
-    let many =
-        |count: usize| (0..count).fold(String::new(), |text, it| text + &format!(",\"x{it}\":1"));
+    let many = |count: usize| {
+        (0..count).fold(String::new(), |text, index| text + &format!(",\"x{index}\":1"))
+    };
     let deep = |depth: usize| format!(",\"data\":{}{}", "[".repeat(depth), "]".repeat(depth));
     for (right, wrong, message) in [
         (
@@ -228,7 +229,7 @@ fn limits_are_named() {
 }
 
 #[test]
-fn what_is_let_in_can_be_read_by_handlers() {
+fn handlers_can_read_accepted_nesting() {
     for depth in [1, NESTING_LIMIT, NESTING_LIMIT + 1] {
         let json = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let readable = serde_json::from_str::<serde_json::Value>(&json).is_ok();
@@ -248,7 +249,7 @@ fn encoded(message: &OutboxMessage, sequence: Option<u64>) -> String {
 }
 
 #[test]
-fn a_message_becomes_a_line() {
+fn message_becomes_a_line() {
     let headers = [("traceparent", "00-ab"), ("X-Shop", "1"), ("id", "mine"), ("traceparent", "2")];
     let parts = MessageParts {
         sink: "out",
@@ -299,7 +300,7 @@ fn forwarded(letter: &DeadLetter) -> String {
 }
 
 #[test]
-fn a_dead_letter_becomes_a_line() {
+fn dead_letter_becomes_a_line() {
     let event = decode(
         r#","sequence":"7","time":"2026-01-01T00:00:00.5Z","endofsequence":true,"data":{"a":1},
            "traceparent":"00-ab","deadcause":"mine""#,
@@ -341,7 +342,7 @@ fn a_dead_letter_becomes_a_line() {
     assert!(gap.contains(r#""deadcause":"gap""#) && !gap.contains(r#""data"#), "{gap}");
 }
 
-/// Texts with what is special in JSON, in URLs and in names of attributes.
+/// Generates texts with special characters of JSON, URLs and attribute names.
 fn any_text() -> impl Strategy<Value = String> {
     prop_oneof![".{1,12}", "[a-z0-9]{1,8}", "[\"\\\\/%\n\r\t {}\u{0}\u{7f}]{1,8}"]
 }
@@ -358,7 +359,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
             prop::collection::hash_map(any_text(), inner, 0..4)
-                .prop_map(|it| it.into_iter().collect::<serde_json::Map<_, _>>().into()),
+                .prop_map(|members| members.into_iter().collect::<serde_json::Map<_, _>>().into()),
         ]
     })
 }
@@ -366,7 +367,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 fn any_data() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..64),
-        any_json().prop_map(|it| serde_json::to_vec_pretty(&it).expect("JSON")),
+        any_json().prop_map(|json| serde_json::to_vec_pretty(&json).expect("JSON")),
         "[\\[\\]{}\",:0-9a-z \n\\\\]{0,32}".prop_map(String::into_bytes),
     ]
 }
@@ -383,9 +384,9 @@ fn sorted<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(&'a str
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
+    fn no_input_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
         let _ = SEQUENCED.decode(&bytes);
-        // And no line that is cut off or has been changed in one place.
+        // The same holds for a valid line that is truncated or changed in one place.
         let mut whole = line(r#","sequence":"1","time":"2026-01-01T00:00:00Z","data":{"a":[1,"b\n"]},"x":"\u00fc""#).into_bytes();
         if let (Some(place), Some(byte)) = (whole.get_mut(cut), bytes.first()) {
             *place = *byte;
@@ -395,7 +396,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_again(
+    fn decoding_reverses_encoding(
         kind in any_text(),
         key in prop::option::of(any_text()),
         content_type in any_content_type(),
@@ -428,7 +429,7 @@ proptest! {
     }
 
     #[test]
-    fn compact_keeps_the_meaning_and_needs_no_second_time(json in any_json(), blanks in "[ \n\t\r]{0,3}") {
+    fn compact_keeps_the_value_and_is_idempotent(json in any_json(), blanks in "[ \n\t\r]{0,3}") {
         let tight = json.to_string();
         prop_assert_eq!(&*compact(&tight).expect("shallow"), tight.as_str());
         let pretty = serde_json::to_string_pretty(&json).expect("JSON");
@@ -437,7 +438,7 @@ proptest! {
     }
 
     #[test]
-    fn compact_takes_any_text(text in "[\\[\\]{}\",:0-9a-zü \n\\\\]{0,64}") {
+    fn compact_accepts_any_text(text in "[\\[\\]{}\",:0-9a-zü \n\\\\]{0,64}") {
         if let Ok(once) = compact(&text) {
             prop_assert_eq!(compact(&once).expect("no deeper"), once.clone());
         }

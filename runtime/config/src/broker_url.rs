@@ -1,16 +1,20 @@
-//! The URL of a broker.
+//! Parses the URL of the broker.
+//!
+//! An error must never contain a part of the URL, because it may be the password.
 
 use amq_protocol::uri::AMQPUri;
 
-/// Takes a URL apart; the error says in words what is wrong, without showing the password.
+/// Parses a URL. An error describes the fault in words and never contains the password.
 ///
-/// As in RabbitMQ's URI specification, but for parameters: what they would say is a setting here.
+/// The syntax is that of RabbitMQ's URI specification without query parameters, which are settings
+/// of `[broker]`.
 pub fn parse(url: &str) -> Result<AMQPUri, String> {
     let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| url.strip_prefix(scheme));
-    let rest = rest.ok_or("it begins with amqp:// or, for TLS, with amqps://")?;
+    let rest = rest.ok_or("must begin with amqp:// or, for TLS, with amqps://")?;
     if url.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("it has no blanks and no line breaks: in a password they are written %20, %0A"
-            .to_owned());
+        return Err(
+            "must not contain blanks or line breaks: in a password write %20 and %0A".to_owned()
+        );
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = match rest.split_once('/') {
@@ -18,42 +22,48 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         None => (rest, None),
     };
     let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let login_ends_early = [path.unwrap_or_default(), query].iter().any(|it| it.contains('@'));
+    let login_ends_early = [path.unwrap_or_default(), query].iter().any(|part| part.contains('@'));
     if login_ends_early || login.contains('@') || url.contains('#') {
-        return Err("a /, @, ? or # in a user's name or password is written %2F, %40, %3F or %23"
-            .to_owned());
+        return Err(
+            "in a user's name or password, write %2F for /, %40 for @, %3F for ? and %23 for #"
+                .to_owned(),
+        );
     }
     if !query.is_empty() {
-        return Err("it has no parameters: the heartbeat is `broker.heartbeat`".to_owned());
+        return Err(
+            "must have no parameters: the heartbeat is set by `broker.heartbeat`".to_owned()
+        );
     }
-    // One that is empty would be taken for the default one.
+    // The AMQP client would replace an empty user or password by its default.
     if !login.is_empty() && login.split_once(':').is_none_or(|(_, password)| password.is_empty()) {
-        return Err("before the @ comes user:password".to_owned());
+        return Err("needs user:password before the @".to_owned());
     }
     match path {
         Some("") => {
-            return Err("the slash at its end names a virtual host without a name: leave it away \
-                        for the default one"
-                .to_owned());
+            return Err(
+                "ends with a slash, which names a virtual host with an empty name: remove the \
+                        slash for the default one"
+                    .to_owned(),
+            );
         }
         Some("." | "..") => {
-            return Err("a virtual host cannot be named by dots alone".to_owned());
+            return Err("the name of a virtual host must not be \".\" or \"..\"".to_owned());
         }
         Some(path) if path.contains('/') => {
-            return Err("a / in the name of a virtual host is written %2F".to_owned());
+            return Err("in the name of a virtual host, write %2F for /".to_owned());
         }
         _ => {}
     }
-    // Not shown: it may be a part of a password.
+    // The error does not show the host: it may be a part of a password.
     if host.is_empty() || host.contains([',', '[']) || host.ends_with(":0") {
         return Err(
-            "what stands between the login and the virtual host is one host, by its name or \
-                    IPv4 address, or host:port"
+            "between the login and the virtual host there must be one host (a name or an IPv4 \
+                    address) or host:port"
                 .to_owned(),
         );
     }
     url.parse().map_err(|_| {
-        "what stands between the login and the virtual host is no host, or host:port".to_owned()
+        "between the login and the virtual host there must be a host or host:port".to_owned()
     })
 }
 
@@ -62,25 +72,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
-        let full = parse("amqps://shop:p%40ss%2F@host:5000/sh%2Fop").expect("a right URL");
+    fn url_is_split_into_its_parts() {
+        let full = parse("amqps://shop:p%40ss%2F@host:5000/sh%2Fop").expect("a valid URL");
         assert_eq!(full.authority.userinfo.password, "p@ss/");
         assert_eq!((&*full.authority.host, full.authority.port), ("host", 5_000));
         assert_eq!(full.vhost, "sh/op");
-        let short = parse("amqp://127.0.0.1").expect("a right URL");
+        let short = parse("amqp://127.0.0.1").expect("a valid URL");
         assert_eq!((&*short.authority.host, &*short.vhost), ("127.0.0.1", "/"));
     }
 
     #[test]
-    fn wrong_urls_are_refused_without_showing_the_password() {
+    fn invalid_url_is_rejected_without_showing_the_password() {
         for (url, words) in [
-            ("http://secret@h", "begins with amqp://"),
+            ("http://secret@h", "must begin with amqp://"),
             ("amqp://u:secret/w@h", "%2F"),
             ("amqp://u:secret@w@h", "%40"),
             ("amqp://u:secret?w@h", "%3F"),
             ("amqp://u:secret#w", "%23"),
-            ("amqp://u:secret@h:5672/", "leave it away"),
-            ("amqp://u:secret@h/a/b", "virtual host is written"),
+            ("amqp://u:secret@h:5672/", "remove the slash"),
+            ("amqp://u:secret@h/a/b", "name of a virtual host"),
             ("amqp://u:secret@h?heartbeat=600", "`broker.heartbeat`"),
             ("amqp://u:secret@a:1,b:2", "one host"),
             ("amqp://u:secret@[2001:db8::1]:5672", "one host"),
@@ -88,7 +98,7 @@ mod tests {
             ("amqp://", "one host"),
             ("amqp://secret:@h", "user:password"),
             ("amqp://secret@h", "user:password"),
-            ("amqp://u:secret@h/..", "dots"),
+            ("amqp://u:secret@h/..", "\".\" or"),
             ("amqp://u:secret@h:0", "one host"),
             ("amqp://u:secret\n@h", "line breaks"),
         ] {

@@ -1,4 +1,4 @@
-//! What concerns several settings at once.
+//! Checks that concern several settings at once. It must not check a single setting: its type does.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream, Stre
 use ordain_store::PARTITIONS;
 use ordain_store::REDIS_BATCH_LIMIT;
 
-/// The problems between the settings of a file that are each right by themselves.
+/// Returns the conflicts between settings that are each valid by themselves.
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut checks = Checks { config, lines, problems: Vec::new() };
     checks.process();
@@ -42,16 +42,13 @@ impl Checks<'_> {
 
     fn process(&mut self) {
         let Config { runtime, plugins, streams, .. } = self.config;
-        // A stream with an error of its own is not here, but in the file.
+        // A stream with an error of its own is missing from `streams` but present in the file.
         if streams.is_empty() && !self.lines.has_inside("streams") {
             let example = "[streams.orders] with `handler` and `source`";
-            self.note(
-                "streams",
-                format!("there is none: at least one is needed, such as {example}"),
-            );
+            self.note("streams", format!("at least one stream is needed, such as {example}"));
         }
         if self.config.partitions() as u64 > PARTITIONS {
-            let message = format!("must have at most {PARTITIONS} partitions together");
+            let message = format!("all streams together must have at most {PARTITIONS} partitions");
             self.note("streams", message);
         }
         let room = runtime.memory_budget.0 / 4;
@@ -62,17 +59,18 @@ impl Checks<'_> {
             ("plugins.messages_size", plugins.messages_size.0),
         ] {
             if size > room {
-                let message =
-                    format!("must be at most a quarter of memory_budget, {room} bytes here");
+                let message = format!(
+                    "must be at most a quarter of runtime.memory_budget, here {room} bytes"
+                );
                 self.note(name, message);
             }
         }
         if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > REDIS_BATCH_LIMIT {
-            let message = format!("must be at most {REDIS_BATCH_LIMIT} with a store in Redis");
+            let message = format!("must be at most {REDIS_BATCH_LIMIT} with a Redis store");
             self.note("runtime.batch", message);
         }
         if plugins.state_size.0 >= plugins.memory.0 {
-            let message = "must be below plugins.memory: a handler has its state in memory";
+            let message = "must be below plugins.memory: a handler holds the state in its memory";
             self.note("plugins.state_size", message);
         }
         if let Some(sink) = &runtime.alerts {
@@ -88,7 +86,8 @@ impl Checks<'_> {
         if let Some(ingress) = ingress {
             self.guarded("ingress", ingress.listen, ingress.token.as_ref());
             if ingress.request_size.0 > ingress.in_flight.0 {
-                let message = "must be at most ingress.in_flight: no such request could be taken";
+                let message =
+                    "must be at most ingress.in_flight: a larger request could never be accepted";
                 self.note("ingress.request_size", message);
             }
         }
@@ -96,18 +95,18 @@ impl Checks<'_> {
             && admin.listen == ingress.listen
             && admin.listen.port() != 0
         {
-            self.note("ingress.listen", "is the address of [admin]: each needs its own");
+            self.note("ingress.listen", "is also the address of [admin]: each needs its own");
         }
     }
 
     fn guarded(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
-        // A token that could not be read has its own error.
+        // An invalid token has an error of its own.
         if !listen.ip().is_loopback()
             && token.is_none()
             && !self.lines.has(&format!("{table}.token"))
         {
             let message =
-                format!("{listen} is reached from other machines: [{table}] needs a `token`");
+                format!("{listen} is reachable from other machines: [{table}] needs a `token`");
             self.note(&format!("{table}.listen"), message);
         }
     }
@@ -120,13 +119,13 @@ impl Checks<'_> {
         let half = runtime.lease.0 / 2;
         if heartbeat > half {
             let message = format!(
-                "must be at most half of runtime.lease, {half}ms here: RabbitMQ notices a dead connection \
-                 after two to three heartbeats, and its partitions are another's after the lease"
+                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection \
+                 after two to three heartbeats, and another instance owns its partitions after the lease"
             );
             self.note("broker.heartbeat", message);
         }
         if heartbeat % 1_000 != 0 {
-            self.note("broker.heartbeat", "must be whole seconds: AMQP knows nothing smaller");
+            self.note("broker.heartbeat", "must be whole seconds: AMQP has no smaller unit");
         }
     }
 
@@ -134,21 +133,20 @@ impl Checks<'_> {
         let at = |field: &str| format!("streams.{name}.{field}");
         let fifo = stream.ordering == Ordering::Fifo;
         if fifo && self.lines.has(&at("first")) {
-            let message = "is for sequenced streams: in a fifo stream Ordain numbers, from 1";
+            let message = "applies to sequenced streams only: in a fifo stream Ordain numbers the events from 1";
             self.note(&at("first"), message);
         }
         let repeats = stream.source.repeats(self.config.ingress.is_some());
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
             let message = format!(
-                "must be at least {repeats}, the events that a crash or a lost answer can bring again"
+                "must be at least {repeats}, the number of events that can arrive again after a crash or a lost response"
             );
             self.note(&at("id_window"), message);
         }
         if let Some(sink) = &stream.dead_letter {
             self.sink_exists(&at("dead_letter"), sink);
             if self.leads_back(name) {
-                let message =
-                    "leads back to this stream: a letter that nobody can read would never end";
+                let message = "leads back to this stream: a dead letter that the stream cannot read would circulate forever";
                 self.note(&at("dead_letter"), message);
             }
         }
@@ -156,15 +154,15 @@ impl Checks<'_> {
             && let Some(sink) = self.numbered_by(name)
         {
             let message = format!(
-                "must be \"off\": sink \"{sink}\" numbers its keys and goes on counting, so that a key \
-                 that was forgotten would wait for what it has had"
+                "must be \"off\": sink \"{sink}\" numbers the keys of this stream and keeps its count, so a \
+                 forgotten key would wait for sequences that it already had"
             );
             self.note(&at("key_ttl"), message);
         }
         if stream.bake.is_some() != stream.canary.is_some() {
             let (here, missing) =
                 if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
-            self.note(&at(here), format!("means nothing without `{missing}`"));
+            self.note(&at(here), format!("has no effect without `{missing}`: set both or neither"));
         }
         if let Source::Amqp(source) = &stream.source {
             self.amqp_source(&at("source"), source);
@@ -173,14 +171,14 @@ impl Checks<'_> {
 
     fn amqp_source(&mut self, at: &str, source: &AmqpSource) {
         if matches!(source.key, KeyFrom::Header(_)) && source.partitions > 1 {
-            let message = "a header can be the key with one partition only: the exchange spreads \
-                           by the routing key, and a key would meet in several partitions";
+            let message = "only a source with one partition can take the key from a header: the exchange \
+                           spreads events by routing key, so one key could be in several partitions";
             self.note(&format!("{at}.key"), message);
         }
         if source.exchange.is_none() && source.partitions > 1 {
             self.note(
                 &format!("{at}.partitions"),
-                "more than one needs an `exchange` that spreads",
+                "more than one partition needs an `exchange` that spreads the events",
             );
         }
         if source.exchange.is_none() && !source.bind.is_empty() {
@@ -191,7 +189,7 @@ impl Checks<'_> {
 
     fn needs_broker(&mut self, at: &str) {
         if self.config.broker.is_none() && !self.lines.has("broker") {
-            self.note(at, "kind = \"amqp\" needs [broker] with its `url`");
+            self.note(at, "kind = \"amqp\" needs [broker] with a `url`");
         }
     }
 
@@ -205,8 +203,8 @@ impl Checks<'_> {
                         self.config.counts_otherwise(&sink.exchange.0)
                 {
                     let message = format!(
-                        "must be as in [streams.{other}]: both read the exchange whose keys sink \"{name}\" \
-                         numbers"
+                        "must be as in [streams.{other}]: both streams read the exchange whose keys sink \
+                         \"{name}\" numbers"
                     );
                     self.note(&format!("streams.{stream}.{setting}"), message);
                 }
@@ -215,8 +213,8 @@ impl Checks<'_> {
                 if file.path != Place::Standard
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
             {
-                let message = "a file is kept exact by the embedded store only: use path = \"-\" or \
-                               another kind of sink, or [store] kind = \"embedded\"";
+                let message = "only the embedded store can keep a file exact: use path = \"-\", another \
+                               kind of sink, or [store] kind = \"embedded\"";
                 self.note(&format!("{at}.path"), message);
             }
             Sink::File(_) => {}
@@ -225,40 +223,42 @@ impl Checks<'_> {
     }
 
     fn stream_sink(&mut self, at: &str, sink: &StreamSink) {
-        let (target, setting) = (&sink.stream, format!("{at}.stream"));
-        // One that is not named has its own error.
+        let target = &sink.stream;
+        let setting = format!("{at}.stream");
+        // A sink without `stream` has an error of its own.
         if self.lines.has(&setting) && !self.lines.has(&format!("streams.{target}")) {
             let known = self.config.streams.keys().map(|name| &**name);
             let hint = match super::suggest::nearest(target, known) {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
                 None => "add it, with source = { kind = \"stream\" }".to_owned(),
             };
-            self.note(&setting, format!("there is no [streams.{target}]; {hint}"));
+            self.note(&setting, format!("[streams.{target}] is not defined; {hint}"));
         }
         let Some(stream) = self.config.streams.get(target) else { return };
-        let differs = |it: &Sink| matches!(it, Sink::Stream(it) if it.stream == *target && it.sequenced != sink.sequenced);
+        let differs = |other: &Sink| matches!(other, Sink::Stream(other) if other.stream == *target && other.sequenced != sink.sequenced);
         if !sink.sequenced
-            && let Some((other, _)) = self.config.sinks.iter().find(|it| differs(it.1))
+            && let Some((other, _)) = self.config.sinks.iter().find(|entry| differs(entry.1))
         {
             let message = format!(
-                "must be as in [sinks.{other}], which feeds the same stream: a key is counted whole or not"
+                "must be as in [sinks.{other}], which feeds the same stream: either all events of a key are numbered or none"
             );
             self.note(&format!("{at}.sequenced"), message);
         }
         if !matches!(stream.source, Source::Stream(_)) {
-            let message =
-                format!("[streams.{target}] has another source: it needs kind = \"stream\"");
+            let message = format!(
+                "the source of [streams.{target}] is of another kind: it must have kind = \"stream\""
+            );
             self.note(&setting, message);
         } else if stream.ordering == Ordering::Sequenced && !sink.sequenced {
             let message = format!(
-                "[streams.{target}] needs numbers: set sequenced = true here, or ordering = \"fifo\" \
-                 there"
+                "[streams.{target}] needs numbered events: set sequenced = true here, or ordering = \"fifo\" \
+                 in the stream"
             );
             self.note(at, message);
         }
     }
 
-    /// Whether dead letters of a stream come back to it, over others perhaps.
+    /// Returns whether dead letters of a stream come back to it, directly or through other streams.
     fn leads_back(&self, stream: &Name) -> bool {
         let next = |name: &Name| {
             let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
@@ -271,7 +271,7 @@ impl Checks<'_> {
         letters.take(self.config.streams.len()).any(|name| name == stream)
     }
 
-    /// The sink that numbers the keys of a stream.
+    /// Returns the sink that numbers the keys of a stream.
     fn numbered_by(&self, stream: &Name) -> Option<&Name> {
         let exchange = match &self.config.streams.get(stream)?.source {
             Source::Amqp(source) => source.exchange.as_ref(),
@@ -285,7 +285,7 @@ impl Checks<'_> {
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
-    /// A sink that has an error of its own exists all the same.
+    /// Reports a sink that the file does not define. A sink with an error of its own counts as defined.
     fn sink_exists(&mut self, at: &str, sink: &Name) {
         if !self.lines.has(&format!("sinks.{sink}")) {
             let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
@@ -293,18 +293,19 @@ impl Checks<'_> {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
                 None => format!("add [sinks.{sink}]"),
             };
-            self.note(at, format!("there is no sink \"{sink}\"; {hint}"));
+            self.note(at, format!("sink \"{sink}\" is not defined; {hint}"));
         }
     }
 
-    /// Each file has one writer and is not its own input; standard input has one reader.
+    /// Checks that each file has one writer and is not its own input, and that standard input has one
+    /// reader.
     fn files(&mut self) {
         let mut read: HashMap<&Place, String> = HashMap::new();
         for (name, stream) in &self.config.streams {
             let Source::File(source) = &stream.source else { continue };
             let at = format!("streams.{name}.source.path");
             if let (Place::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
-                self.note(&at, format!("standard input is read by {other} already"));
+                self.note(&at, format!("standard input is already read by {other}"));
             }
             read.entry(&source.path).or_insert(at);
         }
@@ -316,10 +317,13 @@ impl Checks<'_> {
             }
             let at = format!("sinks.{name}.path");
             if let Some(other) = written.get(&sink.path) {
-                self.note(&at, format!("is written by {other} already: each sink needs its own"));
+                self.note(
+                    &at,
+                    format!("is already written by {other}: each sink needs its own file"),
+                );
             }
             if let Some(other) = read.get(&sink.path) {
-                self.note(&at, format!("is the input {other}: it would never end"));
+                self.note(&at, format!("is also the input {other}: the stream would never end"));
             }
             written.entry(&sink.path).or_insert(at);
         }

@@ -1,11 +1,12 @@
-//! `${NAME}` and `${NAME:-default}` in text values. `$${` stands for `${`.
+//! Replaces `${NAME}` and `${NAME:-default}` in text values. `$${` is a literal `${`.
 
 use std::borrow::Cow;
 
-/// How a variable of the environment is looked up; an argument so that tests need none.
+/// A function that looks up an environment variable. It is a parameter, so that tests do not depend on the
+/// environment.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Puts the variables in. The flag tells whether there were any.
+/// Replaces the variables in a text. The flag is true if the text contained any.
 pub(super) fn expand<'a>(text: &'a str, env: Env<'_>) -> Result<(Cow<'a, str>, bool), String> {
     if !text.contains("${") {
         return Ok((Cow::Borrowed(text), false));
@@ -22,7 +23,8 @@ pub(super) fn expand<'a>(text: &'a str, env: Env<'_>) -> Result<(Cow<'a, str>, b
         }
         out.push_str(&rest[..start]);
         let inside = &rest[start + 2..];
-        let end = inside.find('}').ok_or("`${` without its `}`; `$${` stands for a plain `${`")?;
+        let end =
+            inside.find('}').ok_or("`${` has no closing `}`; write `$${` for a literal `${`")?;
         out.push_str(&variable(&inside[..end], env)?);
         any = true;
         rest = &inside[end + 1..];
@@ -39,11 +41,11 @@ fn variable(inside: &str, env: Env<'_>) -> Result<String, String> {
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !letters || name.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(format!(
-            "`${{{inside}}}` names no variable: `${{NAME}}` or `${{NAME:-default}}` is right, \
-             and `$${{` stands for a plain `${{`"
+            "`${{{inside}}}` is not a variable: write `${{NAME}}` or `${{NAME:-default}}`, or `$${{` \
+             for a literal `${{`"
         ));
     }
-    // An empty variable counts as unset for the default, as in a shell.
+    // With a default, an empty variable counts as unset, as in a shell.
     match (env(name), default) {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_put_in() {
+    fn variables_are_replaced() {
         for (text, expected) in [
             ("plain {key} $HOME", Ok("plain {key} $HOME")),
             ("${HOST}", Ok("broker")),
@@ -75,10 +77,10 @@ mod tests {
             ("${EMPTY}|${EMPTY:-x}|${NONE:-}", Ok("|x|")),
             ("$${HOST} ${HOST}", Ok("${HOST} broker")),
             ("${NONE}", Err("variable NONE is not set")),
-            ("${HOST", Err("without its `}`")),
-            ("${}", Err("names no variable")),
-            ("${1X}", Err("names no variable")),
-            ("${A B}", Err("names no variable")),
+            ("${HOST", Err("no closing `}`")),
+            ("${}", Err("is not a variable")),
+            ("${1X}", Err("is not a variable")),
+            ("${A B}", Err("is not a variable")),
         ] {
             match (expand(text, &env), expected) {
                 (Ok((found, _)), Ok(expected)) => assert_eq!(found, expected, "{text}"),

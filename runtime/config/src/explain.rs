@@ -1,11 +1,12 @@
-//! The reference of all settings as text, from the one place where each is described.
+//! Prints the reference of all settings. The descriptions must stay in the tables of the settings, not in
+//! this module.
 
 use std::fmt::Write;
 
 use super::later::not_yet;
 use super::reader::Row;
 
-/// Every setting with its meaning, form, bounds, default and reason, in the order of the file.
+/// Returns every setting with its meaning, form, bounds, default and reason, in the order of the file.
 pub fn explain() -> String {
     let mut out = String::new();
     for row in super::reference() {
@@ -18,8 +19,8 @@ pub fn explain() -> String {
     out
 }
 
-/// `place` is the row's place in the reference: the names of the tables round it, and kinds by what
-/// they are called.
+/// Appends one row. `place` is the row's place in the reference: the names of the tables around it, with
+/// the kind of each table that has several.
 fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");
@@ -29,11 +30,11 @@ fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
     if row.rows.is_empty() {
         let _ = writeln!(out, "{indent}    {}", value(row));
     }
-    if let Some(because) = row.because {
-        let _ = writeln!(out, "{indent}    Why: {because}.");
+    if let Some(reason) = row.because {
+        let _ = writeln!(out, "{indent}    Why: {reason}.");
     }
-    if let Some(what) = not_yet(place) {
-        let _ = writeln!(out, "{indent}    Not yet in this build: {what}.");
+    if let Some(feature) = not_yet(place) {
+        let _ = writeln!(out, "{indent}    Not yet in this build: {feature}.");
     }
     for inside in row.rows {
         let name = inside.name.strip_prefix("kind = ").unwrap_or(inside.name).trim_matches('"');
@@ -41,7 +42,7 @@ fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
     }
 }
 
-/// Form, bounds and default in one line.
+/// Returns form, bounds and default in one line.
 fn value(row: &Row) -> String {
     let mut text = row.form.to_owned();
     if let Some((low, high)) = row.bounds {
@@ -49,7 +50,7 @@ fn value(row: &Row) -> String {
     }
     match (row.default, row.optional) {
         (Some(default), _) => text + ". Default: " + default,
-        (None, true) => text + ". May be left out",
-        (None, false) => text + ". Must be given",
+        (None, true) => text + ". Optional",
+        (None, false) => text + ". Required",
     }
 }

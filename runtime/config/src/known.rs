@@ -1,10 +1,10 @@
-//! The streams of a configuration together with those that the store still has data of.
+//! The names of all streams: the configured ones, and the ones that only the store has data of.
 
 use ordain_store::{Store, StoreError};
 
 use crate::Loaded;
 
-/// Returns the names of the streams that are configured or that the store has data of, in order.
+/// Returns the names of the streams that are configured or have data in the store, in alphabetical order.
 pub async fn known_streams(loaded: &Loaded, store: &dyn Store) -> Result<Vec<String>, StoreError> {
     let mut known: Vec<String> = loaded.config.streams.keys().map(ToString::to_string).collect();
     known.extend(store.streams().await?.iter().map(ToString::to_string));

@@ -1,42 +1,46 @@
-//! What can be configured and this build cannot run yet. Whoever builds one of them removes its
-//! row from [`NOT_YET`]; nothing else knows of the list.
+//! Settings that can be configured but that this build does not support yet. The change that implements
+//! such a setting removes its row from [`NOT_YET`]; no other module depends on the list.
 
 use super::problem::{Lines, Problem};
 use super::{Config, Source, Stream};
 
-/// What it is, its places in the reference, and the settings of a configuration that ask for it.
+/// A feature, its places in the reference, and a function that finds the settings that request it.
 type NotYet = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const NOT_YET: &[NotYet] = &[
-    ("alerts", &["runtime.alerts"], |it| given(it.runtime.alerts.is_some(), "runtime.alerts")),
-    ("a file in several partitions", &["streams.source.file.partitions"], |it| {
-        sources(it, is_split_file)
+    ("alerts", &["runtime.alerts"], |config| {
+        given(config.runtime.alerts.is_some(), "runtime.alerts")
     }),
-    ("a canary", &["streams.canary", "streams.bake"], |it| {
-        streams(it, |it| it.canary.is_some(), "canary")
+    ("a file in several partitions", &["streams.source.file.partitions"], |config| {
+        sources(config, is_split_file)
+    }),
+    ("a canary", &["streams.canary", "streams.bake"], |config| {
+        streams(config, |stream| stream.canary.is_some(), "canary")
     }),
 ];
 
-/// What of a setting, by its place in the reference, this build cannot do.
+/// Returns the unsupported feature at a place in the reference.
 pub(super) fn not_yet(place: &str) -> Option<&'static str> {
-    NOT_YET.iter().find(|(_, places, _)| places.contains(&place)).map(|(what, ..)| *what)
+    NOT_YET.iter().find(|(_, places, _)| places.contains(&place)).map(|(feature, ..)| *feature)
 }
 
-/// Every place in the reference that is marked.
+/// Returns the places in the reference that are marked as unsupported.
 #[cfg(test)]
 pub(super) fn places() -> impl Iterator<Item = &'static str> {
     NOT_YET.iter().flat_map(|(_, places, _)| places.iter().copied())
 }
 
-/// What the configuration asks for and this build cannot do, by line.
+/// Returns the settings of a configuration that this build does not support, by line.
 pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems: Vec<Problem> = NOT_YET
         .iter()
-        .flat_map(|(what, _, find)| find(config).into_iter().map(move |setting| (what, setting)))
-        .map(|(what, setting)| Problem {
+        .flat_map(|(feature, _, find)| {
+            find(config).into_iter().map(move |setting| (feature, setting))
+        })
+        .map(|(feature, setting)| Problem {
             line: lines.of(&setting),
             setting,
-            message: format!("this build cannot do {what} yet: leave it out"),
+            message: format!("this build does not support {feature} yet: remove the setting"),
         })
         .collect();
     problems.sort();

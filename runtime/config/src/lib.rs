@@ -1,9 +1,10 @@
-//! The configuration: read whole, every setting checked, every error reported at once with its
-//! line and what would be right. It opens nothing that it names, and decides nothing at run time.
+//! The configuration of a process. All settings are read and checked before any error is reported; each
+//! error has its line and says what would be right. This crate must not open anything that the
+//! configuration names, and must not decide anything at run time.
 //!
-//! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with
-//! meaning, form, bounds, default and reason; `section` makes the rest from that. `check` holds
-//! what concerns several settings, `later` what this build cannot run yet.
+//! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning,
+//! form, bounds, default and reason; the macros in `section` derive the rest. `check` holds the checks
+//! that concern several settings, `later` the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
@@ -61,23 +62,23 @@ use section::section;
 
 use ordain_util::text::quoted;
 
-/// The file that every command takes when it is given none.
+/// The file that a command reads if none is named.
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
-/// The largest file that is read: a thousand streams fit, and a wrong path is noticed.
+/// Size limit of a configuration file, in bytes: a thousand streams fit, and the wrong file is noticed.
 const FILE_LIMIT: u64 = 1 << 20;
 
 section! {
-    /// Everything that a file can say.
+    /// All settings of a configuration file.
     pub struct Config {
-        /// What the process may use.
+        /// Limits of the process, shared by all streams.
         runtime: Runtime = {};
-        /// Where operators are served.
+        /// Where the process serves operators.
         admin: Option<Admin>;
-        /// Where events are taken over HTTP. Left out: at its default if a stream's source is
-        /// `http`, else not at all.
+        /// Where the process accepts events over HTTP. If left out, it listens at the default address if a
+        /// stream has a source of kind `http`, and does not listen otherwise.
         ingress: Option<Ingress>;
-        /// Where everything is kept.
+        /// Where all data is kept.
         store: StoreConfig = { kind = "embedded" },
             because "it needs no server";
         /// The RabbitMQ of all sources and sinks of kind `amqp`.
@@ -94,23 +95,22 @@ section! {
 /// A configuration as read from a file.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The file.
+    /// The file that was read.
     pub file: PathBuf,
-    /// What it says, with defaults for what it leaves out.
+    /// The settings, with defaults for those that the file leaves out.
     pub config: Config,
-    /// On which line it says it.
+    /// The line of each setting in the file.
     pub lines: Lines,
 }
 
 impl Loaded {
-    /// Reads a file, with the variables of the environment. Relative paths in it go from its
-    /// folder.
+    /// Reads a file and replaces environment variables. Relative paths in the file start at its folder.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = read(file).map_err(|message| ConfigError::whole(file, message))?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
     }
 
-    /// Reads a text that came from `file`, with the variables that `env` knows.
+    /// Parses a text that came from `file`; `env` looks up variables.
     pub fn parse(
         file: &Path,
         text: &str,
@@ -134,7 +134,7 @@ impl Loaded {
         Err(ConfigError { file: file.to_owned(), problems })
     }
 
-    /// What the file asks for and this build cannot do yet.
+    /// Returns an error if the file uses settings that this build does not support yet.
     pub fn unsupported(&self) -> Result<(), ConfigError> {
         let problems = later::unsupported(&self.config, &self.lines);
         if problems.is_empty() {
@@ -143,7 +143,7 @@ impl Loaded {
         Err(ConfigError { file: self.file.clone(), problems })
     }
 
-    /// How a command is told to take this configuration: nothing for the default one.
+    /// Returns the option that selects this configuration on a command line; empty for the default file.
     pub fn option(&self) -> String {
         match self.file.to_str() {
             Some(DEFAULT_FILE) => String::new(),
@@ -151,7 +151,7 @@ impl Loaded {
         }
     }
 
-    /// An error about a setting that only shows later, for example when a handler is not found.
+    /// Returns an error about a setting that is found after reading, for example a missing handler.
     pub fn error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.of(setting);
         let problem = Problem { line, setting: setting.to_owned(), message: message.into() };
@@ -159,7 +159,7 @@ impl Loaded {
     }
 }
 
-/// Every setting that a file can have, as documented.
+/// Returns the documentation of every setting.
 pub fn reference() -> &'static [Row] {
     Config::ROWS
 }
@@ -167,15 +167,20 @@ pub fn reference() -> &'static [Row] {
 fn read(file: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("cannot be read: {error}. Go to its folder, or name it: --config FILE")
+            format!(
+                "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
+            )
         }
         _ => format!("cannot be read: {error}"),
     })?;
     if !metadata.is_file() {
-        return Err("is no file".to_owned());
+        return Err("is not a file".to_owned());
     }
     if metadata.len() > FILE_LIMIT {
-        return Err(format!("has {} bytes; at most {FILE_LIMIT} are read", metadata.len()));
+        return Err(format!(
+            "has {} bytes; a configuration has at most {FILE_LIMIT}",
+            metadata.len()
+        ));
     }
     std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))
 }

@@ -1,6 +1,6 @@
-//! How the events of a stream are numbered, which must not change while the store has data of it:
-//! events would be taken for others, and take effect twice. A mark keeps what the data was
-//! written with.
+//! Protects the numbering of a stream's events, which must not change while the store has data of the
+//! stream: events would be confused with each other and take effect twice. A mark in the store records
+//! the settings under which the data was written.
 
 use ordain_core::Ordering;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::{ConfigError, Loaded, StoreConfig, Stream};
 use ordain_store::{About, InstanceId, Mark, Store, StoreError};
 
-/// The form of the mark.
+/// Version of the mark's format.
 const FORMAT: u32 = 2;
 
-/// Why the settings of a stream cannot be used with the data that the store has.
+/// The reason for which the settings of a stream cannot be used with the data in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum NumberingError {
     /// The configuration contradicts the data.
@@ -22,15 +22,15 @@ pub enum NumberingError {
     Store(#[from] StoreError),
 }
 
-/// What must not change, in the words of the configuration.
+/// The settings that must not change, as the configuration writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbering {
     format: u32,
     ordering: String,
-    /// Where keys begin; a `fifo` stream has no choice.
+    /// Sequence of a key's first event; `None` in a `fifo` stream, which always begins at 1.
     first: Option<u64>,
-    /// Parts that share the keys.
+    /// Number of partitions that share the keys.
     partitions: u32,
 }
 
@@ -44,15 +44,15 @@ impl Numbering {
         Self { format: FORMAT, ordering: ordering.to_owned(), first, partitions }
     }
 
-    /// Reads the mark of a stream; `name` is the mark's.
+    /// Decodes the mark of a stream; `name` is the name of the mark.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         serde_json::from_slice(bytes)
             .ok()
             .filter(|numbering: &Self| numbering.format == FORMAT)
-            .ok_or_else(|| StoreError::Corrupt(format!("the mark {name:?} is of no known form")))
+            .ok_or_else(|| StoreError::Corrupt(format!("the mark {name:?} has an unknown format")))
     }
 
-    /// The first setting that differs, and its value here.
+    /// Returns the first setting that differs, and its value in `self`.
     fn difference(&self, other: &Self) -> Option<(&'static str, String)> {
         if self.ordering != other.ordering {
             return Some(("ordering", format!("{:?}", self.ordering)));
@@ -65,10 +65,11 @@ impl Numbering {
     }
 }
 
-/// Refuses a stream whose data was written with other settings, or that another process runs with
-/// others, and keeps those of new streams. The marks become durable before anything of their streams
-/// does. Of two that come at the same time with other partitions one finds the other if each looks
-/// again when it can be seen.
+/// Checks the configured streams against the store and the running processes, and records the settings of
+/// new streams. Returns an error if the data of a stream was written with other settings, or if another
+/// process runs the stream with other settings. The marks are durable before any data of their streams.
+/// If two processes start at the same time with different partitions, one of them finds the other, provided
+/// that each calls this function again once it is in the membership.
 pub async fn check(
     loaded: &Loaded,
     store: &dyn Store,
@@ -82,7 +83,8 @@ pub async fn check(
     };
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
-        let (now, mark) = (Numbering::of(stream), format!("stream/{name}"));
+        let now = Numbering::of(stream);
+        let mark = format!("stream/{name}");
         let then = match store.mark(&mark).await? {
             Some(bytes) => Some(Numbering::decode(&mark, &bytes)?),
             None => None,
@@ -92,9 +94,9 @@ pub async fn check(
             && with_data.iter().any(|stream| **stream == **name)
         {
             let message = format!(
-                "the store has data of stream {name} that was written with {setting} = {value}; \
-                 its events would be taken for others, and take effect twice or never: set it back, \
-                 or give the stream another name or the store another {place}"
+                "the store has data of stream {name} that was written with {setting} = {value}; with \
+                 another value its events would take effect twice or never: restore the value, give the \
+                 stream another name, or give the store another {place}"
             );
             return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
         }
@@ -103,21 +105,22 @@ pub async fn check(
             let theirs = Numbering { partitions: *partitions, ..now.clone() };
             if let Some((setting, value)) = theirs.difference(&now).or_else(|| difference.clone()) {
                 return Err(NumberingError::Store(StoreError::InUse(format!(
-                    "the process {} runs stream {name} with {setting} = {value}, and all must have \
-                     the same: set streams.{name}.{setting} to that, or end that process first",
+                    "the process {} runs stream {name} with {setting} = {value}; all processes must use \
+                     the same value: set streams.{name}.{setting} to it, or stop that process first",
                     other.name
                 ))));
             }
         }
         if then.as_ref() != Some(&now) {
-            let value = serde_json::to_vec(&now).expect("texts and numbers can always be written");
+            let value =
+                serde_json::to_vec(&now).expect("texts and numbers can always be serialized");
             marks.push(Mark { name: mark, value: value.into() });
         }
     }
     Ok(store.put_marks(&marks).await?)
 }
 
-/// The partitions of a stream that the store has data of, configured or not.
+/// Returns the number of partitions of a stream for which the store has data, configured or not.
 pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {

@@ -1,35 +1,38 @@
-//! How messages pass through the store before they go on: where they go, and what is done with them. All
-//! who give messages to the same destination must do the same with them, so this is said here only.
+//! Decides where messages that pass through the store go, and how they are numbered and limited there.
+//! All publishers to one destination must use the same rules, so no other module may decide this.
 
 use crate::{Config, ConfigError, Loaded, Name, Place, Replay, Sink, Source, Stream};
 use ordain_store::{Destination, Numbers, Rules};
 use ordain_util::whole::whole;
 
-/// Where messages go that pass through the store.
+/// The destination and the rules of messages that pass through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
-    /// What they are numbered for.
+    /// The destination.
     pub to: Destination,
-    /// What is done with them.
+    /// How the store numbers and limits the messages.
     pub rules: Rules,
-    /// Parts of the stream that share its keys; 1 where it is none.
+    /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
 }
 
 impl Passage {
-    /// Sequences that a producer may give end before this: stores count exactly so far, and then there is
-    /// room.
+    /// Exclusive upper bound of sequences from a producer: stores count exactly up to here, with room to
+    /// continue the count.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
-    /// What is wrong with a sequence that a producer gives.
+    /// Returns an error text if a producer's sequence is out of range.
     pub fn wrong(first: u64, sequence: u64) -> Option<String> {
         let right = first..Self::SEQUENCE_LIMIT;
         (!right.contains(&sequence)).then(|| {
-            format!("sequence {sequence}: {first} to {} are right (`first`)", right.end - 1)
+            format!(
+                "sequence {sequence} is out of range: it must be from {first} (`first`) to {}",
+                right.end - 1
+            )
         })
     }
 
-    /// Of a sink, if its messages pass through the store.
+    /// Returns the passage of a sink; `None` if its messages do not pass through the store.
     pub fn of_sink(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Self> {
         match sink {
             Sink::Amqp(sink) if sink.sequenced => Some(Self::to_exchange(config, &sink.exchange.0)),
@@ -39,7 +42,7 @@ impl Passage {
             }
             Sink::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
-                    // Several may write there, each with numbers of its own.
+                    // Several sinks may write to standard output, each with numbers of its own.
                     Place::Standard => format!("-{name}").into(),
                     Place::File(path) => whole(path).display().to_string().into(),
                 };
@@ -49,8 +52,8 @@ impl Passage {
         }
     }
 
-    /// The log in which the store keeps a stream's events for replay, if it may keep them and is to be
-    /// asked for them.
+    /// Returns the log in which the store keeps a stream's events for replay; `None` if the store may not
+    /// keep them or is not one of the stream's replay sources.
     pub fn log_of(name: &Name, stream: &Stream) -> Option<Destination> {
         if !stream.gap.replay.contains(&Replay::Store) {
             return None;
@@ -64,27 +67,28 @@ impl Passage {
         }
     }
 
-    /// To an exchange, with numbers: as the streams say that read it here.
+    /// Returns the passage to an exchange with numbers, as the streams of this configuration read it.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
         let numbers = config.readers(exchange).next().map(|(_, stream)| numbers(stream));
         Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
     }
 
-    /// What producers give an exchange. The streams that read it here must agree how.
+    /// Returns the passage for events that producers publish to an exchange. The streams that read the
+    /// exchange must agree on the numbering.
     pub fn of_producers(loaded: &Loaded, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
             let message = format!(
-                "must be as in [streams.{other}] to take events there: both read the exchange {exchange}, \
-                 whose keys are counted once"
+                "must be as in [streams.{other}] to accept events there: both streams read the exchange \
+                 {exchange}, whose keys are counted once"
             );
             return Err(loaded.error(&format!("streams.{name}.{setting}"), message));
         }
         Ok(Self::to_exchange(&loaded.config, exchange))
     }
 
-    /// To a stream that takes its events from the store; `None` where it has another source.
+    /// Returns the passage to a stream that reads its events from the store; `None` for other sources.
     pub fn to_stream(name: &Name, stream: &Stream, is_numbered: bool, shards: u32) -> Option<Self> {
-        // As many as may wait in one shard, where so many may in all.
+        // The limit of the whole queue, divided among the shards.
         let queue = stream.source.queue()?.div_ceil(u64::from(shards.max(1)));
         let numbers = is_numbered.then(|| numbers(stream));
         Some(Self {
@@ -99,12 +103,12 @@ impl Passage {
     }
 }
 
-/// How a stream's keys are numbered.
+/// Returns how the keys of a stream are numbered.
 fn numbers(stream: &Stream) -> Numbers {
-    let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |it| it.0);
+    let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
     Numbers {
         first: stream.first,
-        // What a key had in an earlier life is nothing of a new one.
+        // Events of a forgotten key must not be replayed to a new key of the same name.
         retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),
         retain_events: stream.retain_events,
         complete_ttl: stream.complete_ttl.0,

@@ -1,5 +1,5 @@
-//! What is wrong with a configuration: every error at once, each with its line and what would be
-//! right. It must never print a secret: readers of secret settings don't hand their text over.
+//! Errors in a configuration: all of them at once, each with its line and what would be right. An error
+//! must never contain a secret: the readers of secret settings do not pass on their text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 /// One error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Line in the file, from 1; 0 where it concerns the file as a whole.
+    /// Line in the file, from 1; 0 if the error concerns the whole file.
     pub line: usize,
-    /// The setting, for example `streams.orders.gap.timeout`; empty outside of any.
+    /// The setting, for example `streams.orders.gap.timeout`; empty if the error concerns none.
     pub setting: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and what would be right.
     pub message: String,
 }
 
-/// A configuration that cannot be used. Its text names every error on a line of its own.
+/// An invalid configuration. Its text has one line for each error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it, by line; at least one.
+    /// The errors, by line; at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// On which line each setting of a file stands, by its full name.
+/// The line of each setting in a file, by full name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lines(BTreeMap<String, usize>);
 
@@ -68,19 +68,19 @@ impl Lines {
         self.0.insert(setting.to_owned(), line);
     }
 
-    /// Whether the file itself sets it.
+    /// Returns whether the file sets a setting.
     pub fn has(&self, setting: &str) -> bool {
         self.0.contains_key(setting)
     }
 
-    /// Whether the file sets anything in a table.
+    /// Returns whether the file sets anything in a table.
     pub(super) fn has_inside(&self, table: &str) -> bool {
         let prefix = format!("{table}.");
         self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
     }
 
-    /// Where it stands; for a setting left to its default, where the nearest table around it
-    /// stands. 0 where the file has none of them.
+    /// Returns the line of a setting. For a setting that the file leaves out, this is the line of the
+    /// nearest table around it, and 0 if the file has none.
     pub fn of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {

@@ -1,4 +1,4 @@
-//! The tables that concern the process as a whole.
+//! The tables of the file that concern the whole process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,102 +13,103 @@ use super::units::{Millis, Off, Size};
 use ordain_store::{RedisAddress, RedisOptions};
 
 section! {
-    /// `[runtime]`: what the process may use, shared by all streams.
+    /// `[runtime]`: limits of the process, shared by all streams.
     pub struct Runtime {
-        /// Threads that execute handlers. Left out: one per processor.
+        /// Threads that execute handlers. Default: one per processor.
         workers: Option<usize> [1 to 1_024],
-            because "a handler only computes, so more threads than processors only take turns";
+            because "a handler only computes, so threads beyond the number of processors do not add throughput";
         /// Keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
-            because "with key and state a lane takes about 1 KiB, so this is about 100 MiB";
-        /// Memory for events, states, outcomes and what is unpublished. At three quarters of it
-        /// waiting events go to the store and reading stops; at all of it nothing is loaded or
-        /// executed until something is written. Store and handlers take theirs besides.
+            because "a lane with its key and state takes about 1 KiB, so this is about 100 MiB";
+        /// Memory for events, states, outcomes and unpublished messages. At three quarters of it,
+        /// waiting events move to the store and reading pauses; when it is full, the process loads and
+        /// executes nothing until data has been written. The store and the handlers use additional memory.
         memory_budget: Size ["16MiB" to "1024GiB"] = "512MiB",
-            because "enough for the windows of many partitions, and half of a small machine";
+            because "this is enough for the prefetch windows of many partitions, and half of a small machine";
         /// Events of a partition that are dispatched or executed and not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
-            because "eight full batches: the handlers work on while one commits, and a crash repeats little";
+            because "eight full batches keep the handlers busy while a batch commits, and a crash repeats little";
         /// Events in a commit.
         batch: usize [1 to 65_536] = 512,
-            because "more no longer lowers the cost of an event, and makes the next one wait longer";
-        /// Bytes in a commit; the outcome of a single turn always fits.
+            because "larger batches no longer lower the cost of an event, and delay the next batch";
+        /// Bytes in a commit. A commit closes once it reaches this size, so the outcome of a turn always fits.
         batch_size: Size ["64KiB" to "256MiB"] = "4MiB",
-            because "a few ms of a disk's writing, which is what everyone behind it waits";
-        /// The largest event, as delivered with everything around its data.
+            because "a disk writes this in a few ms, which is how long the next commits wait";
+        /// Size of the largest event, with its attributes and headers.
         event_size: Size ["1KiB" to "64MiB"] = "1MiB",
-            because "events say what happened; larger things are kept elsewhere and named";
-        /// How long a partition belongs to an instance that is not heard of.
+            because "an event describes what happened and refers to larger data, which is stored elsewhere";
+        /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
-            because "longer than a usual pause of a process or network, shorter than anyone minds";
-        /// From the first signal to the end, with what is then unfinished left to the next start.
+            because "it is longer than a usual pause of a process or network, and short enough for a failover";
+        /// Time from the first signal to the end of the process. Unfinished work is left to the next start.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
-            because "what service managers wait before they kill";
-        /// A sink that is told of parked keys and dead letters.
+            because "service managers wait this long before they kill a process";
+        /// Sink that receives a message for each parked key and dead letter.
         alerts: Option<Name>;
     }
 }
 
 section! {
-    /// `[admin]`: metrics, health, and what operators see and do.
+    /// `[admin]`: metrics, health, and the operators' interface.
     pub struct Admin {
-        /// Where to listen; port 0 takes a free one.
+        /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7070",
-            because "nobody beyond this machine reaches it until that is asked for";
-        /// What a caller must present. Needed for an address beyond this machine.
+            because "other machines cannot reach it until the configuration allows them to";
+        /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
     }
 }
 
 section! {
-    /// `[ingress]`: events in over HTTP.
+    /// `[ingress]`: accepts events over HTTP.
     pub struct Ingress {
-        /// Where to listen; port 0 takes a free one.
+        /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7071",
-            because "nobody beyond this machine reaches it until that is asked for";
-        /// What a caller must present. Needed for an address beyond this machine.
+            because "other machines cannot reach it until the configuration allows them to";
+        /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
-        /// The largest request.
+        /// Size of the largest request.
         request_size: Size ["1KiB" to "256MiB"] = "8MiB",
-            because "some thousand events at once: larger ones gain nothing and take longer to send again";
-        /// Bytes of all requests that are being taken at one time; beyond, producers are sent away for a moment.
+            because "it holds some thousand events; larger requests gain nothing and take longer to send again";
+        /// Total size of the requests in progress. Beyond it, Ordain rejects requests, and producers retry
+        /// after a moment.
         in_flight: Size ["1MiB" to "16GiB"] = "64MiB",
-            because "eight of the largest, or some ten thousand small ones";
+            because "it holds eight requests of the largest size, or some ten thousand small ones";
     }
 }
 
-/// As where the section is not there.
+/// The values of a section that the file leaves out.
 impl Default for Ingress {
     fn default() -> Self {
         let mut reader = Reader::new("", Path::new(""), &|_| None);
-        reader.document("").expect("all its settings have defaults")
+        reader.document("").expect("defaults for all settings")
     }
 }
 
 section! {
     /// `[broker]`: the RabbitMQ of all sources and sinks of kind `amqp`.
     pub struct Broker {
-        /// Where it is.
+        /// URL of the broker.
         url: BrokerUrl;
-        /// How often a quiet connection is probed; whole seconds. Left out: a fifth of the lease,
-        /// and at least a second.
+        /// Interval between probes of a quiet connection, in whole seconds. Default: a fifth of
+        /// `runtime.lease`, at least one second.
         heartbeat: Option<Millis> ["1s" to "5m"],
-            because "a connection must be known to be dead before its partition is another's";
+            because "a dead connection must be detected before another instance owns its partition";
     }
 }
 
 kinds! {
-    /// `[store]`: where jobs, spilled events, outboxes and dead letters are kept.
+    /// `[store]`: where key records, spilled events, outboxes and dead letters are kept.
     pub enum StoreConfig {
-        /// A folder of this process.
+        /// A folder that one process uses.
         "embedded" => Embedded(Embedded),
-        /// A Redis, which several machines can reach.
+        /// A Redis, which several machines can share.
         "redis" => Redis(Redis),
     }
 }
 
 impl StoreConfig {
-    /// How long a dead letter is kept.
+    /// Returns how long a dead letter is kept.
     pub fn dead_ttl(&self) -> Millis {
         match self {
             Self::Embedded(store) => store.dead_ttl,
@@ -118,8 +119,8 @@ impl StoreConfig {
 }
 
 impl Redis {
-    /// Returns how this store is opened. Requests other than commits are repeated for `patience` while
-    /// no server answers; `None`: without an end.
+    /// Returns the options for opening this store. Requests other than commits are retried for `patience`
+    /// while no server responds, and without limit if `patience` is `None`.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
         RedisOptions {
             address: self.url.clone(),
@@ -136,51 +137,51 @@ impl Redis {
 section! {
     /// `[store] kind = "embedded"`.
     pub struct Embedded {
-        /// The folder; made if it is not there. One process at a time may have it open.
+        /// The folder; created if it is missing. Only one process at a time can open it.
         path: FilePath = "ordain-data",
-            because "beside the configuration, where it is found";
-        /// Memory for what was read from it; writing has its own, of about 100 MiB.
+            because "it is easy to find next to the configuration";
+        /// Memory for data read from the folder; writing uses about 100 MiB in addition.
         cache: Size ["1MiB" to "1024GiB"] = "64MiB",
-            because "the hot part of the jobs of a million keys; the rest is in the system's cache";
+            because "it holds the hot part of the records of a million keys; the system caches the rest";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
-            because "someone is back from holiday by then";
+            because "an operator can return from a holiday in the meantime";
     }
 }
 
 section! {
     /// `[store] kind = "redis"`.
     pub struct Redis {
-        /// Where it is: a server, a few nodes of a Cluster, or Sentinels (with commas between
-        /// them, and a master's name at the end where they watch several). Which of these it is,
-        /// is asked.
+        /// URL of a server, of a few nodes of a Cluster, or of Sentinels, separated by commas. For
+        /// Sentinels that watch several masters, the URL ends with the name of the master. Ordain detects
+        /// which of these it is.
         url: RedisAddress;
-        /// With what the names of all its keys begin.
+        /// Prefix of the names of all keys in Redis.
         prefix: Name = "ordain",
-            because "several Ordains can share one Redis under different ones";
-        /// Slices of the store, each in one hash slot. It cannot be changed later without a drain.
+            because "several Ordain deployments can share one Redis under different prefixes";
+        /// Number of shards of the store, each in one hash slot. It can be changed only after a drain.
         shards: u32 [1 to 1_024] = 16,
-            because "more than the masters of a usual cluster, and few enough for large batches";
-        /// What a commit waits for.
+            because "it exceeds the masters of a usual cluster, and still allows large batches";
+        /// Which servers must have a commit before it succeeds.
         durability: Durability = "local",
-            because "waiting for replicas costs a round trip for each batch";
+            because "waiting for replicas adds a round trip to each batch";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
-            because "someone is back from holiday by then";
+            because "an operator can return from a holiday in the meantime";
     }
 }
 
-/// What a commit in Redis waits for.
+/// The servers that must have a commit in Redis before it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// The master's answer.
+    /// The master.
     Local,
-    /// That many replicas too.
+    /// The master and this many replicas.
     Replicas(u32),
 }
 
 impl Durability {
-    /// How many replicas must have a commit before it is answered.
+    /// Returns how many replicas must have a commit before it succeeds.
     pub fn replicas(self) -> u32 {
         match self {
             Self::Local => 0,
@@ -189,7 +190,7 @@ impl Durability {
     }
 }
 
-/// Redis's own documentation advises against more replicas of one master.
+/// Largest number of replicas: Redis's documentation advises against more replicas of one master.
 const REPLICAS_LIMIT: u32 = 16;
 
 impl super::scalar::Scalar for Durability {
@@ -207,54 +208,54 @@ impl super::scalar::Scalar for Durability {
 }
 
 section! {
-    /// `[plugins]`: the handlers, and what each may use.
+    /// `[plugins]`: the handlers and their limits.
     pub struct Plugins {
-        /// The folder with `<handler>@<version>.wasm` or `<handler>.wasm`.
+        /// Folder with the files `<handler>@<version>.wasm` or `<handler>.wasm`.
         dir: FilePath = "plugins",
-            because "beside the configuration, where it is found";
-        /// Time for one event, counted while the handler runs.
+            because "it is easy to find next to the configuration";
+        /// Time limit for one event, counted while the handler runs.
         timeout: Millis ["1ms" to "1h"] = "5s",
-            because "a thousand times what a handler takes, and short enough to be noticed";
-        /// Memory of one instance, all its memories together.
+            because "it is a thousand times what a handler needs, and short enough for an operator to notice";
+        /// Memory limit of one handler instance, over all its memories.
         memory: Size ["1MiB" to "4GiB"] = "64MiB",
-            because "every language's runtime starts within it, and a leak is stopped early";
-        /// Whether an instance serves many events or one.
+            because "the runtime of every language fits, and a leak is stopped early";
+        /// Use of a handler instance: for many events (`reuse`) or for one (`fresh`).
         instance: Instance = "reuse",
             because "a new instance for each event costs up to a millisecond, depending on the language";
-        /// Events after which a reused instance is replaced.
+        /// Number of events after which a reused handler instance is replaced.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
-            because "its cost vanishes among so many, and slow leaks are cut off";
-        /// The largest state of a key.
+            because "the cost of a new instance is negligible per event, and slow leaks are bounded";
+        /// Size of the largest state of a key.
         state_size: Size ["1KiB" to "64MiB"] = "1MiB",
-            because "it is written with every commit of the key";
-        /// Messages in one outcome.
+            because "every commit of the key writes the whole state";
+        /// Number of messages in one outcome.
         messages: usize [1 to 100_000] = 1_000,
-            because "more is a loop, not a reaction to one event";
-        /// Bytes of all messages in one outcome.
+            because "more messages point to a loop, not to a reaction to one event";
+        /// Total size of the messages in one outcome.
         messages_size: Size ["1KiB" to "256MiB"] = "4MiB",
-            because "an outcome then fits the usual commit";
-        /// Log of one event. An event that writes more fails, and what it wrote until then is kept.
+            because "such an outcome fits into a usual commit";
+        /// Size of the log of one event. An event that writes more fails; the log up to the limit is kept.
         log: Size [0 to "1MiB"] = "16KiB",
-            because "some hundred lines: enough to understand one event";
-        /// Processor time for compiling a handler. What takes more is not used.
+            because "some hundred lines are enough to understand one event";
+        /// Processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
-            because "the largest that was measured takes a hundredth of it";
-        /// Memory for compiling a handler. What takes more is not used.
+            because "the largest handler that was measured needs a hundredth of it";
+        /// Memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: Size ["256MiB" to "64GiB"] = "4GiB",
-            because "one of 3 MB takes a fortieth of it, and a file made to fill memory stops there";
+            because "a handler of 3 MB needs a fortieth of it, and a malicious file is stopped there";
     }
 }
 
-/// How instances of a handler are used.
+/// The use of handler instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instance {
-    /// Events follow each other on one instance.
+    /// An instance serves one event after another.
     Reuse,
-    /// Each event has its own.
+    /// Each event has an instance of its own.
     Fresh,
 }
 
 choice!(Instance { "reuse" => Instance::Reuse, "fresh" => Instance::Fresh, });
 
-/// Used by tables of streams too, where it means "never" or "not at all".
+/// A duration or `"off"`, which means "never". The tables of streams use it too.
 pub(super) type OrOff = Off<Millis>;

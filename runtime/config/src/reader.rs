@@ -1,5 +1,5 @@
-//! Walks the parsed file: hands out tables and fields, notes every problem with its line, and
-//! goes on. What it reads is a [`Setting`]; it knows nothing of what the settings mean.
+//! Walks the parsed file: returns tables and fields, records every problem with its line, and continues.
+//! It reads any [`Setting`] and must not depend on the meaning of a setting.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,34 +11,34 @@ use super::expand::{Env, expand};
 use super::problem::{Lines, Problem};
 use super::suggest::nearest;
 
-/// The name under which a table of several kinds says which one it is.
+/// The field that selects the kind of a table that has several.
 const KIND: &str = "kind";
 
-/// What has been read so far.
+/// The state of reading a file.
 pub(super) struct Reader<'a> {
-    /// Where the lines after the first one begin.
+    /// Offsets at which the lines after the first begin.
     breaks: Vec<usize>,
     env: Env<'a>,
-    /// The folder from which relative paths go.
+    /// The folder at which relative paths start.
     pub(super) base: &'a Path,
     pub(super) problems: Vec<Problem>,
     pub(super) lines: Lines,
-    /// Lines that are no TOML. What is missing or out of place may come from them, so only values
-    /// on other lines are judged then.
+    /// Lines that are not valid TOML. A missing or misplaced setting may be on such a line, so only values
+    /// on other lines are checked then.
     broken: Vec<usize>,
 }
 
-/// A value, with its full name and where it stands.
+/// A value, with its full name and its place in the file.
 #[derive(Clone)]
 pub(super) struct Node<'n> {
     pub(super) name: String,
-    /// Its key in the table around it; empty for the whole file and for elements.
+    /// Its key in the surrounding table; empty for the whole file and for elements of an array.
     pub(super) key: &'n str,
     pub(super) line: usize,
     pub(super) value: &'n DeValue<'n>,
-    /// It stands in the file; else it is a default, whose lines mean nothing.
+    /// True if the value is in the file; otherwise it is a default, whose lines have no meaning.
     in_file: bool,
-    /// `kind` is among its fields.
+    /// True if `kind` is among the fields.
     has_kind: bool,
 }
 
@@ -48,56 +48,56 @@ impl<'n> Node<'n> {
     }
 }
 
-/// A table of the file, or of a default.
+/// A table of the file or of a default.
 pub(super) struct Table<'n> {
     node: Node<'n>,
     entries: &'n DeTable<'n>,
 }
 
-/// One setting as documented.
+/// The documentation of one setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// Its name within its table.
+    /// Name within the table.
     pub name: &'static str,
-    /// What it means.
+    /// Meaning.
     pub meaning: &'static str,
-    /// What is right, in words.
+    /// Description of a valid value.
     pub form: &'static str,
-    /// The lowest and the highest value, as they would stand in the file.
+    /// The lowest and the highest value, as the file would contain them.
     pub bounds: Option<(&'static str, &'static str)>,
-    /// The default, as it would stand in the file; `None`: see `optional`.
+    /// The default, as the file would contain it; `None`: see `optional`.
     pub default: Option<&'static str>,
-    /// Why the default, or the lack of one, is what it is.
+    /// The reason of the default, or of its absence.
     pub because: Option<&'static str>,
-    /// Without a default: whether it may be left out.
+    /// True if a setting without a default may be left out.
     pub optional: bool,
-    /// The settings inside, where it is a table.
+    /// The settings inside, if the setting is a table.
     pub rows: &'static [Row],
 }
 
-/// Something that can stand in the file.
+/// A value that a file can contain.
 pub(super) trait Setting: Sized {
-    /// What is right, in words: `a duration ("200ms", "5s", …)`.
+    /// Description of a valid value: `a duration ("200ms", "5s", …)`.
     const FORM: &'static str;
-    /// The settings inside, where it is a table.
+    /// The settings inside, if the value is a table.
     const ROWS: &'static [Row] = &[];
-    /// Whether it may be left out although it has no default.
+    /// True if the setting may be left out although it has no default.
     const OPTIONAL: bool = false;
 
-    /// Reads it. `None`: at least one problem has been noted.
+    /// Reads the value. Before it returns `None`, it records at least one problem.
     fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self>;
 
-    /// The value of one that is left out and has no default.
+    /// Returns the value of a setting that is left out and has no default.
     fn absent() -> Option<Self> {
         None
     }
 
-    /// Takes the place of one that could not be read, so that the rest is checked all the same.
+    /// Returns a placeholder for an invalid value, so that the other settings are still checked.
     fn stand_in() -> Option<Self> {
         None
     }
 
-    /// Whether it lies between the two, both included.
+    /// Returns whether the value is between the bounds, both included.
     fn within(&self, _low: &Self, _high: &Self) -> bool {
         true
     }
@@ -127,7 +127,8 @@ impl<T: Setting> Setting for Option<T> {
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &str, base: &'a Path, env: Env<'a>) -> Self {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1).collect();
-        let (problems, lines) = (Vec::new(), Lines::default());
+        let problems = Vec::new();
+        let lines = Lines::default();
         Self { breaks, env, base, problems, lines, broken: Vec::new() }
     }
 
@@ -143,12 +144,12 @@ impl<'a> Reader<'a> {
         T::read(self, &Node::new(String::new(), 1, &value, true))
     }
 
-    /// Whether all of the file is TOML.
+    /// Returns whether the whole file is valid TOML.
     pub(super) fn is_whole(&self) -> bool {
         self.broken.is_empty()
     }
 
-    /// Notes a problem.
+    /// Records a problem.
     pub(super) fn note(&mut self, line: usize, setting: &str, message: impl Into<String>) {
         if self.broken.contains(&line) {
             return;
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
     }
 
-    /// Notes that a value is not of its form.
+    /// Records that a value does not have the expected form.
     pub(super) fn refuse(&mut self, node: &Node<'_>, form: &str) {
         let found = describe(node.value);
         self.note(node.line, &node.name, format!("expected {form}, found {found}"));
@@ -166,7 +167,7 @@ impl<'a> Reader<'a> {
         self.breaks.partition_point(|start| *start <= offset) + 1
     }
 
-    /// The table at a node, once its fields are among those known.
+    /// Returns the table at a node, and records each field that is unknown.
     pub(super) fn table<'n>(&mut self, node: &Node<'n>, known: &[Row]) -> Option<Table<'n>> {
         let table = self.any_table(node)?;
         let kind = node.has_kind.then_some(KIND);
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
         self.note(line, table, format!("unknown setting `{name}`; {hint}"));
     }
 
-    /// The table at a node, whatever its fields are called.
+    /// Returns the table at a node, with any fields.
     pub(super) fn any_table<'n>(&mut self, node: &Node<'n>) -> Option<Table<'n>> {
         let DeValue::Table(entries) = node.value else {
             self.refuse(node, "a table");
@@ -196,7 +197,7 @@ impl<'a> Reader<'a> {
         Some(Table { node: node.clone(), entries })
     }
 
-    /// The fields of a table in the order of the file.
+    /// Returns the fields of a table in the order of the file.
     pub(super) fn children<'n>(&mut self, table: &Table<'n>) -> Vec<Node<'n>> {
         table.entries.iter().map(|(name, value)| self.child(table, name, value)).collect()
     }
@@ -217,7 +218,7 @@ impl<'a> Reader<'a> {
         Node { key: name.get_ref(), ..Node::new(full, line, value.get_ref(), parent.in_file) }
     }
 
-    /// The elements of an array.
+    /// Returns the elements of an array.
     pub(super) fn elements<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Vec<Node<'n>>> {
         let DeValue::Array(elements) = node.value else {
             self.refuse(node, form);
@@ -231,7 +232,7 @@ impl<'a> Reader<'a> {
         Some(elements.iter().enumerate().map(element).collect())
     }
 
-    /// One field: read, checked against its bounds, or its default.
+    /// Reads one field and checks it against its bounds, or returns its default.
     pub(super) fn field<T: Setting>(&mut self, table: &Table<'_>, row: &Row) -> Option<T> {
         let entry = table.entries.iter().find(|(name, _)| name.get_ref().as_ref() == row.name);
         let Some((name, value)) = entry else {
@@ -243,7 +244,7 @@ impl<'a> Reader<'a> {
         {
             return Some(value);
         }
-        // The problem is noted: go on with something, so that what depends on it is checked too.
+        // The problem is recorded. A default or placeholder lets the dependent settings be checked too.
         match row.default {
             Some(default) => self.literal(&node, default),
             None => T::absent().or_else(T::stand_in),
@@ -257,7 +258,7 @@ impl<'a> Reader<'a> {
         let absent = T::absent();
         if absent.is_none() {
             if self.is_whole() {
-                let message = format!("`{}` is missing: it must be {}", row.name, row.form);
+                let message = format!("`{}` is missing: set it to {}", row.name, row.form);
                 self.note(table.node.line, &table.node.name, message);
             }
             return T::stand_in();
@@ -280,20 +281,20 @@ impl<'a> Reader<'a> {
         inside
     }
 
-    /// A default or a bound, which is written in our own source as it would be in the file.
+    /// Reads a default or a bound, which this crate's source writes as the file would.
     fn literal<T: Setting>(&mut self, at: &Node<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
         T::read(self, &Node::new(at.name.clone(), at.line, value.get_ref(), false))
     }
 
-    /// The `kind` of a table that has several.
+    /// Returns the `kind` of a table that has several.
     pub(super) fn kind(&mut self, node: &Node<'_>, known: &[&'static str]) -> Option<&'static str> {
         let table = self.any_table(node)?;
         let form = format!("one of \"{}\"", known.join("\", \""));
         let children = self.children(&table);
         let Some(kind) = children.iter().find(|child| child.key == KIND) else {
             if self.is_whole() {
-                let message = format!("`{KIND}` is missing: it must be {form}");
+                let message = format!("`{KIND}` is missing: set it to {form}");
                 self.note(node.line, &node.name, message);
             }
             return None;
@@ -309,12 +310,12 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Reads a table of which the `kind` is already known.
+    /// Reads a table whose `kind` is known.
     pub(super) fn inside<T: Setting>(&mut self, node: &Node<'_>) -> Option<T> {
         T::read(self, &Node { has_kind: true, ..node.clone() })
     }
 
-    /// A text with its variables put in.
+    /// Returns a text with its variables replaced.
     pub(super) fn text<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Cow<'n, str>> {
         let DeValue::String(text) = node.value else {
             self.refuse(node, form);
@@ -323,7 +324,7 @@ impl<'a> Reader<'a> {
         Some(self.expanded(node, text)?.0)
     }
 
-    /// Puts variables in; the flag tells whether there were any.
+    /// Replaces the variables of a text. The flag is true if the text contained any.
     pub(super) fn expanded<'n>(
         &mut self,
         node: &Node<'_>,
@@ -339,10 +340,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Longest part of a text that an error repeats.
+/// Length limit, in characters, of a text that an error shows.
 const SHOWN: usize = 60;
 
-/// A value for an error: as written, where that is short and no secret.
+/// Describes a value for an error: as written, if it is short.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.chars().count() > SHOWN => "a long text".to_owned(),

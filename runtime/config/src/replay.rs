@@ -1,4 +1,4 @@
-//! `[streams.NAME] gap.replay`: who is asked for missing events.
+//! `[streams.NAME] gap.replay`: the sources of missing events.
 
 use toml::de::DeValue;
 
@@ -8,29 +8,30 @@ use super::section::section;
 use super::template::placeholders;
 use super::units::Millis;
 
-/// Who is asked for missing events.
+/// A source of missing events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Replay {
-    /// What the store retains.
+    /// The events that the store retains.
     Store,
-    /// A server.
+    /// An HTTP server.
     Http(ReplayServer),
 }
 
 section! {
-    /// A server that is asked for missing events over HTTP.
+    /// An HTTP server that holds past events.
     pub struct ReplayServer {
-        /// Where an event is: a URL with the placeholders `{stream}`, `{key}` and `{sequence}` behind its
-        /// host. 200 with the event as a CloudEvent: it is there; 404 or 410: it is not; all else: ask again.
+        /// URL of one event, with the placeholders `{stream}`, `{key}` and `{sequence}` after the host.
+        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not
+        /// have the event; any other response is retried.
         url: ReplayUrl;
-        /// The header `authorization` of each request.
+        /// Value of the header `authorization` of each request.
         authorization: Option<Authorization>;
-        /// For one answer.
+        /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
-            because "what takes longer is as good as down, and the next round asks again";
-        /// Requests to its host at one time, over all streams; where several say so, the fewest.
+            because "a slower server is as good as down, and the next round retries";
+        /// Concurrent requests to the host, over all streams; if they differ, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
-            because "many keys may miss events at once, and the archive has other work";
+            because "many keys may miss events at once, and the server has other clients";
     }
 }
 
@@ -39,18 +40,18 @@ section! {
 pub struct ReplayUrl(pub String);
 
 impl ReplayUrl {
-    /// Scheme, host and port: what it is called in metrics and listings, since the rest may hold what is
-    /// not everyone's.
+    /// Returns scheme, host and port. Metrics and listings name the server by them, because the rest of
+    /// the URL may be confidential.
     pub fn host(&self) -> &str {
         let after = self.0.find("://").map_or(0, |at| at + 3);
         let end = self.0[after..].find('/').map_or(self.0.len(), |at| after + at);
         &self.0[..end]
     }
 
-    /// The same as everybody else spells it, so that it is known again.
+    /// Returns scheme, host and port in canonical form, so that different spellings compare equal.
     pub fn origin(&self) -> String {
-        let known = url::Url::parse(self.host()).map(|it| it.origin().ascii_serialization());
-        known.unwrap_or_else(|_| self.host().to_owned())
+        let parsed = url::Url::parse(self.host()).map(|url| url.origin().ascii_serialization());
+        parsed.unwrap_or_else(|_| self.host().to_owned())
     }
 }
 
@@ -61,27 +62,29 @@ impl Scalar for ReplayUrl {
     fn parse(text: &str) -> Result<Self, String> {
         let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
         let Some(rest) = rest else { return Err(String::new()) };
-        // What stands before it is shown in metrics and listings.
+        // Metrics and listings show the part before the path, so it must contain no placeholder.
         let path = rest
             .find(['/', '?', '#'])
             .filter(|at| *at > 0 && rest[*at..].starts_with('/') && !rest[..*at].contains('{'));
         let Some(path) = path.filter(|_| text.bytes().all(|b| b.is_ascii_graphic())) else {
-            return Err("a host without placeholders, then a path".to_owned());
+            return Err("write a host without placeholders, then a path".to_owned());
         };
         if rest[..path].contains('@') {
-            return Err("without a user: `authorization` is for that".to_owned());
+            return Err("write no user: use `authorization` instead".to_owned());
         }
         let found = placeholders(text, &["stream", "key", "sequence"])?;
         for needed in ["key", "sequence"] {
             if !found.contains(&needed) {
-                return Err(format!("without {{{needed}}} it cannot ask for one event"));
+                return Err(format!(
+                    "{{{needed}}} is missing, so the URL does not identify one event"
+                ));
             }
         }
-        // RFC 3986 has none of these.
+        // RFC 3986 allows none of these characters.
         let strange = text.find(['#', '<', '>', '"', '`', '\\', '^', '|']);
         if strange.is_some() || text.replace(['{', '}'], "").parse::<url::Url>().is_err() {
             return Err(
-                "a host, then a path of what a URL may have, without a fragment (`#`)".to_owned()
+                "write a host, then a path of characters that a URL may contain, without a fragment (`#`)".to_owned()
             );
         }
         Ok(Self(text.to_owned()))
@@ -92,12 +95,12 @@ impl Scalar for ReplayUrl {
     }
 }
 
-/// The value of a header that is never printed.
+/// The value of the header `authorization`. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authorization(String);
 
 impl Authorization {
-    /// The text, for the one who needs it.
+    /// Returns the text, for the request only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -116,7 +119,7 @@ impl Scalar for Authorization {
     fn parse(text: &str) -> Result<Self, String> {
         let visible = text.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
         if text.trim().is_empty() || !visible {
-            return Err("visible ASCII characters".to_owned());
+            return Err("use visible ASCII characters".to_owned());
         }
         Ok(Self(text.to_owned()))
     }
@@ -140,13 +143,13 @@ impl Replay {
 }
 
 impl ReplayServer {
-    /// One with defaults.
+    /// Returns a server with default settings.
     fn at(url: ReplayUrl) -> Self {
         Self { url, authorization: None, timeout: Millis(5_000), concurrency: 16 }
     }
 }
 
-/// A URL that stands for a table of it alone.
+/// A URL in place of a table with `url` alone.
 struct Short(ReplayUrl);
 
 impl Scalar for Short {
@@ -159,7 +162,7 @@ impl Scalar for Short {
     }
 }
 
-/// Servers at most: each is asked in turn while the key waits.
+/// Maximum number of servers: each is asked in turn while the key waits.
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
 impl Setting for Vec<Replay> {
@@ -169,15 +172,15 @@ impl Setting for Vec<Replay> {
 
     fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
         let elements = reader.elements(node, <Self as Setting>::FORM)?;
-        let found: Vec<_> = elements.iter().map(|it| Replay::read(reader, it)).collect();
+        let found: Vec<_> = elements.iter().map(|element| Replay::read(reader, element)).collect();
         let found: Self = found.into_iter().collect::<Option<_>>()?;
-        // The store is asked first in any case: it has what was spilled, and is the nearest.
-        let late = found.iter().skip(1).any(|it| *it == Replay::Store);
+        // The store is always asked first: it holds the spilled events, and is the nearest source.
+        let late = found.iter().skip(1).any(|replay| *replay == Replay::Store);
         let twice = (1..found.len()).any(|at| found[..at].contains(&found[at]));
         let wrong = match (found.len() > REPLAY_LIMIT, twice, late) {
-            (true, _, _) => "it has more than 8",
-            (_, true, _) => "it names one twice",
-            (_, _, true) => "\"store\" does not come first",
+            (true, _, _) => "the array has more than 8",
+            (_, true, _) => "the array names an element twice",
+            (_, _, true) => "\"store\" is not first",
             _ => return Some(found),
         };
         let message = format!("expected {}, but {wrong}", <Self as Setting>::FORM);

@@ -1,4 +1,4 @@
-//! Values that are one word of the file: numbers, switches, choices between names.
+//! Values that are a single word of the file: numbers, switches, choices.
 
 use toml::de::DeValue;
 
@@ -6,19 +6,19 @@ use super::reader::{Node, Reader, Setting, describe};
 
 /// A value that is written as one text, number or switch.
 pub(super) trait Scalar: Sized {
-    /// What is right, in words.
+    /// Description of a valid value.
     const FORM: &'static str;
-    /// Written with quotes; else without, as a number or switch. A text that contains variables
-    /// may stand for either.
+    /// True if the value is written in quotes; otherwise it is a number or switch without quotes. A text
+    /// that contains variables is allowed in both cases.
     const QUOTED: bool = true;
-    /// May be written without quotes too, though `QUOTED`.
+    /// True if the value may also be written without quotes.
     const BARE: bool = !Self::QUOTED;
-    /// No error repeats its text.
+    /// True if errors must not show the value.
     const SECRET: bool = false;
-    /// No error repeats what variables have put into it.
+    /// True if errors must not show the values of variables in the text.
     const VEILED: bool = false;
 
-    /// Reads the text. The error, if not empty, is a hint to add to the form.
+    /// Parses the text. A non-empty error is a hint that follows the expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// See [`Setting::within`].
@@ -109,7 +109,7 @@ impl Scalar for bool {
     }
 }
 
-/// Makes a type one of several names.
+/// Implements [`Scalar`] for a type that is written as one of several names.
 macro_rules! choice {
     ($type:ty { $first:literal => $value:expr, $($name:literal => $other:expr,)* }) => {
         impl $crate::scalar::Scalar for $type {

@@ -1,16 +1,16 @@
-//! How the configuration is described: a table of the file is a [`section!`], which states each
-//! setting once, with its meaning, form, bounds, default and the reason of the default. The
-//! struct, the reader, the checks and the reference for people all come from there.
+//! Describes the configuration. A table of the file is a [`section!`], which states each setting once, with
+//! meaning, form, bounds, default and the reason of the default. The struct, the reader, the checks and the
+//! printed reference are derived from it.
 
-/// Makes a struct that is a table of the file. Each setting is written
+/// Defines a struct for a table of the file. A setting has the form
 ///
 /// ```text
-/// /// What it means.
+/// /// Meaning of the setting.
 /// name: Type [low to high] = default, because "the reason of the default";
 /// ```
 ///
-/// with bounds, default and reason as they would stand in the file. Without a default it must be
-/// given, unless its type is an `Option`.
+/// with bounds, default and reason as the file would contain them. A setting without a default is required,
+/// unless its type is an `Option`.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -59,7 +59,7 @@ macro_rules! section {
             ) -> Option<Self> {
                 let table = reader.table(node, Self::ROWS)?;
                 let mut rows = Self::ROWS.iter();
-                // All are read before the first one that failed ends it.
+                // All fields are read before the first failed one returns, so that all errors are reported.
                 $(let $field = reader.field::<$type>(&table, rows.next()?);)*
                 Some(Self { $($field: $field?),* })
             }
@@ -67,7 +67,7 @@ macro_rules! section {
     };
 }
 
-/// Makes an enum of tables that are told apart by their `kind`.
+/// Defines an enum of tables that differ by their `kind`.
 macro_rules! kinds {
     (
         $(#[doc = $about:literal])+
@@ -82,7 +82,7 @@ macro_rules! kinds {
         }
 
         impl $name {
-            /// The `kind` by which the file names it.
+            /// Returns the `kind` in the file.
             pub fn kind(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $kind,)+ }
             }
@@ -116,7 +116,7 @@ macro_rules! kinds {
     };
 }
 
-/// An optional part of a macro's input as an `Option`.
+/// Returns an optional part of a macro's input as an `Option`.
 macro_rules! maybe {
     () => {
         None

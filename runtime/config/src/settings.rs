@@ -1,5 +1,5 @@
-//! From the configuration to the settings of one partition's sequencer. What all partitions of
-//! the process share is divided here.
+//! Derives the settings of one partition's sequencer from the configuration. Limits of the process are
+//! divided among its partitions here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,61 +8,61 @@ use ordain_core::{Decided, GapSettings, RetrySettings, Settings};
 
 use super::{Config, Place, Replay, ReplayServer, Sink, StoreConfig, Stream};
 
-/// Turns at the workers for each worker. They are handed over and come back in bunches, at every
-/// look of the sequencer: with a turn of one cheap event, a worker must have enough of them until
-/// the next look. `run_ahead` bounds the events in them.
+/// Turns in progress for each worker thread. The sequencer exchanges turns with the workers in batches, at
+/// each of its steps: if a turn is one cheap event, a worker needs enough turns to last until the next step.
+/// `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Loads under way at one time: two batches' worth, so that one is read while one is asked for.
+/// Loads in progress, in batches: one is read while the next is requested.
 const LOADS_PER_BATCH: usize = 2;
 
-/// The part of the memory budget for commits that a shared store may lose: at ten thousand small
-/// events a second it has the last few seconds, and a server that syncs once a second loses one or
-/// two.
+/// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per
+/// second the result holds the last few seconds; a server that syncs once per second loses one or two.
 const KEPT: usize = 8;
 
-/// Messages committed and not yet published, for each event that may run ahead. Beyond it the
-/// stream pauses: a sink that is down must not fill the store.
+/// Committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this limit, so
+/// that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// Ids of a key that are remembered however old, at least: the default prefetch.
+/// Minimum number of ids of a key that are remembered at any age: the default prefetch.
 const ID_FLOOR: usize = 4_000;
 
-/// Longest time between two looks at the due index, in ms: a key that another process has entered
-/// there waits no longer, and an idle partition costs one read in this time.
+/// Longest interval between reads of the due index, in ms: a key that another process has added waits no
+/// longer, and an idle partition costs one read per interval.
 const DUE_POLL: u64 = 5_000;
 
-/// What one partition has to itself.
+/// The share of one partition.
 #[derive(Debug, Clone)]
 pub struct Share {
-    /// Its number.
+    /// The partition's number.
     pub partition: u32,
-    /// Partitions that this process owns of its stream.
+    /// Number of partitions of its stream that this process owns.
     pub of_stream: usize,
-    /// Partitions that this process owns of all streams.
+    /// Number of partitions of all streams that this process owns.
     pub of_process: usize,
-    /// Threads that execute handlers.
+    /// Number of threads that execute handlers.
     pub workers: usize,
-    /// What executes events at the start, if it is here.
+    /// Handler version that executes events at the start, if one is active.
     pub version: Option<Arc<Decided>>,
     /// Seed of the jitter.
     pub seed: u64,
 }
 
 impl Config {
-    /// Threads that execute handlers: as configured, else one per processor.
+    /// Returns the number of threads that execute handlers: as configured, or one per processor.
     pub fn workers(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         self.runtime.workers.unwrap_or_else(processors)
     }
 
-    /// Whether a sink is standard output.
+    /// Returns whether a sink writes to standard output.
     pub fn writes_standard_output(&self) -> bool {
-        let standard = |sink: &Sink| matches!(sink, Sink::File(it) if it.path == Place::Standard);
+        let standard =
+            |sink: &Sink| matches!(sink, Sink::File(file) if file.path == Place::Standard);
         self.sinks.values().any(standard)
     }
 
-    /// Slices of the store.
+    /// Returns the number of shards of the store.
     pub fn shards(&self) -> u32 {
         match &self.store {
             StoreConfig::Embedded(_) => 1,
@@ -70,18 +70,18 @@ impl Config {
         }
     }
 
-    /// Partitions of all streams together.
+    /// Returns the number of partitions of all streams.
     pub fn partitions(&self) -> usize {
         self.streams.values().map(|stream| stream.source.partitions() as usize).sum()
     }
 
-    /// The number of partitions of each stream.
+    /// Returns the number of partitions of each stream.
     pub fn partition_counts(&self) -> BTreeMap<String, u32> {
         let streams = self.streams.iter();
         streams.map(|(name, stream)| (name.to_string(), stream.source.partitions())).collect()
     }
 
-    /// The settings of one partition of a stream.
+    /// Returns the settings of one partition of a stream.
     pub fn settings(&self, stream: &Stream, share: &Share) -> Settings {
         let runtime = &self.runtime;
         let of_process = share.of_process.max(1);
@@ -94,7 +94,7 @@ impl Config {
             partition: share.partition,
             shards: self.shards(),
             max_lanes: (runtime.max_active_keys / of_process).max(1),
-            // However many partitions: two of the largest events, or nothing could be read.
+            // At least two of the largest events fit in any case; otherwise nothing could be read.
             memory_budget: (runtime.memory_budget.bytes() / of_process)
                 .max(2 * runtime.event_size.bytes()),
             run_ahead: runtime.run_ahead,
@@ -119,17 +119,17 @@ impl Config {
             id_window,
             id_ttl: stream.id_ttl.0,
             id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
-                // While the broker is away, half of what is known by its id may be offered, and all
-                // of it comes again.
+                // While the broker is unavailable, up to half of the ids may be of events that are only
+                // offered; all of their events are delivered again.
                 id_window
             } else {
-                // The last run may have had a larger prefetch window.
+                // The previous run may have had a larger prefetch.
                 repeats.max(ID_FLOOR).min(id_window)
             },
             digests: stream.digests,
             due_poll: DUE_POLL,
             complete_ttl: stream.complete_ttl.0,
-            key_ttl: stream.key_ttl.0.map(|it| it.0),
+            key_ttl: stream.key_ttl.0.map(|ttl| ttl.0),
             version: share.version.clone(),
             seed: share.seed,
         }
@@ -143,11 +143,11 @@ impl Stream {
             timeout: gap.timeout.0,
             attempts: gap.attempts,
             backoff: gap.backoff,
-            // The store is always one: what is spilled is found in any case.
+            // The store is always a source: it holds the spilled events.
             sources: self.replay_names().into_iter().map(Into::into).collect(),
             max_width: gap.max_width,
             on_exhausted: gap.on_exhausted.0,
-            tail: gap.tail.0.map(|it| it.0),
+            tail: gap.tail.0.map(|tail| tail.0),
         }
     }
 
@@ -160,16 +160,16 @@ impl Stream {
         }
     }
 
-    /// The replay sources from number 1 on; number 0 is the store.
+    /// Returns the replay sources from number 1 on; number 0 is the store.
     pub fn replay_servers(&self) -> impl Iterator<Item = &ReplayServer> {
-        self.gap.replay.iter().filter_map(|it| match it {
+        self.gap.replay.iter().filter_map(|replay| match replay {
             Replay::Store => None,
             Replay::Http(server) => Some(server),
         })
     }
 
-    /// What the replay sources are called, by their number: a server by its host, with a number of its own where
-    /// that has several.
+    /// Returns the names of the replay sources, by number. A server is named by its host, with a number if
+    /// several servers have the same host.
     pub fn replay_names(&self) -> Vec<String> {
         let mut names = vec!["store".to_owned()];
         for server in self.replay_servers() {

@@ -1,15 +1,15 @@
-//! `[sinks.NAME]`: where messages go.
+//! `[sinks.NAME]`: the destinations of messages.
 
 use super::section::{kinds, section};
 use super::template::RoutingKey;
 use super::text::{Name, Place, Text};
 
 kinds! {
-    /// Where messages go.
+    /// The destination of messages.
     pub enum Sink {
         /// An exchange of the broker.
         "amqp" => Amqp(AmqpSink),
-        /// Lines of a file or of standard output, each a CloudEvent in JSON.
+        /// A file or standard output, with one CloudEvent in JSON per line.
         "file" => File(FileSink),
         /// Another stream of this Ordain.
         "stream" => Stream(StreamSink),
@@ -17,7 +17,7 @@ kinds! {
 }
 
 impl Sink {
-    /// Whether its messages are numbered within their keys.
+    /// Returns whether messages are numbered within their keys.
     pub fn sequenced(&self) -> bool {
         match self {
             Self::Amqp(sink) => sink.sequenced,
@@ -34,31 +34,31 @@ section! {
         exchange: Text;
         /// The routing key, with the placeholders `{key}`, `{type}` and `{stream}`.
         routing_key: RoutingKey = "{key}",
-            because "the next Ordain takes the routing key for its key";
-        /// Whether each message gets its own number within its key.
+            because "an Ordain that reads them takes the key from the routing key";
+        /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "the numbers and their replay log cost a write for each message";
+            because "numbers and their replay log cost a write for each message";
     }
 }
 
 section! {
     /// `[sinks.NAME] kind = "file"`.
     pub struct FileSink {
-        /// The file, or `-` for standard output, where a line may come twice after a crash.
+        /// The file, or `-` for standard output, where a line may be repeated after a crash.
         path: Place;
-        /// Whether each message gets its own number within its key.
+        /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "the numbers and their replay log cost a write for each message";
+            because "numbers and their replay log cost a write for each message";
     }
 }
 
 section! {
     /// `[sinks.NAME] kind = "stream"`.
     pub struct StreamSink {
-        /// A stream here whose source is of kind `stream`.
+        /// A stream of this configuration whose source is of kind `stream`.
         stream: Name;
-        /// Whether each message gets its own number within its key.
+        /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "the numbers and their replay log cost a write for each message";
+            because "numbers and their replay log cost a write for each message";
     }
 }

@@ -1,4 +1,4 @@
-//! `[streams.NAME] source`: where events come from.
+//! `[streams.NAME] source`: the source of a stream's events.
 
 use super::reader::{Node, Reader, Row, Setting};
 use super::scalar::Scalar;
@@ -6,21 +6,21 @@ use super::section::{kinds, section};
 use super::text::{Place, Text};
 
 kinds! {
-    /// Where the events of a stream come from.
+    /// The source of a stream's events.
     pub enum Source {
-        /// A queue of the broker, or several that share the keys.
+        /// A queue of the broker, or several queues that share the keys.
         "amqp" => Amqp(AmqpSource),
         /// Requests to `[ingress]`.
         "http" => Http(HttpSource),
-        /// Lines of a file or of standard input, each a CloudEvent in JSON.
+        /// A file or standard input, with one CloudEvent in JSON per line.
         "file" => File(FileSource),
-        /// Messages of sinks of kind `stream`, and what `ordain publish` puts there.
+        /// Messages of sinks of kind `stream`, and events that `ordain publish` stores.
         "stream" => Stream(StreamSource),
     }
 }
 
 impl Source {
-    /// The number of partitions.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> u32 {
         match self {
             Self::Amqp(source) => source.partitions,
@@ -30,7 +30,8 @@ impl Source {
         }
     }
 
-    /// How many events of a partition may wait in the store, where they come from there.
+    /// Returns how many events of a partition may wait in the store; `None` if the source does not read from
+    /// the store.
     pub fn queue(&self) -> Option<u64> {
         match self {
             Self::Amqp(source) => Some(source.inbox),
@@ -40,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Deliveries of a partition taken and not yet acknowledged.
+    /// Returns how many deliveries of a partition may be unacknowledged.
     pub fn prefetch(&self) -> usize {
         match self {
             Self::Amqp(source) => source.prefetch,
@@ -54,29 +55,29 @@ impl Source {
 section! {
     /// `source = { kind = "amqp" }`.
     pub struct AmqpSource {
-        /// The exchange that spreads the events over the queues. Needed with more than one
-        /// partition or with `bind`.
+        /// The exchange that spreads the events over the queues. Required with more than one partition or
+        /// with `bind`.
         exchange: Option<Text>;
-        /// The queue; with more than one partition `{queue}.0` and so on.
+        /// The queue. With more than one partition the queues are `{queue}.0`, `{queue}.1` and so on.
         queue: Text;
-        /// Queues that share the keys. It cannot be changed while the store has anything of the
+        /// Number of queues that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one needs no plugin in the broker";
-        /// Deliveries of a partition taken and not yet acknowledged.
+            because "one queue needs no plugin in the broker";
+        /// Unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
-            because "about 50 ms of a queue's full speed, which is more than a commit takes";
-        /// Events of a partition that came over HTTP and wait in the store, about; beyond, producers are sent
-        /// away for a while.
+            because "a full queue delivers this in about 50 ms, which is longer than a commit takes";
+        /// Approximate number of events of a partition that came over HTTP and wait in the store. Beyond it,
+        /// Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
-            because "a broker may be away for a while, and a producer that is told so can wait";
-        /// Where the key is found.
+            because "a broker may be unavailable for a while, and a producer that gets this response can wait";
+        /// Where a delivery has its key.
         key: KeyFrom = "routing-key",
-            because "the exchange spreads by it, so all events of a key meet in one partition";
-        /// Exchanges that feed this one.
+            because "the exchange spreads events by it, so all events of a key are in one partition";
+        /// Exchanges that feed this exchange.
         bind: Vec<Bind> = [],
-            because "what feeds it may as well be bound outside";
-        /// Whether to make the exchange, queues and bindings that are not there.
+            because "the bindings can also be declared outside";
+        /// If true, Ordain declares the exchange, queues and bindings that are missing.
         declare: bool = true,
             because "a first start should need no preparation";
     }
@@ -85,16 +86,17 @@ section! {
 section! {
     /// `source = { kind = "http" }`.
     pub struct HttpSource {
-        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more";
-        /// Events of a partition taken and not yet settled or held.
+            because "one instance needs no more than one";
+        /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "the same window as with a broker";
-        /// Events of a partition that wait in the store, about; beyond, producers are sent away for a while.
+            because "it is the same prefetch as with a broker";
+        /// Approximate number of events of a partition that wait in the store. Beyond it, Ordain rejects
+        /// requests, and producers retry later.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may be behind for a minute, and a producer that is told so can wait";
+            because "a stream may be behind for a minute, and a producer that gets this response can wait";
     }
 }
 
@@ -103,29 +105,30 @@ section! {
     pub struct FileSource {
         /// The file, or `-` for standard input, which cannot resume after a restart.
         path: Place;
-        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more";
-        /// Events of a partition read and not yet settled or held.
+            because "one instance needs no more than one";
+        /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "the same window as with a broker";
+            because "it is the same prefetch as with a broker";
     }
 }
 
 section! {
     /// `source = { kind = "stream" }`.
     pub struct StreamSource {
-        /// Parts that share the keys. It cannot be changed while the store has anything of the
+        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more";
-        /// Events of a partition taken and not yet settled or held.
+            because "one instance needs no more than one";
+        /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "the same window as with a broker";
-        /// Events of a partition that wait in the store, about; beyond, what feeds it waits.
+            because "it is the same prefetch as with a broker";
+        /// Approximate number of events of a partition that wait in the store. Beyond it, the streams and
+        /// producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stage may be behind for a minute, and no more is written twice than needed";
+            because "a stage may be behind for a minute, and a larger queue writes more events twice";
     }
 }
 
@@ -134,13 +137,13 @@ section! {
     pub struct Bind {
         /// The feeding exchange.
         exchange: Text;
-        /// What it passes on.
+        /// Which messages the feeding exchange passes on.
         routing_key: Text = "#",
-            because "everything, on a topic exchange";
+            because "a topic exchange then passes on every message";
     }
 }
 
-/// Feeding exchanges at most: each is a binding to make at start.
+/// Maximum number of feeding exchanges: each is a binding to declare at the start.
 const BIND_LIMIT: usize = 64;
 
 impl Setting for Vec<Bind> {
@@ -153,17 +156,17 @@ impl Setting for Vec<Bind> {
             reader.refuse(node, <Self as Setting>::FORM);
             return None;
         }
-        let found: Vec<_> = elements.iter().map(|it| Bind::read(reader, it)).collect();
+        let found: Vec<_> = elements.iter().map(|element| Bind::read(reader, element)).collect();
         found.into_iter().collect()
     }
 }
 
-/// Where the key of a delivery is found.
+/// The place of the key in a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyFrom {
-    /// Its routing key.
+    /// In the routing key.
     RoutingKey,
-    /// The header of this name.
+    /// In the header with this name.
     Header(String),
 }
 
@@ -181,18 +184,19 @@ impl Scalar for KeyFrom {
     }
 }
 
-/// A file's checkpoint is written at least after so many events: after a crash they are read
-/// again, on top of the prefetch window. Of a queue in the store as many may be there again, and
-/// another window of what was acknowledged while others were removed.
+/// Longest distance between checkpoints of a file, in events: after a crash, these events are read again, in
+/// addition to the prefetch. For a queue in the store, as many may be present again, plus another prefetch
+/// of events that were acknowledged while others were being removed.
 pub const CHECKPOINT_EVENTS: usize = 1_024;
 
-/// Events of a request over HTTP: as many as a producer gathers in a moment, and few enough that one
-/// request is done in time.
+/// Maximum number of events in a request over HTTP: as many as a producer gathers in a moment, and few enough
+/// that a request completes in time.
 pub const REQUEST_EVENTS: usize = 10_000;
 
 impl Source {
-    /// Events that a crash or a lost answer can bring again, where a stream of the broker takes events over
-    /// HTTP as well or does not. A `fifo` stream must remember as many ids.
+    /// Returns how many events may arrive again after a crash or a lost response. `has_ingress` states
+    /// whether a stream of the broker also accepts events over HTTP. A `fifo` stream must remember as many
+    /// ids.
     pub fn repeats(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch
@@ -205,7 +209,7 @@ impl Source {
             }
     }
 
-    /// Whether the stream takes events over HTTP beside those of the broker.
+    /// Returns whether the stream accepts events over HTTP in addition to those of the broker.
     pub fn has_inbox(&self, has_ingress: bool) -> bool {
         has_ingress && matches!(self, Self::Amqp(AmqpSource { exchange: Some(_), .. }))
     }

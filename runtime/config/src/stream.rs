@@ -1,4 +1,4 @@
-//! `[streams.NAME]`: one stream, its source and its handler.
+//! `[streams.NAME]`: a stream, its source and its handler.
 
 use ordain_core::{Backoff, Exhausted, Ordering, Overflow};
 
@@ -13,134 +13,134 @@ use super::units::{Millis, Percent};
 section! {
     /// A stream.
     pub struct Stream {
-        /// Its handler: `<handler>@<version>.wasm` in the folder of plugins.
+        /// Name of the handler: `<handler>@<version>.wasm` in the folder of plugins.
         handler: Name;
-        /// Who numbers the events of a key: the producer, or Ordain in the order of delivery.
+        /// Source of the numbers within a key: the producer, or Ordain in the order of delivery.
         ordering: Ordering = "sequenced",
             because "only the producer's numbers show that an event is missing";
-        /// Where its events come from.
+        /// Where the events come from.
         source: Source;
         /// Sequence of a key's first event, in a `sequenced` stream.
         first: u64 [0 to 1] = 1,
             because "most producers count from 1";
-        /// What happens when an event is missing.
+        /// How the stream treats a missing event.
         gap: Gap = {},
-            because "a missing event is waited for, asked for, and then the key is parked";
-        /// What happens when a handler fails.
+            because "the key waits for a missing event, requests it, and is then parked";
+        /// How the stream treats a failing handler.
         retry: Retry = {},
-            because "an event is tried again for a while, and then the key is parked";
-        /// How long a completed key is remembered, so that repeats are known as such; and its count, where Ordain
-        /// numbers its events.
+            because "an event is retried for a while, and then the key is parked";
+        /// How long a completed key is remembered, so that repeated events are recognized; and how long its
+        /// count is remembered if Ordain numbers its events.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
-            because "longer than any usual redelivery, at some hundred bytes a key";
-        /// After how long without a write a key is forgotten, complete or not.
+            because "it is longer than any usual redelivery, and a key takes some hundred bytes";
+        /// How long after its last write a key is forgotten, complete or not.
         key_ttl: OrOff ["1m" to "3650d"] = "off",
-            because "forgetting a key that goes on would start it anew";
-        /// Events of a blocked key in memory; beyond, they go to the store.
+            because "a forgotten key that receives another event would start again";
+        /// Events of a blocked key in memory. Further events move to the store.
         lane_buffer: usize [1 to 100_000] = 256,
             because "a blocked key then holds a small part of the prefetch window";
-        /// How long an event may wait in memory before its key goes to the store.
+        /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
-            because "most gaps close before, and a broker's delivery timeout is far";
+            because "most gaps close earlier, and the delivery timeout of a broker is much longer";
         /// Events of one key waiting in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
-            because "about 1 GiB at 1 KiB each: one key should not fill a disk unnoticed";
-        /// What happens to an event beyond `spill_limit`: reading stops, or it is dead-lettered.
+            because "events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
+        /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
         overflow: Overflow = "pause",
-            because "nothing should end unseen without having been asked for";
-        /// Events of a key in one turn, before another key has its own.
+            because "an event should not be dead-lettered unless the configuration requests it";
+        /// Events of a key in one turn, before other keys have theirs.
         quantum: usize [1 to 4_096] = 64,
-            because "it spreads the cost of a turn, and others wait a millisecond at most";
-        /// Ids of a key that are remembered, in a `fifo` stream. Left to its default it grows with
-        /// the prefetch.
+            because "it spreads the cost of a turn, and other keys wait for at most a millisecond";
+        /// Ids of a key that a `fifo` stream remembers. The default grows with the prefetch.
         id_window: usize [1 to 1_000_000] = 4_000,
-            because "everything that a crash can bring again: the prefetch window";
-        /// How long a key keeps an id after its event has settled, or up to a quarter longer; a later repeat is a new
-        /// event. Ids that a crash can redeliver, and the newest 4,000, never expire; with `[ingress]` beside a broker no
-        /// id of `id_window` does.
+            because "a crash can repeat the events of the prefetch window";
+        /// How long a key remembers an id after its event has settled, or up to a quarter longer; a later repeat
+        /// is a new event. Ids that a crash can redeliver, and the newest 4,000, never expire. With `[ingress]`
+        /// beside a broker, no id within `id_window` expires.
         id_ttl: Millis ["1m" to "365d"] = "24h",
-            because "a producer that repeats does so within a day";
-        /// Content digests of a key that are remembered, to tell a repeat from another event under
+            because "a producer that repeats an event does so within a day";
+        /// Content digests of a key that are remembered, to distinguish a repeat from a different event with
         /// the same sequence.
         digests: usize [0 to 4_096] = 64,
-            because "four bytes each, and repeats come soon";
-        /// How long events that Ordain itself numbered or took in are kept for replay, and how long an event that a
-        /// producer publishes again is known by its id. Whoever numbers events for this stream takes this, `first`,
-        /// `retain_events` and `complete_ttl` from here. No longer than `complete_ttl`, after which a key that has ended
-        /// may begin anew.
+            because "a digest takes four bytes, and repeats arrive soon";
+        /// How long events that Ordain itself numbered or accepted are kept for replay, and how long a repeated
+        /// publish of a producer is recognized by its id. Each process that numbers events for this stream uses
+        /// this setting, `first`, `retain_events` and `complete_ttl`. The time is at most `complete_ttl`, after
+        /// which a key that has ended may begin again.
         retain: Millis ["1s" to "365d"] = "24h",
-            because "whoever lost one asks within a day";
-        /// How many of a key are kept for replay.
+            because "a consumer that lost an event requests it within a day";
+        /// Events of a key that are kept for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
-            because "the widest gap that is waited for";
-        /// A sink that gets every dead letter as well, with the reason in extension attributes.
+            because "it is the widest gap that a key waits for";
+        /// Sink that also receives every dead letter, with the reason in extension attributes.
         dead_letter: Option<Name>;
-        /// Turns of this stream at the workers at one time. Left out: 256 for each worker.
+        /// Concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
-            because "turns are handed over in bunches, and no worker should wait for the next one";
-        /// Events that wait in the broker for which one more instance is wanted, where something
-        /// starts and ends instances by that.
+            because "turns are exchanged in batches, and no worker should wait for the next one";
+        /// Events waiting in the broker for each instance. An autoscaler adds and removes instances by this
+        /// value.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
-            because "a second or less of work for most handlers: less is not worth a process";
-        /// Share of the keys on which a new version of the handler is tried.
+            because "most handlers process this in a second, and less does not justify a process";
+        /// Share of the keys on which a new version of the handler is tested.
         canary: Option<Percent>;
-        /// How long it is tried before all keys have it.
+        /// How long a new version is tested before it serves all keys.
         bake: Option<Millis> ["1s" to "30d"];
     }
 }
 
 section! {
-    /// What happens when an event is missing.
+    /// Settings for missing events.
     pub struct Gap {
-        /// From the arrival of the first later event to the first round of asking.
+        /// Time from the arrival of the first later event to the first round of requests.
         timeout: Millis ["1ms" to "7d"] = "2s",
-            because "an event that was only overtaken is there by then";
-        /// Rounds of asking.
+            because "an event that was only overtaken arrives by then";
+        /// Rounds of requests.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff they take one to three seconds: an answer that is late by that is there";
-        /// Between rounds: anywhere between the lower bound and the doubled one, up to the upper one.
+            because "with the backoff they take one to three seconds, within which a late response arrives";
+        /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
+        /// round, up to the upper bound.
         backoff: Backoff ["1ms..1ms" to "7d..7d"] = "200ms..5s",
-            because "quick at first, and never a burden for who is asked";
-        /// Who is asked, in this order: the store for what it retains, then HTTP servers.
+            because "the first rounds are quick, and the sources are never overloaded";
+        /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
         replay: Vec<Replay> = ["store"],
-            because "it needs nothing else";
-        /// How far beyond the first missing number an event may be; further ones are
-        /// dead-lettered.
+            because "it needs no other service";
+        /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
-            because "a jump so far is an error of the producer, and everything up to it would be kept";
-        /// After the last round: the key stops, goes on without the event, or waits for it.
+            because "a longer jump is an error of the producer, and all events in between would be kept";
+        /// Action after the last round: park the key, skip the event, or wait for it.
         on_exhausted: GapExhausted = "park",
-            because "order is what was asked for, so a person decides";
-        /// Asks once for the next event of a key that is neither complete nor heard of for this
-        /// long, so that a lost last event is found too.
+            because "the stream promises order, so a person decides";
+        /// Requests the next event of an incomplete key once after this time without an event, so that a lost
+        /// last event is found too.
         tail: OrOff ["1s" to "365d"] = "off",
-            because "only the producer's habits tell how long a key may be quiet";
+            because "only the producer's habits determine how long a key may be quiet";
     }
 }
 
 section! {
-    /// What happens when a handler fails.
+    /// Settings for failing handlers.
     pub struct Retry {
-        /// Tries of one event that asks for another or ran too long, the first included.
+        /// Attempts of one event whose handler requests a retry or exceeds its time limit, the first included.
         attempts: u32 [1 to 1_000_000] = 5,
-            because "with the backoff they take about a second: a short disturbance passes";
-        /// Between tries: anywhere between the lower bound and the doubled one, up to the upper one.
+            because "with the backoff they take about a second, within which a short disturbance passes";
+        /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
+        /// attempt, up to the upper bound.
         backoff: Backoff ["1ms..1ms" to "7d..7d"] = "100ms..30s",
-            because "quick at first, and never a burden for who is down";
-        /// After the last try: the key stops, or the event is dead-lettered and the key goes on.
+            because "the first attempts are quick, and an unavailable service is never overloaded";
+        /// Action after the last attempt: park the key, or dead-letter the event and continue with the key.
         on_exhausted: RetryExhausted = "park",
-            because "order is what was asked for, so a person decides";
-        /// Whether a new version of the handler lets parked keys try again.
+            because "the stream promises order, so a person decides";
+        /// If true, a new version of the handler resumes parked keys.
         on_new_version: bool = true,
-            because "it is most often the mend";
+            because "a new version usually contains the fix";
     }
 }
 
-/// What follows the last round for a missing event.
+/// Action after the last round of requests for a missing event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GapExhausted(pub Exhausted);
 
-/// What follows the last try of a failing one.
+/// Action after the last attempt of a failing event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryExhausted(pub Exhausted);
 

@@ -1,14 +1,14 @@
-//! "Did you mean …?" for a name that is not known.
+//! Finds the known name that an unknown one may have meant.
 
-/// Longer names are not compared: the distance costs the product of the lengths.
+/// Length limit of compared names: the cost of the distance is the product of both lengths.
 const LONGEST: usize = 64;
 
-/// The known name that is closest to `name`, if one is close enough to be meant.
+/// Returns the known name that is closest to `name`, if it is close enough.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > LONGEST {
         return None;
     }
-    // A third of the letters may differ: more, and the suggestion is a guess.
+    // A third of the letters may differ: beyond that, a suggestion is a guess.
     let limit = (name.chars().count() / 3).max(1);
     known
         .into_iter()
@@ -18,7 +18,7 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters to insert, remove, replace or swap with their neighbour to turn one into the other.
+/// Returns how many insertions, removals, replacements and swaps of neighbouring letters turn one text into the other.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) =
         (from.to_lowercase().chars().collect(), to.to_lowercase().chars().collect());

@@ -17,20 +17,23 @@ impl Scalar for RoutingKey {
 }
 
 impl RoutingKey {
-    /// Bytes of a routing key, at most: a short string of AMQP 0-9-1.
+    /// Size limit of a routing key, in bytes: a short string of AMQP 0-9-1.
     pub const LIMIT: usize = 255;
 
-    /// What is wrong with a key that is to be one.
+    /// Returns an error text if a key is too long to be used as a routing key.
     pub fn wrong(key: &str) -> Option<String> {
-        let (size, limit) = (key.len(), Self::LIMIT);
+        let size = key.len();
+        let limit = Self::LIMIT;
         (size > limit).then(|| {
-            format!("the key has {size} bytes, and is to be a routing key: AMQP allows {limit}")
+            format!(
+                "the key has {size} bytes and is used as a routing key: AMQP allows at most {limit}"
+            )
         })
     }
 
-    /// Whether the routing key of a message would be too long; how long it would be.
+    /// Returns the length of a message's routing key, in bytes, if it is too long.
     pub fn too_long(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
-        // Most are known to be short without being put together.
+        // Most routing keys are known to be short without building them.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
         if most <= Self::LIMIT {
@@ -39,14 +42,15 @@ impl RoutingKey {
         Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT)
     }
 
-    /// The routing key of a message.
+    /// Returns the routing key of a message.
     pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
         if self.0 == "{key}" {
             return key.to_owned();
         }
-        let (mut filled, mut rest) = (String::with_capacity(self.0.len() + key.len()), &*self.0);
+        let mut filled = String::with_capacity(self.0.len() + key.len());
+        let mut rest = &*self.0;
         while let Some((before, after)) = rest.split_once('{') {
-            // `parse` took only what closes.
+            // `parse` accepted only placeholders that are closed.
             let (name, behind) = after.split_once('}').unwrap_or((after, ""));
             filled.push_str(before);
             filled.push_str(match name {
@@ -60,21 +64,21 @@ impl RoutingKey {
     }
 }
 
-/// The placeholders of a text, all of which must be known.
+/// Returns the placeholders of a text. All of them must be known.
 pub(super) fn placeholders<'a>(text: &'a str, known: &[&str]) -> Result<Vec<&'a str>, String> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find(['{', '}']) {
         let inside = rest[start..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
         let Some((name, after)) = inside else {
-            return Err("a `{` and its `}` belong around a name".to_owned());
+            return Err("write a placeholder as a name between `{` and `}`".to_owned());
         };
         if !known.contains(&name) {
             let hint = match nearest(name, known.iter().copied()) {
                 Some(meant) => format!("did you mean {{{meant}}}?"),
                 None => format!("known here: {{{}}}", known.join("}, {")),
             };
-            return Err(format!("there is no {{{name}}}; {hint}"));
+            return Err(format!("unknown placeholder {{{name}}}; {hint}"));
         }
         found.push(name);
         rest = after;

@@ -1,4 +1,4 @@
-//! Texts of configurations, and the errors that each must give: all of them, with their lines.
+//! Tests of configuration texts and of the errors they produce: all errors at once, each with its line.
 
 use std::path::{Path, PathBuf};
 
@@ -21,11 +21,12 @@ fn parse(text: &str) -> Result<Loaded, ConfigError> {
     Loaded::parse(Path::new("/etc/ordain/ordain.toml"), text, &env)
 }
 
-/// Each expected error is `line: setting: part of the message`.
+/// Checks the errors of a text. An expected error is the line, the setting and a part of the message.
 #[track_caller]
 fn check(text: &str, expected: &[(usize, &str, &str)]) {
     let problems = parse(text).map_or_else(|error| error.problems, |_| Vec::new());
-    let shown: Vec<String> = problems.iter().map(|it| format!("{}: {it}", it.line)).collect();
+    let shown: Vec<String> =
+        problems.iter().map(|problem| format!("{}: {problem}", problem.line)).collect();
     let shown = shown.join("\n");
     assert_eq!(problems.len(), expected.len(), "{text}\n{shown}");
     for (problem, (line, setting, message)) in problems.iter().zip(expected) {
@@ -37,15 +38,15 @@ fn check(text: &str, expected: &[(usize, &str, &str)]) {
 const ORDERS: &str =
     "[streams.orders]\nhandler = \"orders\"\nsource = { kind = \"file\", path = \"-\" }\n";
 
-/// A stream that is right, then more of its settings from line 4 on.
+/// Checks a valid stream with more settings from line 4 on.
 #[track_caller]
 fn check_stream(more: &str, expected: &[(usize, &str, &str)]) {
     check(&format!("{ORDERS}{more}"), expected);
 }
 
 #[test]
-fn a_short_file_has_every_default() {
-    let loaded = parse(ORDERS).expect("it is right");
+fn missing_settings_have_their_defaults() {
+    let loaded = parse(ORDERS).expect("a valid configuration");
     let Config { runtime, store, plugins, streams, .. } = &loaded.config;
     assert_eq!(runtime.max_active_keys, 100_000);
     assert_eq!(runtime.memory_budget, Size(512 << 20));
@@ -65,51 +66,54 @@ fn a_short_file_has_every_default() {
 }
 
 #[test]
-fn everything_can_be_said() {
+fn every_setting_is_accepted() {
     let text = include_str!("tests/full.toml");
     let loaded = parse(text).unwrap_or_else(|error| panic!("{error}"));
     let Config { runtime, broker, streams, admin, .. } = &loaded.config;
     assert_eq!(runtime.workers, Some(3));
     assert_eq!(
-        admin.as_ref().and_then(|it| it.token.as_ref()).map(Secret::expose),
+        admin.as_ref().and_then(|admin| admin.token.as_ref()).map(Secret::expose),
         env("TOKEN").as_deref()
     );
     assert!(broker.is_some());
     let orders = &streams["orders"];
     assert_eq!(orders.source.partitions(), 4);
     assert_eq!(
-        orders.replay_servers().map(|it| it.url.0.as_str()).collect::<Vec<_>>(),
+        orders.replay_servers().map(|server| server.url.0.as_str()).collect::<Vec<_>>(),
         ["http://archive/{stream}/{key}/{sequence}", "https://other:8443/{key}?n={sequence}"]
     );
     assert_eq!(orders.key_ttl, Off(Some(Millis(90 * 86_400_000))));
-    // Every setting of the reference stands in that file, so that none goes untried.
+    // The file contains every setting of the reference, so that none is untested.
     untried(reference(), "", text);
-    // And each of the rest is refused by this build, by its line.
-    let refused = loaded.unsupported().expect_err("most of it comes later");
-    let settings: Vec<&str> = refused.problems.iter().map(|it| it.setting.as_str()).collect();
-    assert!(settings.is_sorted_by_key(|it| loaded.lines.of(it)), "{refused}");
+    // This build rejects the unsupported settings, by line.
+    let refused = loaded.unsupported().expect_err("an unsupported setting");
+    let settings: Vec<&str> =
+        refused.problems.iter().map(|problem| problem.setting.as_str()).collect();
+    assert!(settings.is_sorted_by_key(|setting| loaded.lines.of(setting)), "{refused}");
     for setting in ["streams.orders.canary", "runtime.alerts"] {
         assert!(settings.contains(&setting), "{setting}: {refused}");
     }
 }
 
 #[test]
-fn a_file_is_one_partition_in_this_build() {
+fn file_with_several_partitions_is_not_supported_yet() {
     let loaded = parse(
         "[streams.a]\nhandler = \"a\"\n\
          source = { kind = \"file\", path = \"a.ndjson\", partitions = 2 }\n",
     )
     .unwrap_or_else(|error| panic!("{error}"));
-    let refused = loaded.unsupported().expect_err("nothing splits a file yet");
+    let refused = loaded.unsupported().expect_err("an unsupported setting");
     assert_eq!(
         refused.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["streams.a.source: this build cannot do a file in several partitions yet: leave it out"]
+        [
+            "streams.a.source: this build does not support a file in several partitions yet: remove the setting"
+        ]
     );
 }
 
 fn untried(rows: &[Row], table: &str, text: &str) {
     for row in rows {
-        // Kinds of the store: only one of them can stand in one file.
+        // A file can contain only one kind of store.
         let name = row.name.split(' ').next().unwrap_or_default();
         assert!(text.contains(name) || table == "kind = \"embedded\"", "{table}: {name}");
         if row.name != "kind = \"file\"" {
@@ -119,7 +123,7 @@ fn untried(rows: &[Row], table: &str, text: &str) {
 }
 
 #[test]
-fn every_setting_is_documented_and_every_default_is_right() {
+fn every_setting_is_documented_and_every_default_is_valid() {
     fn walk(rows: &[Row], count: &mut usize) {
         for row in rows {
             *count += 1;
@@ -132,7 +136,7 @@ fn every_setting_is_documented_and_every_default_is_right() {
     let mut count = 0;
     walk(reference(), &mut count);
     assert!(count > 90, "{count}");
-    // Every table with as little in it as it allows: its defaults are all read.
+    // Every table with only its required settings, so that all defaults are parsed.
     let text = r#"
         [store]
         kind = "redis"
@@ -158,7 +162,7 @@ fn every_setting_is_documented_and_every_default_is_right() {
 }
 
 #[test]
-fn errors_come_all_at_once() {
+fn all_errors_are_reported_at_once() {
     check(
         r#"[runtime]
 max_active_keys = 0
@@ -185,21 +189,21 @@ kind = "fiel"
             (4, "runtime", "unknown setting `wokers`; did you mean `workers`?"),
             (7, "plugins.timeout", "expected a duration such as \"200ms\", \"5s\""),
             (8, "plugins.instance", "did you mean \"fresh\"?"),
-            (10, "streams.orders", "`handler` is missing: it must be a name"),
-            (11, "streams.orders.source", "`path` is missing: it must be a path, or \"-\""),
-            (13, "streams.orders.first", "is for sequenced streams"),
+            (10, "streams.orders", "`handler` is missing: set it to a name"),
+            (11, "streams.orders.source", "`path` is missing: set it to a path, or \"-\""),
+            (13, "streams.orders.first", "applies to sequenced streams only"),
             (14, "streams.orders.gap.replay[0]", "expected \"store\", a URL"),
             (14, "streams.orders.gap.timeout", "expected a duration"),
-            (15, "streams.orders.dead_letter", "there is no sink \"deed\""),
+            (15, "streams.orders.dead_letter", "sink \"deed\" is not defined"),
             (18, "sinks.dead.kind", "did you mean \"file\"?"),
         ],
     );
 }
 
 #[test]
-fn what_is_no_toml_is_named_with_its_line() {
+fn invalid_toml_is_reported_with_its_line() {
     check("[runtime\nworkers = 4\n", &[(1, "", "not valid TOML")]);
-    // Values elsewhere are judged all the same; what is missing may stand in the broken line.
+    // Values on other lines are still checked; a missing setting may be on the invalid line.
     check(
         "[streams.a]\nhandler = \"a\nsource = 3\nlane_buffer = 0\nx y",
         &[
@@ -210,16 +214,16 @@ fn what_is_no_toml_is_named_with_its_line() {
         ],
     );
     check("[runtime]\nbatch = 1\nbatch = 2\n", &[(3, "", "duplicate key")]);
-    check("", &[(0, "streams", "there is none")]);
-    check("\n[streams]", &[(2, "streams", "there is none")]);
+    check("", &[(0, "streams", "at least one stream")]);
+    check("\n[streams]", &[(2, "streams", "at least one stream")]);
     check(
         "streams = 1",
-        &[(1, "streams", "expected a table, found 1"), (1, "streams", "there is none")],
+        &[(1, "streams", "at least one stream"), (1, "streams", "expected a table, found 1")],
     );
 }
 
 #[test]
-fn fields_are_of_their_form() {
+fn fields_must_have_their_form() {
     for (line, message) in [
         ("lane_buffer = \"256\"", "lane_buffer: expected a whole number, found \"256\""),
         ("lane_buffer = -1", "lane_buffer: expected a whole number, found -1"),
@@ -238,31 +242,31 @@ fn fields_are_of_their_form() {
         ("key_ttl = \"1s\"", "must be between \"1m\" and \"3650d\", found \"1s\""),
         ("complete_ttl = \"0s\"", "must be between"),
         ("gap = 3", "gap: expected a table, found 3"),
-        ("gap.backoff = \"5s..1s\"", "the lower bound comes first"),
+        ("gap.backoff = \"5s..1s\"", "write the lower bound first"),
         ("gap.backoff = \"0ms..1s\"", "must be above 0"),
         ("gap.backoff = \"1s..9d\"", "must be between"),
         ("gap.attempts = 0", "between 1 and 1_000, found 0"),
         ("gap.replay = \"store\"", "expected an array"),
-        ("gap.replay = [\"http://h/{stream}/{key}\"]", "without {sequence}"),
+        ("gap.replay = [\"http://h/{stream}/{key}\"]", "{sequence} is missing"),
         ("gap.replay = [\"http://h/{keys}/{sequence}\"]", "did you mean {key}?"),
-        ("gap.replay = [\"http://h/{key/{sequence}\"]", "there is no {key/{sequence}"),
+        ("gap.replay = [\"http://h/{key/{sequence}\"]", "unknown placeholder {key/{sequence}"),
         ("gap.replay = [\"http://{key}/{sequence}\"]", "a host without placeholders, then a path"),
         ("gap.replay = [\"ftp://h/{key}/{sequence}\"]", "expected \"store\", a URL"),
-        (
-            "gap.replay = [\"http://h/{key}/{sequence}\", \"store\"]",
-            "\"store\" does not come first",
-        ),
-        ("gap.replay = [\"store\", \"store\"]", "it names one twice"),
+        ("gap.replay = [\"http://h/{key}/{sequence}\", \"store\"]", "\"store\" is not first"),
+        ("gap.replay = [\"store\", \"store\"]", "names an element twice"),
         (
             "gap.replay = [\"http://h?t=1/{key}/{sequence}\"]",
             "a host without placeholders, then a path",
         ),
-        ("gap.replay = [\"http://h/<{key}>/{sequence}\"]", "a path of what a URL may have"),
-        ("gap.replay = [\"http://me@h/{key}/{sequence}\"]", "`authorization` is for that"),
+        (
+            "gap.replay = [\"http://h/<{key}>/{sequence}\"]",
+            "a path of characters that a URL may contain",
+        ),
+        ("gap.replay = [\"http://me@h/{key}/{sequence}\"]", "use `authorization` instead"),
         ("gap.replay = [{ url = \"h/{key}/{sequence}\" }]", "expected a URL"),
         ("gap.replay = [{ timeout = \"1s\" }]", "`url` is missing"),
-        // What is in the variable may be a secret.
-        ("gap.replay = [\"http://h/{key}?t=${WRONG}\"]", "?t=${WRONG}\"; without {sequence}"),
+        // The value of the variable may be a secret.
+        ("gap.replay = [\"http://h/{key}?t=${WRONG}\"]", "?t=${WRONG}\"; {sequence} is missing"),
         (
             "gap.replay = [{ url = \"http://h/{key}?t=${WRONG}\" }]",
             "?t=${WRONG}\"; without {sequence}",
@@ -297,7 +301,7 @@ fn names_and_sources_are_checked() {
         ("[streams]\na = 1", "streams.a: expected a table, found 1"),
         (
             "[streams.a]\nhandler = \"h\"\nsource = { path = \"x\" }",
-            "`kind` is missing: it must be one of \"amqp\", \"http\", \"file\", \"stream\"",
+            "`kind` is missing: set it to one of \"amqp\", \"http\", \"file\", \"stream\"",
         ),
         ("[streams.a]\nhandler = \"h\"\nsource = { kind = 1 }", "source.kind: expected one of"),
         (
@@ -325,8 +329,8 @@ fn settings_are_checked_against_each_other() {
         "[runtime]\nevent_size = \"64MiB\"\nmemory_budget = \"16MiB\"\nalerts = \"a\"\n\
          [plugins]\nmemory = \"1MiB\"\n",
         &[
-            (5, "runtime.event_size", "at most a quarter of memory_budget"),
-            (7, "runtime.alerts", "there is no sink \"a\"; add [sinks.a]"),
+            (5, "runtime.event_size", "at most a quarter of runtime.memory_budget"),
+            (7, "runtime.alerts", "sink \"a\" is not defined; add [sinks.a]"),
             (8, "plugins.state_size", "must be below plugins.memory"),
         ],
     );
@@ -334,20 +338,20 @@ fn settings_are_checked_against_each_other() {
         "[runtime]\nmemory_budget = \"16MiB\"\nbatch_size = \"8MiB\"\n\
          [plugins]\nstate_size = \"8MiB\"\nmessages_size = \"8MiB\"\n",
         &[
-            (6, "runtime.batch_size", "at most a quarter of memory_budget"),
-            (8, "plugins.state_size", "at most a quarter of memory_budget"),
-            (9, "plugins.messages_size", "at most a quarter of memory_budget"),
+            (6, "runtime.batch_size", "at most a quarter of runtime.memory_budget"),
+            (8, "plugins.state_size", "at most a quarter of runtime.memory_budget"),
+            (9, "plugins.messages_size", "at most a quarter of runtime.memory_budget"),
         ],
     );
     check_stream(
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[runtime]\nbatch = 769\n",
-        &[(8, "runtime.batch", "at most 768 with a store in Redis")],
+        &[(8, "runtime.batch", "at most 768 with a Redis store")],
     );
     check_stream(
         "[admin]\nlisten = \"0.0.0.0:7070\"\n[ingress]\nlisten = \"0.0.0.0:7070\"\ntoken = \"short\"\n",
         &[
             (5, "admin.listen", "needs a `token`"),
-            (7, "ingress.listen", "is the address of [admin]"),
+            (7, "ingress.listen", "is also the address of [admin]"),
             (
                 8,
                 "ingress.token",
@@ -363,7 +367,7 @@ fn settings_are_checked_against_each_other() {
                 "broker.url",
                 "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found something else",
             ),
-            (6, "broker.heartbeat", "at most half of runtime.lease, 5000ms here"),
+            (6, "broker.heartbeat", "at most half of runtime.lease, here 5000ms"),
             (6, "broker.heartbeat", "whole seconds"),
         ],
     );
@@ -375,9 +379,9 @@ fn settings_are_checked_against_each_other() {
             (
                 5,
                 "streams.orders.id_window",
-                "at least 5024, the events that a crash or a lost answer can bring again",
+                "at least 5024, the number of events that can arrive again after a crash or a lost response",
             ),
-            (6, "streams.orders.bake", "means nothing without `canary`"),
+            (6, "streams.orders.bake", "has no effect without `canary`"),
         ],
     );
     check(
@@ -385,8 +389,8 @@ fn settings_are_checked_against_each_other() {
          partitions = 2\nkey = \"header:customer\"\nbind = [{ exchange = \"x\" }]\n",
         &[
             (3, "streams.a.source", "needs [broker]"),
-            (6, "streams.a.source.partitions", "more than one needs an `exchange`"),
-            (7, "streams.a.source.key", "with one partition only"),
+            (6, "streams.a.source.partitions", "more than one partition needs an `exchange`"),
+            (7, "streams.a.source.key", "only a source with one partition"),
             (8, "streams.a.source.bind", "needs an `exchange`"),
         ],
     );
@@ -396,9 +400,9 @@ fn settings_are_checked_against_each_other() {
          [sinks.none]\nkind = \"stream\"\nstream = \"none\"\n",
         &[
             (7, "store.durability", "expected \"local\" or \"replicas:N\""),
-            (10, "sinks.out.path", "kept exact by the embedded store only"),
-            (13, "sinks.in.stream", "[streams.orders] has another source"),
-            (16, "sinks.none.stream", "there is no [streams.none]"),
+            (10, "sinks.out.path", "only the embedded store can keep a file exact"),
+            (13, "sinks.in.stream", "the source of [streams.orders] is of another kind"),
+            (16, "sinks.none.stream", "[streams.none] is not defined"),
         ],
     );
     check_stream(
@@ -408,10 +412,10 @@ fn settings_are_checked_against_each_other() {
          [sinks.a]\nkind = \"file\"\npath = \"x\"\n[sinks.b]\nkind = \"file\"\npath = \"x\"\n\
          [sinks.c]\nkind = \"file\"\npath = \"-\"\n[sinks.d]\nkind = \"file\"\npath = \"-\"\n",
         &[
-            (6, "streams.two.source.path", "read by streams.orders.source.path already"),
-            (15, "sinks.a.path", "is the input streams.three.source.path"),
-            (18, "sinks.b.path", "is the input streams.three.source.path"),
-            (18, "sinks.b.path", "is written by sinks.a.path already"),
+            (6, "streams.two.source.path", "already read by streams.orders.source.path"),
+            (15, "sinks.a.path", "is also the input streams.three.source.path"),
+            (18, "sinks.b.path", "is already written by sinks.a.path"),
+            (18, "sinks.b.path", "is also the input streams.three.source.path"),
         ],
     );
 }
@@ -426,16 +430,19 @@ fn streams_that_feed_each_other_fit_together() {
     };
     check(&(stream("a", "") + &sink("x", "a", true)), &[]);
     check(&(stream("a", "ordering = \"fifo\"") + &sink("x", "a", false)), &[]);
-    // A producer may be all that feeds it.
+    // Producers alone may feed a stream.
     check(&stream("a", ""), &[]);
-    check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbers")]);
+    check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbered events")]);
     check(
         &(stream("a", "key_ttl = \"1h\"") + &sink("x", "a", true)),
-        &[(4, "streams.a.key_ttl", "sink \"x\" numbers its keys")],
+        &[(4, "streams.a.key_ttl", "sink \"x\" numbers the keys of this stream")],
     );
     check(
         &(stream("a", "") + &sink("x", "a", true) + &sink("y", "a", false)),
-        &[(9, "sinks.y", "needs numbers"), (12, "sinks.y.sequenced", "must be as in [sinks.x]")],
+        &[
+            (9, "sinks.y", "needs numbered events"),
+            (12, "sinks.y.sequenced", "must be as in [sinks.x]"),
+        ],
     );
     check(
         &(stream("a", "dead_letter = \"y\"")
@@ -454,7 +461,7 @@ fn streams_that_feed_each_other_fit_together() {
 }
 
 #[test]
-fn streams_of_a_numbered_exchange_count_alike() {
+fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
     let stream = |name: &str, more: &str| {
         let source = format!("{{ kind = \"amqp\", exchange = \"x\", queue = \"{name}\" }}");
         format!("[streams.{name}]\nhandler = \"h\"\nsource = {source}\n{more}\n")
@@ -470,7 +477,7 @@ fn streams_of_a_numbered_exchange_count_alike() {
         let streams = stream("a", "") + &stream("b", setting);
         check(&(streams.clone() + &rest(true)), &[(8, &name, "must be as in [streams.a]")]);
         check(&(streams.clone() + &rest(false)), &[]);
-        // One that numbers itself is not concerned.
+        // A stream that numbers its own events is exempt.
         let fifo = stream("a", "ordering = \"fifo\"") + &stream("b", setting);
         check(&(fifo + &rest(true)), &[]);
     }
@@ -478,7 +485,7 @@ fn streams_of_a_numbered_exchange_count_alike() {
 
 #[test]
 fn secrets_are_not_printed() {
-    let loaded = parse(include_str!("tests/full.toml")).expect("it is right");
+    let loaded = parse(include_str!("tests/full.toml")).expect("a valid configuration");
     let printed = format!("{loaded:?}");
     for secret in ["secret@", "0123456789abcdef", "fedcba9876543210"] {
         assert!(!printed.contains(secret), "{printed}");
@@ -486,8 +493,8 @@ fn secrets_are_not_printed() {
 }
 
 #[test]
-fn partitions_share_what_the_process_has() {
-    let loaded = parse(include_str!("tests/full.toml")).expect("it is right");
+fn partitions_share_the_limits_of_the_process() {
+    let loaded = parse(include_str!("tests/full.toml")).expect("a valid configuration");
     let config = &loaded.config;
     assert_eq!((config.workers(), config.partitions(), config.shards()), (3, 7, 64));
     let share =
@@ -499,29 +506,29 @@ fn partitions_share_what_the_process_has() {
     assert_eq!(settings.max_turns, 2);
     assert_eq!((settings.batch_events, settings.prefetch), (256, 2_000));
     assert_eq!(
-        settings.gap.sources.iter().map(|it| &**it).collect::<Vec<_>>(),
+        settings.gap.sources.iter().map(|source| &**source).collect::<Vec<_>>(),
         ["store", "http://archive", "https://other:8443"]
     );
     assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
     assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
     let settings = config.settings(&config.streams["payments"], &share);
     assert_eq!((settings.max_turns, settings.id_window), (192, 11_224));
-    // Many small partitions still have room for events.
+    // With many small partitions, each still has room for events.
     let settings =
         config.settings(&config.streams["payments"], &Share { of_process: 100_000, ..share });
     assert_eq!((settings.max_lanes, settings.memory_budget), (1, 4 << 20));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("ordain.toml");
-    let error = Loaded::load(&file).expect_err("there is none");
+    let error = Loaded::load(&file).expect_err("a missing file");
     assert!(error.to_string().contains("ordain.toml: cannot be read: "), "{error}");
     let error = Loaded::load(folder.path()).expect_err("a folder");
-    assert!(error.to_string().contains("is no file"), "{error}");
+    assert!(error.to_string().contains("is not a file"), "{error}");
     std::fs::write(&file, ORDERS).expect("written");
-    let loaded = Loaded::load(&file).expect("it is right");
+    let loaded = Loaded::load(&file).expect("a valid configuration");
     assert_eq!(loaded.config.plugins.dir.0, folder.path().join("plugins"));
     let error = loaded.error("streams.orders.handler", "there is no such file").to_string();
     assert!(

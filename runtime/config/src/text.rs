@@ -1,4 +1,4 @@
-//! Values that are text of a certain shape: names, paths, addresses, secrets, templates.
+//! Values that are text of a certain form: names, paths, addresses, secrets.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::reader::{Node, Reader, Row, Setting};
 use super::scalar::Scalar;
 use ordain_store::RedisAddress;
 
-/// Longest name: names become parts of file names, queue names and labels of metrics.
+/// Length limit of a name: names become parts of file names, queue names and metric labels.
 const NAME_LIMIT: usize = 64;
 
 /// The name of a stream, a sink or a handler.
@@ -20,14 +20,14 @@ const NAME_LIMIT: usize = 64;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The name, shared.
+    /// Returns the name as a shared text.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
 }
 
 impl Name {
-    /// A name, or what would be one.
+    /// Parses a name. The error describes a valid name.
     pub fn new(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|_| <Self as Scalar>::FORM.to_owned())
     }
@@ -70,7 +70,7 @@ impl Scalar for Name {
     }
 }
 
-/// Tables by name, as under `[streams]`. An entry with an error is left out, once it is noted.
+/// Tables by name, as under `[streams]`. An invalid entry is left out after its error is recorded.
 pub type Named<T> = BTreeMap<Name, T>;
 
 impl<T: Setting> Setting for Named<T> {
@@ -94,11 +94,12 @@ impl<T: Setting> Setting for Named<T> {
     }
 }
 
-/// Any text that is not empty and no longer than AMQP allows for a name.
+/// A text that is not empty and no longer than AMQP allows for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text(pub String);
 
-/// AMQP's short strings end at 255 bytes; some are left for the `.N` of a partition's queue.
+/// Size limit in bytes: AMQP's short strings end at 255 bytes, and the rest is for the `.N` of a partition's
+/// queue.
 const TEXT_LIMIT: usize = 240;
 
 impl Scalar for Text {
@@ -114,7 +115,7 @@ impl Scalar for Text {
     }
 }
 
-/// A folder or file; a relative one goes from the folder of the configuration.
+/// A folder or file. A relative path starts at the folder of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePath(pub PathBuf);
 
@@ -143,7 +144,7 @@ impl Setting for FilePath {
     }
 }
 
-/// Where lines come from or go to.
+/// The source or destination of lines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// `-`: standard input or output.
@@ -183,7 +184,7 @@ impl Scalar for SocketAddr {
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for the one who needs it.
+    /// Returns the text, for authentication only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -195,7 +196,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Shortest token: shorter ones are guessed.
+/// Minimum length of a token: shorter tokens can be guessed.
 const TOKEN_SHORTEST: usize = 16;
 
 impl Scalar for Secret {
@@ -205,13 +206,13 @@ impl Scalar for Secret {
     fn parse(text: &str) -> Result<Self, String> {
         let visible = text.bytes().all(|b| b.is_ascii_graphic());
         if text.len() < TOKEN_SHORTEST || !visible {
-            return Err("`openssl rand -hex 16` makes one".to_owned());
+            return Err("`openssl rand -hex 16` generates a token".to_owned());
         }
         Ok(Self(text.to_owned()))
     }
 }
 
-/// Where the broker is; it may contain a password.
+/// URL of the broker. It may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerUrl(pub Secret);
 

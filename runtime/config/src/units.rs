@@ -1,4 +1,4 @@
-//! Values with a unit: durations, ranges of durations, sizes, shares.
+//! Values with a unit: durations, ranges of durations, sizes, percentages.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::scalar::Scalar;
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// For timers.
+    /// Returns the duration for timers.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
@@ -33,7 +33,7 @@ impl Scalar for Millis {
     }
 }
 
-/// Something that `"off"` switches off.
+/// A value that `"off"` disables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Off<T>(pub Option<T>);
 
@@ -41,7 +41,11 @@ impl Scalar for Off<Millis> {
     const FORM: &'static str = "\"off\" or a duration such as \"5s\", \"10m\", \"24h\" or \"7d\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        if text == "off" { Ok(Self(None)) } else { Millis::parse(text).map(|it| Self(Some(it))) }
+        if text == "off" {
+            Ok(Self(None))
+        } else {
+            Millis::parse(text).map(|value| Self(Some(value)))
+        }
     }
 
     fn within(&self, low: &Self, high: &Self) -> bool {
@@ -57,7 +61,7 @@ impl Scalar for Off<Millis> {
 pub struct Size(pub u64);
 
 impl Size {
-    /// As memory is counted. Sizes are bounded far below what 32 bits hold.
+    /// Returns the size as a `usize`. The bounds of all sizes are far below what 32 bits hold.
     pub fn bytes(self) -> usize {
         self.0 as usize
     }
@@ -71,8 +75,8 @@ impl Scalar for Size {
 
     fn parse(text: &str) -> Result<Self, String> {
         with_unit(text, &SIZES).map(Self).ok_or_else(|| {
-            let decimal = ["kb", "mb", "gb"].iter().any(|it| text.to_lowercase().ends_with(it));
-            if decimal { "sizes are in powers of 1024".to_owned() } else { String::new() }
+            let decimal = ["kb", "mb", "gb"].iter().any(|unit| text.to_lowercase().ends_with(unit));
+            if decimal { "units of size are powers of 1024".to_owned() } else { String::new() }
         })
     }
 
@@ -84,9 +88,9 @@ impl Scalar for Size {
 impl std::str::FromStr for Size {
     type Err = String;
 
-    /// As in the file, for a command line.
+    /// Parses a size on a command line, in the form of the file.
     fn from_str(text: &str) -> Result<Self, String> {
-        <Self as Scalar>::parse(text).map_err(|_| format!("{} is right", <Self as Scalar>::FORM))
+        <Self as Scalar>::parse(text).map_err(|_| format!("expected {}", <Self as Scalar>::FORM))
     }
 }
 
@@ -98,14 +102,15 @@ impl Scalar for Backoff {
         let (Millis(min), Millis(max)) = (Millis::parse(min.trim())?, Millis::parse(max.trim())?);
         match (min, max) {
             (0, _) => {
-                Err("the lower bound must be above 0, or tries follow without a pause".into())
+                Err("the lower bound must be above 0, so that there is a pause between attempts"
+                    .into())
             }
-            _ if min > max => Err("the lower bound comes first".into()),
+            _ if min > max => Err("write the lower bound first".into()),
             _ => Ok(Self { min, max }),
         }
     }
 
-    /// Only the upper bound can be too long.
+    /// Returns whether both bounds are valid. Only the upper bound can be too high.
     fn within(&self, low: &Self, high: &Self) -> bool {
         self.min >= low.min && self.max <= high.max
     }
@@ -119,12 +124,13 @@ impl Scalar for Percent {
     const FORM: &'static str = "a share such as \"5%\", from \"1%\" to \"100%\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        let number: u32 = text.strip_suffix('%').and_then(|it| it.parse().ok()).unwrap_or(0);
+        let number: u32 =
+            text.strip_suffix('%').and_then(|digits| digits.parse().ok()).unwrap_or(0);
         if (1..=100).contains(&number) { Ok(Self(number)) } else { Err(String::new()) }
     }
 }
 
-/// Digits followed by one of the units, as a multiple of the smallest.
+/// Parses digits followed by one of the units. Returns a multiple of the smallest unit.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -137,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_read_and_nonsense_is_not() {
+    fn values_need_a_known_unit() {
         for (text, expected) in [
             ("200ms", Some(200)),
             ("5s", Some(5_000)),

@@ -1,27 +1,27 @@
-//! When events happen, and how that is written.
+//! Determines the time of each event, and formats it.
 
 use super::options::{Arrivals, Load};
 use super::random::{For, Random};
 
-/// 2026-01-01T00:00:00Z in ms: a fixed start, or the bytes would depend on the day.
+/// 2026-01-01T00:00:00Z in ms. The start is fixed so that the output does not depend on the day.
 const START_MS: u64 = 1_767_225_600_000;
 
-/// Events of a burst on average. About what one partner system sends when it wakes up.
+/// Average number of events in a burst: about as many as a partner system sends when it wakes up.
 const BURST: u64 = 100;
 
-/// How much faster than the average rate they come.
+/// Rate within a burst, as a multiple of the average rate.
 const BURST_SPEED: f64 = 10.0;
 
 const NANOS: f64 = 1e9;
 
-/// Gives each event its time, in order.
+/// A clock that returns the time of each event, in order.
 pub(super) struct Clock {
     random: Random,
     arrivals: Arrivals,
-    /// Between two events on average.
+    /// Average time between two events, in ns.
     gap_ns: f64,
     now_ns: u64,
-    /// Events left in the burst.
+    /// Remaining events of the burst.
     burst: u64,
 }
 
@@ -31,14 +31,14 @@ impl Clock {
         Self { random, arrivals: load.arrivals, gap_ns: NANOS / load.rate, now_ns: 0, burst: 0 }
     }
 
-    /// The time of the next event, in ns from the start.
+    /// Returns the time of the next event, in ns from the start.
     pub(super) fn next(&mut self) -> u64 {
         let gap = match self.arrivals {
             Arrivals::Steady => self.gap_ns,
             Arrivals::Poisson => self.exponential() * self.gap_ns,
             Arrivals::Bursty => self.bursty(),
         };
-        // The conversion saturates, and so does the sum: the end of time stays where it is.
+        // The conversion and the sum saturate, so that the time never overflows.
         self.now_ns = self.now_ns.saturating_add(gap as u64);
         self.now_ns
     }
@@ -50,17 +50,17 @@ impl Clock {
             return close;
         }
         self.burst = self.random.below(2 * BURST - 1);
-        // On average the pause takes the time that the events of a burst save.
+        // The average pause takes the time that the events of a burst save.
         close + self.exponential() * (self.gap_ns - close) * BURST as f64
     }
 
-    /// Exponentially distributed around 1.
+    /// Returns an exponentially distributed number with mean 1.
     fn exponential(&mut self) -> f64 {
         -libm::log(1.0 - self.random.unit())
     }
 }
 
-/// Writes times; the part up to the second is kept, since most follow each other within one.
+/// A formatter of times. It caches the part up to the second, which most times share with the previous time.
 #[derive(Default)]
 pub(super) struct TimeText {
     second: Option<u64>,
@@ -74,9 +74,10 @@ impl TimeText {
         let second = ms / 1_000;
         if self.second != Some(second) {
             self.second = Some(second);
-            // 64 bits of ns from the start end in the year 2610.
-            let time =
-                i64::try_from(second).ok().and_then(|it| jiff::Timestamp::from_second(it).ok());
+            // The u64 of ns from the start ends in the year 2610.
+            let time = i64::try_from(second)
+                .ok()
+                .and_then(|second| jiff::Timestamp::from_second(second).ok());
             self.text = time.unwrap_or_default().to_string();
         }
         let ms = ms % 1_000;

@@ -1,4 +1,4 @@
-//! The faults between a producer and whoever reads: loss, repetition, reordering.
+//! Simulates the faults between a producer and a consumer: loss, duplication, reordering.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,25 +6,25 @@ use std::collections::BinaryHeap;
 use super::options::Load;
 use super::random::{For, Random};
 
-/// A second copy comes up to so many events later, or up to the reorder distance if that is more:
-/// about what a broker delivers again after a lost connection.
+/// Limit, in events, of the distance between a line and its copy, unless the reorder distance is larger: about
+/// as many as a broker redelivers after a lost connection.
 const REPEAT_DISTANCE: u64 = 100;
 
-/// A line on its way.
+/// A line in transit.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
-    /// It is due when the event of this index has been sent.
+    /// Index of the event after which the line is due.
     due: u64,
     index: u64,
-    /// Whether it is the second one of its event.
+    /// True if the line is the second copy of its event.
     pub(super) copy: bool,
-    /// The record of its key.
+    /// Index of its key in the population.
     pub(super) key: usize,
     pub(super) sequence: u64,
     pub(super) line: Vec<u8>,
 }
 
-/// What becomes of an event on its way.
+/// The faults of an event in transit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fate {
     pub(super) lost: bool,
@@ -33,15 +33,15 @@ pub(super) struct Fate {
     copy_delay: u64,
 }
 
-/// Holds lines back. An event is never overtaken by one that is more than the reorder distance
-/// behind it, so no more lines are held than that distance and that of copies.
+/// A channel that delays lines. No event is overtaken by an event further behind than the reorder distance, so the number of
+/// delayed lines is limited by this distance and that of copies.
 pub(super) struct Channel {
     random: Random,
     loss: f64,
     duplicates: f64,
     reorder: u64,
     held: BinaryHeap<Reverse<Sent>>,
-    /// Memory of lines that were written, for those to come.
+    /// Buffers of written lines, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ impl Channel {
         }
     }
 
-    /// Draws the fate of the next event; the same numbers are taken whatever it is.
+    /// Draws the faults of the next event. The number of random numbers used is always the same.
     pub(super) fn fate(&mut self) -> Fate {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
@@ -66,12 +66,12 @@ impl Channel {
         Fate { lost, repeated, delay, copy_delay }
     }
 
-    /// Memory for a line.
+    /// Returns an empty buffer for a line.
     pub(super) fn line(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Sends a line that is not lost, and its copy.
+    /// Sends a line that is not lost, and its copy if it is duplicated.
     pub(super) fn send(
         &mut self,
         index: u64,
@@ -90,13 +90,13 @@ impl Channel {
         self.held.push(Reverse(Sent { due, index, copy: false, key, sequence, line }));
     }
 
-    /// The next line that is due when the event of this index has been sent.
+    /// Returns the next line that is due after the event with this index.
     pub(super) fn receive(&mut self, index: u64) -> Option<Sent> {
         let due = self.held.peek().is_some_and(|Reverse(sent)| sent.due <= index);
         if due { self.held.pop().map(|Reverse(sent)| sent) } else { None }
     }
 
-    /// Gives a line's memory back.
+    /// Returns the buffer of a line for reuse.
     pub(super) fn reuse(&mut self, mut line: Vec<u8>) {
         line.clear();
         self.spare.push(line);

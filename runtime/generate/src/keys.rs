@@ -1,13 +1,13 @@
-//! Which key comes next.
+//! Chooses the key of each event.
 
 use super::options::{KeyChoice, Load};
 use super::random::{For, Random};
 
-/// Chooses keys by their number, from 0. Started again it chooses the same ones.
+/// A chooser of keys by number, from 0. A new chooser with the same options makes the same choices.
 pub(super) struct Chooser {
     random: Random,
     keys: u64,
-    /// Of each key: the random numbers up to its own last one. Empty for a uniform choice.
+    /// For each key, the last random number that selects it. Empty for a uniform choice.
     bounds: Vec<u64>,
 }
 
@@ -29,21 +29,21 @@ impl Chooser {
     }
 }
 
-/// The share of each key and those before it, of all 64-bit numbers.
+/// Returns, for each key, its share and that of the keys before it, scaled to 64-bit numbers.
 fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
-    // Powers come from a library in plain arithmetic: those of the machines differ in last bits.
+    // `libm` computes powers in plain arithmetic: hardware results differ in the last bits.
     let weight = |rank: u64| libm::pow(rank as f64, -exponent);
     let total: f64 = (1..=keys).map(weight).sum();
     let mut sum = 0.0;
     let bound = |rank: u64| {
         sum += weight(rank) / total;
-        // A conversion that saturates: the last sum may be a bit above 1.
+        // The conversion saturates: the last sum may be slightly above 1.
         (sum * (u64::MAX as f64)) as u64
     };
     (1..=keys).map(bound).collect()
 }
 
-/// How many events each key gets, by running through all choices.
+/// Returns the number of events of each key, by making all choices.
 pub(super) fn count(load: &Load) -> Vec<u64> {
     let mut chooser = Chooser::new(load);
     let mut counts = vec![0; load.keys as usize];

@@ -1,9 +1,9 @@
-//! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks
-//! and demonstrations.
+//! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks and
+//! demonstrations.
 //!
-//! The same options give the same bytes on every machine. So nothing here asks the clock, the
-//! machine's arithmetic library or a generator whose algorithm may change; memory grows with the
-//! keys and the reorder distance, never with the events.
+//! The same options produce the same bytes on every machine. This crate must not use the clock, the machine's
+//! math library or a generator whose algorithm may change, except to pace the output. Memory grows with the
+//! number of keys and the reorder distance, never with the number of events.
 
 mod arrivals;
 mod channel;
@@ -33,35 +33,35 @@ pub use manifest::{At, Counts, Entry, KeyEntry};
 pub use options::{Arrivals, KeyChoice, Load, Payload, Probability, Shape};
 pub use run::{Observer, generate_to};
 
-/// Bytes collected before they are written: a system call per line would cost more than the line.
+/// Size of the output buffer, in bytes: a system call per line would cost more than the line.
 const BUFFER: usize = 256 << 10;
 
-/// Events between two looks of the progress bar.
+/// Number of events between updates of the progress bar.
 const PROGRESS_EVENTS: u64 = 16_384;
 
-/// What `ordain generate` takes.
+/// The options of `ordain generate`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GenerateArgs {
-    /// What to generate.
+    /// The load.
     #[command(flatten)]
     pub load: Load,
-    /// Where the events go; - is standard output.
+    /// Write events to FILE; - is standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub out: PathBuf,
-    /// Where to tell, as NDJSON, what was lost, repeated and swapped, and each key's count.
+    /// Write the lost, repeated and swapped events and the count of each key to FILE, as NDJSON.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
-    /// Write each event when its time has come, counted from now, instead of at full speed.
+    /// Write each event at its time, counted from the start, instead of at full speed.
     #[arg(long)]
     pub realtime: bool,
 }
 
-/// Generates as asked. A reader of standard output that leaves early is no error.
+/// Generates a load. A reader that closes standard output early causes no error.
 pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     args.load.check().map_err(anyhow::Error::msg)?;
     anyhow::ensure!(
         args.manifest.as_ref() != Some(&args.out),
-        "--manifest and --out name the same file: each needs its own"
+        "--manifest and --out name the same file: each needs its own file"
     );
     let standard = args.out == Path::new("-");
     let mut out: Box<dyn Write> =
@@ -69,7 +69,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let mut manifest = args.manifest.as_deref().map(create).transpose()?.map(buffered);
     let mut pace = Pace::new(args);
     let mut buffer = buffered(&mut out);
-    let manifest = manifest.as_mut().map(|it| it as &mut dyn Write);
+    let manifest = manifest.as_mut().map(|writer| writer as &mut dyn Write);
     let done = generate_to(&args.load, &mut buffer, manifest, &mut pace);
     let done = done.and_then(|counts| buffer.flush().map(|()| counts));
     pace.bar.finish_and_clear();
@@ -81,11 +81,11 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) if standard && error.kind() == io::ErrorKind::BrokenPipe => {
-            // What is left in the buffer has no reader.
+            // The rest of the buffer has no reader.
             drop(buffer.into_parts());
             Ok(())
         }
-        Err(error) => Err(error).context("the events or the manifest could not be written"),
+        Err(error) => Err(error).context("cannot write the events or the manifest"),
     }
 }
 
@@ -97,7 +97,7 @@ fn buffered<W: Write>(inner: W) -> BufWriter<W> {
     BufWriter::with_capacity(BUFFER, inner)
 }
 
-/// Shows progress, and holds events back until their time.
+/// An observer that shows the progress and delays events until their time.
 struct Pace {
     bar: ProgressBar,
     realtime: bool,
@@ -106,7 +106,7 @@ struct Pace {
 
 impl Pace {
     fn new(args: &GenerateArgs) -> Self {
-        // Lines and a bar on one terminal would be unreadable.
+        // Lines and a progress bar would mix on one terminal.
         let lines_shown = args.out == Path::new("-") && io::stdout().is_terminal();
         let bar = if io::stderr().is_terminal() && !lines_shown {
             ProgressBar::new(args.load.events)
@@ -114,7 +114,7 @@ impl Pace {
             ProgressBar::hidden()
         };
         let style = "{bar:30} {human_pos} of {human_len} events, {per_sec}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+        bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
         Self { bar, realtime: args.realtime, start: Instant::now() }
     }
 }

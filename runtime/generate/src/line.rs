@@ -1,5 +1,5 @@
-//! One event as a line: a CloudEvent in JSON. Written by hand, since it is made a million times
-//! and nothing in it needs escaping.
+//! Formats an event as a line: a CloudEvent in JSON. The line is formatted without a library, because millions
+//! of lines are written and none of their values needs escaping.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 use std::io::Write;
@@ -9,20 +9,20 @@ use super::options::{Load, Payload, Shape};
 use super::orders::{self, Step};
 use super::random::{For, Random};
 
-/// Bytes of opaque data, unless told otherwise.
+/// Default size of opaque data, in bytes.
 const OPAQUE: u64 = 256;
 
-/// What is written of an event.
+/// The parts of an event that are written.
 pub(super) struct Parts<'a> {
     pub(super) key: &'a str,
     pub(super) sequence: u64,
-    /// A step of an order, or something opaque.
+    /// The step of an order; `None` for opaque data.
     pub(super) step: Option<Step>,
     pub(super) time_ns: u64,
     pub(super) end: bool,
 }
 
-/// Writes lines.
+/// A formatter of lines.
 pub(super) struct Lines {
     random: Random,
     payload: Option<Payload>,
@@ -38,7 +38,7 @@ impl Lines {
         Self { random: Random::new(load.seed, For::Payloads), payload, time: TimeText::default() }
     }
 
-    /// Appends a line, with its end.
+    /// Appends a line, including its line end.
     pub(super) fn write(&mut self, parts: &Parts<'_>, out: &mut Vec<u8>) {
         let Parts { key, sequence, step, time_ns, end } = parts;
         let kind = step.map_or("opaque", |step| step.kind);
@@ -75,14 +75,14 @@ impl Lines {
         out.push(b'}');
     }
 
-    /// How large the data is to be; 0 where that is left to the content.
+    /// Returns the size of the data, in bytes; 0 if the content determines it.
     fn size(&mut self) -> usize {
         let Some(Payload(range)) = &self.payload else { return 0 };
         let spread = range.end() - range.start();
         (range.start() + self.random.below(spread + 1)) as usize
     }
 
-    /// Random text: 6 bits a letter, so that nothing compresses it away.
+    /// Appends random text with 6 bits per letter, so that compression does not shrink it much.
     fn pad(&mut self, mut size: usize, out: &mut Vec<u8>) {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,5 +1,5 @@
-//! What was done to the events, told beside them: NDJSON, an entry a line, in the order in which
-//! it became known. First the options, last the counts.
+//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which they
+//! become known. The first entry has the options, the last the counts.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entry {
-    /// What was asked for.
+    /// The options.
     Options(serde_json::Value),
     /// An event that was never written.
     Lost(At),
-    /// An event that was written twice; told with its second copy.
+    /// An event that was written twice; reported with its second copy.
     Repeated(At),
     /// An event that was written after a later one of its key.
     Swapped(At),
-    /// A step of an order that its handler must refuse.
+    /// A step of an order that its handler must reject.
     Impossible(At),
-    /// A key of which nothing more comes.
+    /// A key that has no further events.
     Key(KeyEntry),
-    /// The sums of all.
+    /// The totals.
     Counts(Counts),
 }
 
@@ -35,35 +35,35 @@ pub struct At {
     pub sequence: u64,
 }
 
-/// A key at its end.
+/// A key after its last event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyEntry {
     /// The key.
     pub key: String,
-    /// Its events, lost ones included: its last sequence.
+    /// Number of events, including lost ones; equal to the last sequence.
     pub events: u64,
-    /// Whether the last one is marked as such.
+    /// True if the last event is marked as such.
     pub ended: bool,
 }
 
-/// The sums of all.
+/// The totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Events, lost ones included.
+    /// Number of events, including lost ones.
     pub events: u64,
-    /// Lines written: events less the lost ones, and the second copies.
+    /// Number of lines written: events without the lost ones, plus second copies.
     pub lines: u64,
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// Keys whose last event is marked.
+    /// Number of keys whose last event is marked.
     pub ended: u64,
-    /// Events never written.
+    /// Number of events that were never written.
     pub lost: u64,
-    /// Events written twice.
+    /// Number of events that were written twice.
     pub repeated: u64,
-    /// Events written after a later one of their key.
+    /// Number of events that were written after a later event of their key.
     pub swapped: u64,
-    /// Steps that must be refused.
+    /// Number of steps that the handler must reject.
     pub impossible: u64,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Counts, and writes where it is wanted.
+/// A writer that counts entries, and writes them if an output is given.
 pub(super) struct Manifest<'a> {
     out: Option<&'a mut (dyn Write + 'a)>,
     pub(super) counts: Counts,
@@ -89,14 +89,14 @@ impl<'a> Manifest<'a> {
         Self { out, counts: Counts::default() }
     }
 
-    /// Writes an entry, made only if it is wanted.
+    /// Writes an entry. The entry is created only if there is an output.
     pub(super) fn tell(&mut self, entry: impl FnOnce() -> Entry) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
         serde_json::to_writer(&mut *out, &entry())?;
         out.write_all(b"\n")
     }
 
-    /// Writes the counts and everything before them.
+    /// Writes the counts and flushes the output.
     pub(super) fn finish(mut self) -> io::Result<Counts> {
         let counts = self.counts;
         self.tell(|| Entry::Counts(counts))?;

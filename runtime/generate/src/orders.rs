@@ -1,8 +1,8 @@
-//! Lives of orders, as the handler `orders` understands them.
+//! Order lifecycles, as the handler `orders` accepts them.
 
 use super::random::Random;
 
-/// Where an order stands, and the step that led there.
+/// The status of an order, and the step that led to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Created,
@@ -44,14 +44,14 @@ impl Status {
     }
 }
 
-/// Of a hundred orders so many are cancelled before they are paid, …
+/// Percentage of orders that are cancelled before payment.
 const UNPAID: u64 = 6;
-/// … before they are packed, and as many before they are shipped, …
+/// Percentage of orders that are cancelled before packing, and again before shipping.
 const CANCELLED: u64 = 3;
-/// … and so many of those delivered come back.
+/// Percentage of delivered orders that are returned.
 const RETURNED: u64 = 8;
 
-/// An order so far.
+/// The state of an order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Life {
     status: Option<Status>,
@@ -61,20 +61,23 @@ pub(super) struct Life {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) kind: &'static str,
-    /// The handler must refuse it.
+    /// True if the handler must reject the step.
     pub(super) impossible: bool,
-    /// Nothing comes after it.
+    /// True if the order has no further steps.
     pub(super) last: bool,
-    /// What the details of its data are drawn from.
+    /// Random number that determines the details of the data.
     pub(super) detail: u64,
 }
 
 impl Life {
-    /// The next step; an impossible one, with this probability, leaves the order where it is.
+    /// Returns the next step. With the probability `impossible` it is an invalid step that leaves the order
+    /// unchanged.
     pub(super) fn step(&mut self, random: &mut Random, impossible: f64) -> Step {
-        // Each step takes as many random numbers, or one order's fate would change all others'.
-        let (impossible, dice) = (random.chance(impossible), random.below(100));
-        let (choice, detail) = (random.next(), random.next());
+        // Each step uses the same number of random numbers, so that orders do not affect each other.
+        let impossible = random.chance(impossible);
+        let dice = random.below(100);
+        let choice = random.next();
+        let detail = random.next();
         if impossible {
             let wrong = ALL.into_iter().filter(|to| !Status::may_become(self.status, *to));
             let wrong: Vec<Status> = wrong.collect();
@@ -110,7 +113,8 @@ pub(super) fn data(step: Step, out: &mut Vec<u8>) {
     // Writing to memory cannot fail.
     let _ = match step.kind {
         "order.created" => {
-            let (amount, items) = (step.detail % 50_000 + 100, step.detail % 7 + 1);
+            let amount = step.detail % 50_000 + 100;
+            let items = step.detail % 7 + 1;
             write!(out, "{{\"amount_cents\":{amount},\"items\":{items}")
         }
         "order.paid" => {

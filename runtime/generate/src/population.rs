@@ -1,37 +1,37 @@
-//! The keys that have events to come or lines on their way. An order that has ended leaves its
-//! slot to a new one, and its memory too once its last line is written.
+//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new
+//! order, and its memory after its last line is written.
 
 use std::ops::{Index, IndexMut};
 
 use super::options::{Load, Shape};
 use super::orders::Life;
 
-/// A key so far.
+/// The state of a key.
 pub(super) struct Key {
     pub(super) name: String,
     pub(super) life: Life,
-    /// Its last sequence so far.
+    /// Last sequence.
     pub(super) events: u64,
-    /// The highest sequence that was written.
+    /// Highest sequence that was written.
     pub(super) written: u64,
-    /// Lines on their way.
+    /// Number of lines in transit.
     pub(super) pending: u64,
-    /// Its last event was marked.
+    /// True if the last event was marked.
     pub(super) ended: bool,
-    /// Nothing more comes.
+    /// True if the key has no further events.
     pub(super) over: bool,
 }
 
-/// A slot whose next event begins a new key.
+/// The value of a slot whose next event begins a new key.
 const NOBODY: u32 = u32::MAX;
 
-/// The keys, by their places.
+/// All keys, by place.
 pub(super) struct Population {
     shape: Shape,
-    /// Of each slot, which is what is chosen: the place of its key.
+    /// For each slot, the place of its key. A choice selects a slot.
     slots: Vec<u32>,
     keys: Vec<Key>,
-    /// Places that no key has.
+    /// Unused places.
     free: Vec<u32>,
     born: u64,
 }
@@ -42,7 +42,7 @@ impl Population {
         Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), born: 0 }
     }
 
-    /// The place of the slot's key; of a new one where the last has ended.
+    /// Returns the place of the slot's key. Begins a new key if the slot has none.
     pub(super) fn of_slot(&mut self, slot: usize) -> usize {
         if self.slots[slot] == NOBODY {
             self.slots[slot] = self.begin(slot);
@@ -63,21 +63,21 @@ impl Population {
             return place;
         }
         self.keys.push(key);
-        // Far below 32 bits: as many as there are slots, and keys whose lines are on their way.
+        // The number of places is far below 32 bits: one per slot, plus keys with lines in transit.
         self.keys.len() as u32 - 1
     }
 
-    /// The slot's next event begins a new key.
+    /// Releases a slot, so that its next event begins a new key.
     pub(super) fn leave(&mut self, slot: usize) {
         self.slots[slot] = NOBODY;
     }
 
-    /// Gives a place to another key.
+    /// Releases a place for another key.
     pub(super) fn forget(&mut self, place: usize) {
         self.free.push(place as u32);
     }
 
-    /// The places of keys that could go on, by slot.
+    /// Returns the places of unfinished keys, by slot.
     pub(super) fn left(&self) -> Vec<usize> {
         let taken = self.slots.iter().filter(|place| **place != NOBODY);
         taken.map(|place| *place as usize).collect()

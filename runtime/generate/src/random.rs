@@ -1,11 +1,11 @@
-//! Random numbers that are the same on every machine and stay the same: `ChaCha8` is specified, and
-//! what is made of its words is written here.
+//! Random numbers that are the same on every machine and in every version: `ChaCha8` is specified, and the
+//! conversions of its words are defined in this module.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a stream of numbers is for. Each has its own, so that an option that concerns one leaves
-/// the others as they are: more losses do not mean other keys.
+/// The purpose of a sequence of random numbers. Each purpose has its own sequence, so that an option for one
+/// purpose does not affect the others: more losses do not change the keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum For {
     Keys,
@@ -15,7 +15,7 @@ pub(super) enum For {
     Faults,
 }
 
-/// A stream of random numbers.
+/// A sequence of random numbers.
 pub(super) struct Random(ChaCha8Rng);
 
 impl Random {
@@ -31,18 +31,18 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A number below `end`, which is not 0. Its bias is that of 64 bits: none that counts.
+    /// Returns a number below `end`, which must not be 0. The bias of the 64-bit range is negligible.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from 0 to below 1, of 53 bits.
+    /// Returns a number from 0 to below 1, with 53 bits.
     pub(super) fn unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.next() >> 11) as f64 * STEP
     }
 
-    /// True with this probability.
+    /// Returns true with the given probability.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }

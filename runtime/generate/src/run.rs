@@ -1,5 +1,5 @@
-//! Event after event: choose a key, take its next step, send it through the faulty channel, write
-//! what comes out, and keep account.
+//! Generates a load. For each event: chooses a key, takes its next step, sends it through the faulty channel,
+//! writes the lines that are due, and updates the manifest.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::orders::Step;
 use super::population::{Key, Population};
 use super::random::{For, Random};
 
-/// Looks on, and may hold events back.
+/// An observer of the events, which may delay them.
 pub trait Observer {
-    /// Is called before each event, with its index and its time from the start. What is in `out`
-    /// may not have been flushed.
+    /// Called before each event, with its index and its time from the start. `out` may hold data that is not
+    /// flushed.
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// For whoever just wants the bytes.
+/// The observer of a caller that needs only the bytes.
 impl Observer for () {
     fn before(&mut self, _: u64, _: Duration, _: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Writes all events of a load to `out`, and what was done to them to `manifest`.
+/// Writes all events of a load to `out`, and their faults to `manifest`.
 pub fn generate_to<'a>(
     load: &'a Load,
     out: &'a mut (dyn Write + 'a),
@@ -43,11 +43,12 @@ pub fn generate_to<'a>(
         lines: Lines::new(load),
         channel: Channel::new(load),
         keys: Population::new(load),
-        // Which event is a key's last is only known from all choices of keys.
+        // The last event of a key is known only after all choices of keys.
         left: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
     run.manifest.tell(|| Entry::Options(serde_json::to_value(load).unwrap_or_default()))?;
-    let (mut chooser, mut clock) = (Chooser::new(load), Clock::new(load));
+    let mut chooser = Chooser::new(load);
+    let mut clock = Clock::new(load);
     for index in 0..load.events {
         let time_ns = clock.next();
         observer.before(index, Duration::from_nanos(time_ns), run.out)?;
@@ -66,7 +67,7 @@ struct Run<'a> {
     lines: Lines,
     channel: Channel,
     keys: Population,
-    /// Of each slot: its events to come. Empty where nobody asks.
+    /// For each slot, the number of remaining events. Empty if last events are not marked.
     left: Vec<u64>,
 }
 
@@ -127,7 +128,7 @@ impl Run<'_> {
         self.manifest.tell(|| entry(At { key: key.clone(), sequence }))
     }
 
-    /// Writes everything that is due when the event of this index has been sent.
+    /// Writes the lines that are due after the event with this index.
     fn receive(&mut self, index: u64) -> io::Result<()> {
         while let Some(Sent { copy, key: place, sequence, line, .. }) = self.channel.receive(index)
         {
@@ -151,7 +152,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Forgets a key of which nothing more comes.
+    /// Removes a key that has no further events or lines.
     fn let_go(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
         if !key.over || key.pending > 0 {

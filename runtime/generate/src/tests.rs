@@ -1,4 +1,4 @@
-//! The same bytes every time, the faults that were asked for, and a manifest that says the truth.
+//! Tests that the output is reproducible, has the requested faults, and matches its manifest.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,8 @@ use super::*;
 use ordain_cloudevents::Decoder;
 
 fn run(load: &Load) -> (String, Vec<Entry>, Counts) {
-    let (mut out, mut manifest) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut manifest = Vec::new();
     let counts = generate_to(load, &mut out, Some(&mut manifest), &mut ()).expect("memory");
     let manifest = String::from_utf8(manifest).expect("text");
     let entries = manifest.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
@@ -38,8 +39,8 @@ fn faulty(shape: Shape) -> Load {
 }
 
 #[test]
-fn the_same_options_give_the_same_bytes_on_every_machine() {
-    // A changed number here means that nobody's seeds give what they gave: change it knowingly.
+fn same_options_produce_the_same_bytes_on_every_machine() {
+    // A changed digest means that existing seeds produce other events: change it deliberately only.
     let bursty = Load {
         arrivals: Arrivals::Bursty,
         payload: Some(Payload(10..=300)),
@@ -57,14 +58,17 @@ fn the_same_options_give_the_same_bytes_on_every_machine() {
 }
 
 #[test]
-fn the_manifest_can_be_computed_from_the_lines() {
+fn manifest_can_be_computed_from_the_lines() {
     for shape in [Shape::Orders, Shape::Opaque] {
         let (out, entries, counts) = run(&faulty(shape));
         let events = events(&out);
         let mut seen: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-        let (mut repeated, mut swapped, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut repeated = Vec::new();
+        let mut swapped = Vec::new();
+        let mut lost = Vec::new();
         for event in &events {
-            let (key, sequence) = (event.key().to_owned(), event.sequence().expect("numbered"));
+            let key = event.key().to_owned();
+            let sequence = event.sequence().expect("numbered");
             let written = seen.entry(key.clone()).or_default();
             let late = written.last().is_some_and(|last| *last > sequence);
             let at = At { key, sequence };
@@ -84,7 +88,7 @@ fn the_manifest_can_be_computed_from_the_lines() {
             lost.extend(missing.map(|sequence| At { key: key.clone(), sequence }));
             assert!(written.iter().all(|sequence| sequence <= events));
         }
-        assert!(seen.is_empty(), "keys of which the manifest says nothing: {seen:?}");
+        assert!(seen.is_empty(), "keys without an entry in the manifest: {seen:?}");
 
         let mut told: HashMap<&str, Vec<At>> = HashMap::new();
         for entry in &entries {
@@ -115,7 +119,7 @@ fn the_manifest_can_be_computed_from_the_lines() {
         assert!(
             matches!(&entries[0], Entry::Options(options) if options["key_choice"] == "zipf:1")
         );
-        // As many of each as was asked for, and enough to test with.
+        // The number of each fault matches its probability and is large enough for a test.
         assert!((300..500).contains(&counts.lost), "{counts}");
         assert!((450..750).contains(&counts.repeated), "{counts}");
         assert!(counts.swapped > 1_000, "{counts}");
@@ -123,13 +127,14 @@ fn the_manifest_can_be_computed_from_the_lines() {
 }
 
 #[test]
-fn no_event_is_overtaken_from_further_than_the_distance() {
+fn no_event_is_overtaken_from_beyond_the_reorder_distance() {
     for reorder in [0, 1, 40] {
-        // At a steady rate an event's time tells its place in the original order.
+        // At a steady rate an event's time determines its place in the original order.
         let load = Load { reorder, duplicates: Probability(0.0), ..faulty(Shape::Opaque) };
         let places: Vec<u64> =
             events(&run(&load).0).iter().map(|event| event.time_ms().expect("timed")).collect();
-        let (mut highest, mut furthest) = (0, 0);
+        let mut highest = 0;
+        let mut furthest = 0;
         for place in places {
             highest = highest.max(place);
             furthest = furthest.max(highest - place);
@@ -139,7 +144,7 @@ fn no_event_is_overtaken_from_further_than_the_distance() {
 }
 
 #[test]
-fn the_last_event_of_each_key_is_marked_and_no_other() {
+fn only_the_last_event_of_each_key_is_marked() {
     for shape in [Shape::Orders, Shape::Opaque] {
         let load = Load {
             loss: Probability(0.0),
@@ -168,7 +173,7 @@ fn the_last_event_of_each_key_is_marked_and_no_other() {
 }
 
 #[test]
-fn faults_leave_everything_else_as_it_is() {
+fn faults_do_not_change_the_other_events() {
     let whole = Load {
         loss: Probability(0.0),
         duplicates: Probability(0.0),
@@ -181,7 +186,7 @@ fn faults_leave_everything_else_as_it_is() {
     assert!(faulty.lines().all(|line| whole.contains(line)));
 }
 
-/// What may follow what, as the handler's documentation has it.
+/// Returns whether one step may follow another, according to the documentation of the handler.
 fn follows(from: &str, to: &str) -> bool {
     matches!(
         (from, to),
@@ -195,7 +200,7 @@ fn follows(from: &str, to: &str) -> bool {
 }
 
 #[test]
-fn orders_live_as_their_handler_expects() {
+fn steps_of_orders_match_their_handler() {
     let load = Load {
         loss: Probability(0.0),
         duplicates: Probability(0.0),
@@ -220,7 +225,7 @@ fn orders_live_as_their_handler_expects() {
         if !impossible.contains(&at) {
             let data: serde_json::Value = serde_json::from_slice(event.data()).expect("JSON");
             assert_eq!(data["amount_cents"].is_u64(), kind == "created", "{data}");
-            // Nothing comes after what ends an order.
+            // No step follows the last step of an order.
             assert!(event.end() || !(status == "created" && kind == "cancelled"));
             kinds.insert(kind.clone());
             *status = kind;
@@ -230,7 +235,7 @@ fn orders_live_as_their_handler_expects() {
 }
 
 #[test]
-fn data_has_the_size_that_was_asked_for() {
+fn data_has_the_requested_size() {
     for (shape, payload, expected) in [
         (Shape::Opaque, None, 256..=256),
         (Shape::Opaque, Some(Payload(2..=2)), 2..=2),
@@ -265,7 +270,7 @@ fn arrivals_keep_the_rate_and_differ_in_their_gaps() {
 }
 
 #[test]
-fn zipf_has_hot_keys_and_uniform_has_none() {
+fn only_zipf_has_hot_keys() {
     let shares = |key_choice| {
         let load = Load {
             key_choice,
@@ -284,13 +289,13 @@ fn zipf_has_hot_keys_and_uniform_has_none() {
     let uniform = shares(KeyChoice::Uniform);
     assert!(uniform.len() == 1_000 && uniform.values().all(|count| (15..110).contains(count)));
     let zipf = shares(KeyChoice::Zipf(1.0));
-    // The first of 1,000 has a share of 1 / (1 + 1/2 + … + 1/1000) = 0.1336.
+    // The first of 1,000 keys has a share of 1 / (1 + 1/2 + … + 1/1000) = 0.1336.
     assert!((6_300..7_100).contains(&zipf["key-1"]), "{}", zipf["key-1"]);
     assert!((3_000..3_700).contains(&zipf["key-2"]), "{}", zipf["key-2"]);
 }
 
 #[test]
-fn extremes_are_no_trouble() {
+fn extreme_options_are_accepted() {
     for load in [
         Load { events: 0, ..Load::default() },
         Load { events: 100, keys: 1, reorder: 1_000_000, ..faulty(Shape::Orders) },
@@ -315,7 +320,7 @@ struct Cli {
 }
 
 #[test]
-fn the_command_line_is_understood_or_refused() {
+fn invalid_options_are_rejected() {
     let parse = |line: &str| {
         Cli::try_parse_from(std::iter::once("generate").chain(line.split_whitespace()))
             .map(|cli| cli.args)
@@ -337,8 +342,8 @@ fn the_command_line_is_understood_or_refused() {
     for (line, message) in [
         ("--loss 2", "a probability from 0 to 1"),
         ("--loss NaN", "a probability from 0 to 1"),
-        ("--rate 0", "events a second"),
-        ("--rate inf", "events a second"),
+        ("--rate 0", "events per second"),
+        ("--rate inf", "events per second"),
         ("--keys 0", "0 is not in 1..=10000000"),
         ("--key-choice zip", "uniform, zipf or zipf:EXPONENT"),
         ("--key-choice zipf:-1", "uniform, zipf or zipf:EXPONENT"),
@@ -354,14 +359,14 @@ fn the_command_line_is_understood_or_refused() {
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused() {
+fn conflicting_options_are_rejected() {
     for (load, message) in [
         (
             Load { reorder: 1_000_000, payload: Some(Payload(1..=1 << 20)), ..Load::default() },
             "--reorder times --payload",
         ),
         (Load { events: 1 << 40, rate: 1.0, ..Load::default() }, "more than a century"),
-        (Load { impossible: Probability(0.1), ..faulty(Shape::Opaque) }, "is for orders"),
+        (Load { impossible: Probability(0.1), ..faulty(Shape::Opaque) }, "applies to orders only"),
     ] {
         let args = GenerateArgs { load, out: PathBuf::from("-"), manifest: None, realtime: false };
         let error = generate(&args).expect_err(message).to_string();
@@ -370,10 +375,10 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn files_are_written_and_events_wait_for_their_time() {
+fn events_are_written_at_their_time() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (out, manifest) =
-        (folder.path().join("events.ndjson"), folder.path().join("manifest.ndjson"));
+    let out = folder.path().join("events.ndjson");
+    let manifest = folder.path().join("manifest.ndjson");
     let load = Load { events: 50, rate: 1_000.0, arrivals: Arrivals::Steady, ..Load::default() };
     let mut args =
         GenerateArgs { load, out: out.clone(), manifest: Some(manifest.clone()), realtime: true };
@@ -385,7 +390,9 @@ fn files_are_written_and_events_wait_for_their_time() {
     assert_eq!(manifest.lines().count(), run(&args.load).1.len());
 
     args.manifest = Some(out);
-    assert!(generate(&args).expect_err("one file").to_string().contains("the same file"));
+    assert!(
+        generate(&args).expect_err("the same file twice").to_string().contains("the same file")
+    );
     args.out = folder.path().join("none").join("x");
     let error = generate(&args).expect_err("no folder").to_string();
     assert!(error.contains("cannot be written"), "{error}");

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_doubles_up_to_the_longest() {
+    fn delay_doubles_up_to_the_maximum() {
         let mut backoff = Backoff::new(MIN, MAX);
         assert_eq!(next_delays(&mut backoff, 5), [100, 200, 400, 500, 500]);
         backoff.reset();

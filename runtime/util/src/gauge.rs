@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The value that stands for "not known".
+/// The value for "unknown".
 const UNKNOWN: u64 = u64::MAX;
 
-/// The number of events that wait somewhere. It is unknown until it is set.
+/// The number of events waiting in a queue. It is unknown until it is set.
 #[derive(Debug)]
 pub struct Waiting(AtomicU64);
 

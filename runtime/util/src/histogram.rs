@@ -1,20 +1,20 @@
-//! Values counted by size, for metrics: a plain struct that one thread fills, or that a lock guards.
+//! Counts values by size, for metrics: a plain struct that one thread fills or that a lock guards.
 
 use std::sync::LazyLock;
 
-/// Upper bounds of the buckets, ascending. What is above all of them is counted as well.
+/// Upper bounds of the buckets, ascending. Values above the last bound are counted in a bucket of their own.
 pub type Bounds = LazyLock<Vec<f64>>;
 
-/// Of a turn of a handler, in seconds.
+/// Bounds for the duration of a handler's turn, in seconds.
 pub static HANDLER_SECONDS: Bounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
-/// Of a commit, in seconds.
+/// Bounds for the duration of a commit, in seconds.
 pub static COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
-/// Of an event from its producer to its commit, in seconds: fine enough to read percentiles from.
+/// Bounds for the time from an event's producer to its commit, in seconds: fine enough for percentiles.
 pub static PUBLISH_TO_COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
-/// Events in a commit.
+/// Bounds for the number of events in a commit.
 pub static BATCH_EVENTS: Bounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
 
-/// From `first` by `factor` until `last` is covered, to the millionth.
+/// Returns bounds from `first`, multiplied by `factor`, until they reach `last`; rounded to millionths.
 fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
     let mut bounds = vec![first];
     let mut bound = first;
@@ -34,35 +34,35 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// One without values.
+    /// Creates an empty histogram.
     pub fn new(bounds: &'static Bounds) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// Counts a value so many times.
+    /// Counts a value `times` times.
     pub fn add(&mut self, value: f64, times: u64) {
         self.counts[self.bounds.partition_point(|bound| *bound < value)] += times;
         self.sum += value * times as f64;
     }
 
-    /// Adds what another one with the same bounds has counted.
+    /// Adds the counts of another histogram with the same bounds.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, more)| *sum += more);
         self.sum += other.sum;
     }
 
-    /// Forgets all values.
+    /// Removes all values.
     pub fn clear(&mut self) {
         self.counts.fill(0);
         self.sum = 0.0;
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// How many values lie between each bound and the one before, the last bound being infinity.
+    /// Returns each bound with the number of values between it and the previous one. The last bound is infinity.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().copied()).collect()
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_counted_below_its_bound() {
+    fn value_is_counted_in_the_bucket_of_its_bound() {
         let mut histogram = Histogram::new(&BATCH_EVENTS);
         for (value, times) in [(0.0, 1), (1.0, 1), (1.5, 3), (1e9, 2)] {
             histogram.add(value, times);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_ascend_finely_enough() {
+    fn bounds_ascend_in_small_steps() {
         assert!(
             PUBLISH_TO_COMMIT_SECONDS
                 .windows(2)

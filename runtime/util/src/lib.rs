@@ -1,5 +1,8 @@
-//! Small parts that every crate of the runtime shares. Nothing here knows streams, stores or brokers.
-#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
+//! Small parts that all crates of the runtime share. This crate must not depend on streams, stores or brokers.
+#![deny(
+    clippy::print_stderr,
+    reason = "a closed standard error must not end the process: use `text::say`"
+)]
 
 pub mod backoff;
 pub mod gauge;

@@ -1,5 +1,5 @@
-//! Pieces of a file as they were read or written, to tell later whether they are still there:
-//! files are appended to, and whoever cuts one or writes it anew does not say so.
+//! Fingerprints of a file's tail, to detect later whether the file was truncated or rewritten. Files are
+//! expected to grow only.
 
 use std::fs::File;
 use std::io;
@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 
 use ordain_core::digest;
 
-/// Bytes of a probe at most: some events, which two files hardly share, and read in no time.
+/// Size limit of a probe, in bytes: a few events, which two files rarely share, and quick to read.
 pub const PROBE: usize = 4 << 10;
 
-/// The last bytes of a file before some place, at most [`PROBE`] of them.
+/// The bytes of a file before a position, at most [`PROBE`] of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probe {
     end: u64,
@@ -18,12 +18,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// The last of `bytes`, which a file has before `end`.
+    /// Creates a probe from the end of `bytes`, which the file contains before `end`.
     pub fn new(end: u64, bytes: &[u8]) -> Self {
         Self { end, bytes: bytes[bytes.len().saturating_sub(PROBE)..].to_vec() }
     }
 
-    /// What a file has before `end` now.
+    /// Reads a probe from a file, for the position `end`.
     pub fn read(file: &File, end: u64) -> io::Result<Self> {
         let length = end.min(PROBE as u64);
         let mut bytes = vec![0; length as usize];
@@ -31,7 +31,7 @@ impl Probe {
         Ok(Self { end, bytes })
     }
 
-    /// Takes in what was put behind it.
+    /// Updates the probe after `bytes` were appended to the file.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.end += bytes.len() as u64;
         if bytes.len() >= PROBE {
@@ -41,22 +41,22 @@ impl Probe {
         self.bytes.drain(..self.bytes.len().saturating_sub(PROBE));
     }
 
-    /// Where it ends in the file.
+    /// Returns the position in the file at which the probe ends.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the probe.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What it is known by later.
+    /// Returns a digest of the bytes, to compare the file later.
     pub fn digest(&self) -> u64 {
         digest(&self.bytes)
     }
 
-    /// Whether a file has it.
+    /// Returns whether a file contains the probe at its position.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut bytes = vec![0; self.bytes.len()];
         let from = self.end - bytes.len() as u64;
@@ -74,7 +74,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn it_is_what_the_file_has() {
+    fn probe_matches_only_the_unchanged_file() {
         let mut file = tempfile::tempfile().expect("a file");
         let mut probe = Probe::default();
         for length in [0, 1, 10, PROBE - 1, PROBE, 3 * PROBE + 1, 2] {
@@ -85,8 +85,8 @@ mod tests {
             assert!(probe.is_in(&file).expect("compared"));
         }
         file.write_all_at(b"!", probe.end() - 1).expect("overwritten");
-        assert!(!probe.is_in(&file).expect("compared"), "its last byte has changed");
-        file.set_len(probe.end() - 1).expect("cut");
-        assert!(!probe.is_in(&file).expect("compared"), "its last byte is gone");
+        assert!(!probe.is_in(&file).expect("compared"), "its last byte was overwritten");
+        file.set_len(probe.end() - 1).expect("truncated");
+        assert!(!probe.is_in(&file).expect("compared"), "its last byte was removed");
     }
 }

@@ -1,8 +1,8 @@
-//! The end of a process, as its tasks learn of it.
+//! Notifies the tasks of a process of its shutdown.
 
 use tokio::sync::watch;
 
-/// Waits until the end of the process is requested; for ever once nothing can request it any more.
+/// Waits until a shutdown is requested. Never completes if the sender is dropped without a request.
 pub async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
     if shutdown.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;

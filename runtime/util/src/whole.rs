@@ -1,9 +1,9 @@
-//! Names of files that are the same however their paths are spelled.
+//! Canonical paths, which are equal for different spellings of the same file.
 
 use std::path::{Path, PathBuf};
 
-/// The path of a file from the root on, without links. Of one that is not there yet, that of its folder with its
-/// name: the same as afterwards.
+/// Returns the absolute path of a file without links. For a file that does not exist yet, this is the canonical
+/// path of its folder with the file's name, so that the result is the same once the file exists.
 pub fn whole(path: &Path) -> PathBuf {
     if let Ok(whole) = path.canonicalize() {
         return whole;
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_one_name() {
+    fn all_spellings_have_the_same_canonical_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out.ndjson");
         let before = whole(&path);

@@ -46,8 +46,7 @@ impl Stamp {
             (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()))
         };
         #[cfg(not(unix))]
-        let inode = 0;
-        let changed = (0, 0);
+        let (inode, changed) = (0, (0, 0));
         Self { size: metadata.len(), modified: metadata.modified().ok(), inode, changed }
     }
 

@@ -1,9 +1,9 @@
-//! One call of a handler, from bytes to bytes: what a component does for its host and a
-//! [`Runner`](crate::testing::Runner) for its test.
+//! A call of a handler, from bytes to bytes, as a component makes it for its host and a
+//! [`Runner`](crate::testing::Runner) for a test.
 
 use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
 
-/// Checks by its bounds that `handle` is a handler.
+/// Checks, by its trait bounds, that `handle` is a handler.
 pub fn check<D, S, F>(_handle: F)
 where
     D: Decode,
@@ -12,11 +12,11 @@ where
 {
 }
 
-/// Calls `handle`. Data that does not decode rejects the event.
+/// Calls `handle`. Rejects the event if its data cannot be decoded.
 ///
 /// # Panics
-/// The state does not decode, or the new one does not encode: a bug of the handler, or a state of
-/// another version of it. See the crate's documentation for why that must not reject.
+/// The state cannot be decoded, or the new state cannot be encoded: a bug of the handler, or a state of another
+/// version of the handler. The crate's documentation explains why this must not reject the event.
 pub(crate) fn call<D, S, F>(
     handle: &F,
     event: Event<()>,
@@ -43,7 +43,7 @@ where
 #[cold]
 fn bad_data(event: &Event<()>, size: usize, error: &str) -> Failure {
     Failure::Reject(format!(
-        "the data of this {:?} ({size} bytes of {:?}) is not what the handler reads: {error}",
+        "the data of this {:?} ({size} bytes of {:?}) cannot be decoded: {error}",
         event.kind, event.content_type,
     ))
 }
@@ -52,12 +52,12 @@ fn read_state<S: Decode>(bytes: Vec<u8>) -> S {
     let size = bytes.len();
     S::decode(bytes).unwrap_or_else(|error| {
         panic!(
-            "the state of this key ({size} bytes) is not what the handler reads: {error}. If \
-             another version of the handler wrote it, this one must read that too"
+            "the state of this key ({size} bytes) cannot be decoded: {error}. If another version of the \
+             handler wrote it, this version must be able to read it"
         )
     })
 }
 
 fn write_state<S: Encode>(state: S) -> Vec<u8> {
-    state.encode().unwrap_or_else(|error| panic!("the new state cannot be written: {error}"))
+    state.encode().unwrap_or_else(|error| panic!("the new state cannot be encoded: {error}"))
 }

@@ -1,4 +1,4 @@
-//! How bytes become the types of a handler and back: JSON by serde, or as they are.
+//! Converts bytes to the types of a handler and back: as JSON with serde, or unchanged.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,23 +6,23 @@ use std::ops::Deref;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What event data and state can be read as: any deserializable type from JSON, or [`Raw`].
+/// A type that event data and state can be decoded as: any deserializable type from JSON, or [`Raw`].
 ///
-/// Another format is a type of your own that implements this instead of serde's traits.
+/// For another format, implement this trait for a type of your own instead of serde's traits.
 pub trait Decode: Sized {
-    /// Reads the bytes, or says in words what is wrong with them.
+    /// Decodes the bytes. The error describes the fault in words.
     fn decode(bytes: Vec<u8>) -> Result<Self, String>;
 }
 
-/// What state and message data can be written from: any serializable type as JSON, or [`Raw`].
+/// A type that state and message data can be encoded from: any serializable type as JSON, or [`Raw`].
 pub trait Encode: Sized {
-    /// Writes the bytes, or says in words why it cannot.
+    /// Encodes the value. The error describes the fault in words.
     fn encode(self) -> Result<Vec<u8>, String>;
 }
 
 impl<T: DeserializeOwned> Decode for T {
     fn decode(bytes: Vec<u8>) -> Result<Self, String> {
-        // No data at all reads as `null`, so that `()` and `Option` take it.
+        // Empty data is decoded as `null`, which `()` and `Option` accept.
         let json = if bytes.is_empty() { b"null" } else { bytes.as_slice() };
         serde_json::from_slice(json).map_err(|error| error.to_string())
     }
@@ -34,10 +34,10 @@ impl<T: Serialize> Encode for T {
     }
 }
 
-/// Bytes as they are.
+/// Bytes without conversion.
 ///
-/// As the data of an [`Event`](crate::Event) it suits a handler of many types of event, which
-/// chooses by `event.kind` how to read them.
+/// As the data of an [`Event`](crate::Event) this type suits a handler of many event types, which
+/// selects the format by `event.kind`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw(
     /// The bytes.
@@ -45,7 +45,7 @@ pub struct Raw(
 );
 
 impl Raw {
-    /// Reads them as JSON. The result may borrow from them.
+    /// Decodes the bytes as JSON. The result may borrow from them.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.0)
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_and_raw_bytes_come_back_as_they_were() {
+    fn decoding_reverses_encoding() {
         let json = (7u64, "seven").encode().unwrap();
         assert_eq!(json, br#"[7,"seven"]"#);
         assert_eq!(<(u64, String)>::decode(json).unwrap(), (7, "seven".to_string()));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn no_data_is_null() {
+    fn empty_data_is_null() {
         assert_eq!(<()>::decode(vec![]), Ok(()));
         assert_eq!(Option::<u64>::decode(vec![]), Ok(None));
         assert!(u64::decode(vec![]).unwrap_err().contains("null"));

@@ -1,41 +1,41 @@
-//! The event that a handler is given.
+//! The event that a handler receives.
 
-/// One event, its data read as `D`.
+/// An event with its data decoded as `D`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event<D> {
-    /// The stream it runs through.
+    /// Name of the stream.
     pub stream: String,
     /// The unit of order: an order id, an account, a session.
     pub key: String,
-    /// Its number within the key, without holes.
+    /// Number of the event within its key, without gaps.
     pub sequence: u64,
-    /// Its identity as the producer gave it.
+    /// Identity of the event, from the producer.
     pub id: String,
-    /// Its type, for example `order.paid`.
+    /// Type of the event, for example `order.paid`.
     pub kind: String,
-    /// Who produced it.
+    /// The producer.
     pub source: String,
-    /// The producer's clock, in ms since the Unix epoch.
+    /// Time of the producer's clock, in ms since the Unix epoch.
     pub time_ms: Option<u64>,
-    /// Media type of the data, as the producer gave it.
+    /// Media type of the data, from the producer.
     pub content_type: String,
-    /// Everything else that came with it, names and values, in order.
+    /// All other attributes of the event, names and values, in order.
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: D,
-    /// Whether the producer marked it as the last one of its key. The key then ends whatever the
-    /// outcome says.
+    /// True if the producer marked the event as the last one of its key. The key then ends, independent of the
+    /// outcome.
     pub end_of_sequence: bool,
 }
 
 impl<D> Event<D> {
-    /// The value of the first header of this name, in whatever case its letters are.
+    /// Returns the value of the first header with this name, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let header = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name))?;
         Some(&header.1)
     }
 
-    /// The same event with other data.
+    /// Returns the same event with other data.
     pub fn with_data<T>(self, data: T) -> Event<T> {
         Event {
             stream: self.stream,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_found_in_any_case_and_the_first_one_counts() {
+    fn first_header_of_a_name_is_found_in_any_case() {
         let event = Event::<()> {
             headers: vec![("X-A".into(), "1".into()), ("x-a".into(), "2".into())],
             ..Event::default()

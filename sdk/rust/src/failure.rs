@@ -1,47 +1,47 @@
-//! How a handler says no, and how other errors become that.
+//! The failures of a handler, and the conversion of other errors into them.
 
 use std::error::Error;
 use std::fmt::{self, Display, Write as _};
 
-/// What a handler returns: mostly `Result<Outcome<State>>`.
+/// The result of a handler, usually `Result<Outcome<State>>`.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why an event had no effect. Nothing of the failed call is kept.
+/// The reason for which an event has no effect. Nothing of the failed call is kept.
 ///
-/// Any standard error becomes [`Failure::Reject`] by `?`: see the table at the top of this crate
-/// for why. As a consequence `Failure` itself is no [`std::error::Error`].
+/// `?` converts any standard error to [`Failure::Reject`]; the table in the crate's documentation explains why.
+/// Therefore `Failure` itself does not implement [`std::error::Error`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// Something may be different later: the event is to be tried again, its key waits.
+    /// A later attempt may succeed: the host retries the event, and its key waits.
     Retry {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// When to try again, in ms; `None` leaves it to the host's backoff.
+        /// Delay of the retry, in ms; `None` leaves it to the host's backoff.
         after_ms: Option<u64>,
     },
-    /// The event is refused for good, with the reason for people. It is dead-lettered and the
-    /// key goes on.
+    /// The event is rejected for good, with the reason for people. The host dead-letters the event and
+    /// continues with the key.
     Reject(String),
 }
 
 impl Failure {
-    /// To be tried again after the host's backoff.
+    /// Creates a failure that is retried after the host's backoff.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after_ms: None }
     }
 
-    /// To be tried again after this many ms, but no later than after the longest delay of the
-    /// stream's `retry.backoff`.
+    /// Creates a failure that is retried after `ms` milliseconds, but no later than after the longest delay of
+    /// the stream's `retry.backoff`.
     pub fn retry_after(ms: u64, reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after_ms: Some(ms) }
     }
 
-    /// Refused for good.
+    /// Creates a failure that rejects the event for good.
     pub fn reject(reason: impl Into<String>) -> Self {
         Self::Reject(reason.into())
     }
 
-    /// Its reason.
+    /// Returns the reason.
     pub fn reason(&self) -> &str {
         match self {
             Self::Retry { reason, .. } | Self::Reject(reason) => reason,
@@ -72,16 +72,16 @@ impl<E: Error> From<E> for Failure {
         let mut reason = error.to_string();
         let mut source = error.source();
         while let Some(error) = source {
-            write!(reason, ": {error}").expect("a string takes all text");
+            write!(reason, ": {error}").expect("writing to a string cannot fail");
             source = error.source();
         }
         Self::Reject(reason)
     }
 }
 
-/// Says of a `Result` or an `Option` what its failing means for the event.
+/// A conversion of a failed `Result` or `Option` into a [`Failure`] of a chosen kind.
 ///
-/// Each method takes the words that come before the error's own. They are written only on
+/// The argument of each method precedes the text of the error. The argument is formatted only on
 /// failure, so `format_args!` costs nothing on success:
 ///
 /// ```
@@ -94,11 +94,11 @@ impl<E: Error> From<E> for Failure {
 /// # }
 /// ```
 pub trait OrFail<T>: Sized {
-    /// A failure refuses the event for good.
+    /// Rejects the event for good on failure.
     fn or_reject(self, what: impl Display) -> Result<T>;
-    /// A failure is to be tried again after the host's backoff.
+    /// Retries the event after the host's backoff on failure.
     fn or_retry(self, what: impl Display) -> Result<T>;
-    /// A failure is to be tried again after this many ms, bounded as in [`Failure::retry_after`].
+    /// Retries the event after `ms` milliseconds on failure, limited as in [`Failure::retry_after`].
     fn or_retry_after(self, ms: u64, what: impl Display) -> Result<T>;
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_question_mark_rejects_with_the_whole_chain() {
+    fn question_mark_rejects_with_all_causes() {
         assert_eq!(number("7"), Ok(7));
         assert_eq!(number("x"), Err(Failure::reject("invalid digit found in string")));
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn words_come_before_the_error() {
+    fn text_precedes_the_error() {
         let failed = "300".parse::<u8>();
         assert_eq!(
             failed.clone().or_reject("the age"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_can_change_its_class() {
+    fn failure_can_change_its_kind() {
         assert_eq!(number("x").or_retry("odd").unwrap_err(), {
             Failure::retry("odd: invalid digit found in string")
         });

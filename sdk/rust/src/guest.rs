@@ -1,5 +1,5 @@
-//! The wasm side: the generated bindings, and the moves between their types and this crate's.
-//! It decides nothing.
+//! The WebAssembly side: the generated bindings, and conversions between their types and this crate's. This
+//! module must not make decisions.
 
 use std::sync::Once;
 use std::{fmt, panic};
@@ -25,7 +25,7 @@ pub mod bindings {
     });
 }
 
-/// Serves one call of the host.
+/// Handles one call of the host.
 pub fn handle<D, S, F>(
     handle: F,
     event: types::Event,
@@ -36,7 +36,7 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    // The standard hook advises to set an environment variable, which there is none of here.
+    // The standard hook advises setting an environment variable, but a component has no environment.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| panic::set_hook(Box::new(|info| eprintln!("{info}"))));
 

@@ -1,8 +1,8 @@
-//! Write Ordain handlers in Rust.
+//! An SDK for Ordain handlers in Rust.
 //!
-//! A handler is a function. It takes one event and the state that the event before it left, and
-//! returns what becomes of the state and which messages go out. Ordain calls it once for every
-//! event of a key, in order, and keeps all of its outcome or nothing.
+//! A handler is a function. It receives one event and the state after the previous event, and returns
+//! the change of the state and the messages to publish. Ordain calls it once for every event of a key,
+//! in order, and keeps all of its outcome or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -33,7 +33,7 @@
 //! # assert_eq!(run.state().unwrap().cents, 5);
 //! ```
 //!
-//! Its crate is a library that becomes a component:
+//! The crate of a handler is a library that is compiled to a component:
 //!
 //! ```toml
 //! [lib]
@@ -48,28 +48,28 @@
 //! strip = "debuginfo" # 0.1 MB instead of 3
 //! ```
 //!
-//! `cargo build --release --target wasm32-wasip2` makes the `.wasm` file for the plugins folder.
+//! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of plugins.
 //! The same function runs natively under `cargo test`: see [`testing`].
 //!
-//! # Where an error goes
+//! # Errors
 //!
-//! | what happened | write | then |
+//! | cause | write | effect |
 //! |---|---|---|
-//! | the event is refused | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | it is dead-lettered with the reason, the key goes on |
-//! | it may work later | [`Failure::retry`], [`OrFail::or_retry`] | it is tried again, later events of the key wait |
-//! | the data does not decode | nothing | it is rejected |
-//! | a bug, or a state that does not decode | a panic | it is tried once more, then the key parks with the panic's text until it is retried or a new version of the handler comes |
+//! | the event is invalid | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | the event is dead-lettered with the reason, and the key continues |
+//! | a later attempt may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
+//! | the data cannot be decoded | nothing | the event is rejected |
+//! | a bug, or a state that cannot be decoded | a panic | the event is retried once, then the key parks with the panic's text until it is retried or the handler has a new version |
 //!
-//! `?` alone rejects because a handler reads nothing but its arguments: what failed on them fails
-//! on them again. A state that does not decode panics instead, since the event is not to blame:
-//! rejecting would lose it, and with it all later events of the key, one by one.
+//! `?` alone rejects because a handler depends on its arguments only: an error would occur again with the
+//! same arguments. A state that cannot be decoded causes a panic instead, because the event is not the
+//! cause: rejecting would lose it, and then all later events of the key, one by one.
 //!
-//! # What a handler sees of the world
+//! # The environment of a handler
 //!
-//! No files, environment or sockets. The clock shows the event's time, and randomness is drawn
-//! from the event's stream, key and sequence. What it prints goes to the host's log, as do the
-//! lines of [`log`]. An instance is used for many events, also of other keys: what is left in a
-//! `static` may be there or not, and only the state is kept.
+//! A handler has no files, environment variables or sockets. The clock shows the event's time, and random
+//! numbers are derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go
+//! to the host's log. An instance serves many events, also of other keys: a value in a `static` may or may
+//! not persist, and only the state is kept.
 
 pub mod log;
 pub mod testing;
@@ -89,18 +89,18 @@ pub use failure::{Failure, OrFail, Result};
 pub use message::Message;
 pub use outcome::{Change, Outcome};
 
-/// Everything that a handler commonly needs, with the two derives of `serde`.
+/// The items that most handlers need, with the two derives of `serde`.
 pub mod prelude {
     pub use serde::{Deserialize, Serialize};
 
     pub use crate::{Change, Event, Failure, Message, OrFail, Outcome, Raw, Result, log};
 }
 
-/// Makes a function the handler of this component. Once per crate.
+/// Makes a function the handler of this component. Use it once per crate.
 ///
-/// The function is a `fn(Event<D>, Option<S>) -> Result<Outcome<S>>` with any `D` that is
-/// [`Decode`] and any `S` that is [`Decode`] and [`Encode`]. Outside of wasm the macro only checks
-/// that it is one.
+/// The function is a `fn(Event<D>, Option<S>) -> Result<Outcome<S>>` with any `D` that implements
+/// [`Decode`] and any `S` that implements [`Decode`] and [`Encode`]. Outside of WebAssembly the macro
+/// only checks these bounds.
 #[macro_export]
 macro_rules! handler {
     ($handle:path) => {
@@ -128,7 +128,7 @@ macro_rules! handler {
     };
 }
 
-/// What [`handler!`] expands to. Not for use.
+/// Items for the expansion of [`handler!`]. Not for direct use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::call::check;

@@ -1,7 +1,7 @@
 //! Lines for the host's log: `log::info!("{} paid", event.key)`.
 //!
-//! The host adds stream, key and sequence. It cuts what exceeds its limit for one event. Outside
-//! of wasm the lines go to standard error.
+//! The host adds stream, key and sequence. An event whose log exceeds the limit (`plugins.log`) fails.
+//! Outside of WebAssembly the lines go to standard error.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ pub use crate::{
     __debug as debug, __error as error, __info as info, __trace as trace, __warn as warn,
 };
 
-/// How much a line matters.
+/// The importance of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Every step.
     Trace,
-    /// For who looks for a fault.
+    /// Details for finding a fault.
     Debug,
-    /// What is good to know.
+    /// Useful information.
     Info,
-    /// Something looks wrong.
+    /// A possible fault.
     Warn,
-    /// Something is wrong.
+    /// A fault.
     Error,
 }
 
-/// Writes one line. The macros of this module are shorter.
+/// Writes a line. The macros of this module are shorter.
 pub fn write(level: Level, line: fmt::Arguments<'_>) {
     #[cfg(target_arch = "wasm32")]
     crate::guest::log(level, line);

@@ -4,35 +4,34 @@ use serde::Serialize;
 
 use crate::Raw;
 
-/// A message to a sink. It is published after the commit, at least once, always under the same
-/// id.
+/// A message to a sink. The host publishes it after the commit, at least once, always with the same id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// A sink of the host's configuration.
+    /// Name of a sink in the host's configuration.
     pub sink: String,
-    /// The key in that sink; `None` means the event's.
+    /// Key of the message in the sink; `None` means the event's key.
     pub key: Option<String>,
-    /// Its type, for example `order.paid`; never empty.
+    /// Type of the message, for example `order.paid`; never empty.
     pub kind: String,
     /// Media type of the data.
     pub content_type: String,
-    /// Names and values, in order.
+    /// Headers, names and values, in order.
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: Raw,
-    /// Not to be published before this many ms after the commit. The host of this release refuses
-    /// an outcome with a delay.
+    /// Minimum delay between the commit and the publishing, in ms. The host of this release rejects an outcome
+    /// with a delay.
     pub delay_ms: Option<u64>,
-    /// Whether it is the last one of its key in a sequenced sink.
+    /// True if the message is the last one of its key in a sequenced sink.
     pub end_of_sequence: bool,
 }
 
 impl Message {
-    /// A message of JSON data.
+    /// Creates a message with JSON data.
     ///
     /// # Panics
-    /// JSON cannot hold the value, for example a map whose keys are no text. That is a bug of the
-    /// handler and no fault of the event, so the event is not rejected for it.
+    /// The value cannot be written as JSON, for example a map whose keys are not text. This is a bug of the
+    /// handler and not a fault of the event, so the event must not be rejected.
     pub fn json<T: Serialize + ?Sized>(
         sink: impl Into<String>,
         kind: impl Into<String>,
@@ -41,11 +40,13 @@ impl Message {
         let kind = kind.into();
         match serde_json::to_vec(data) {
             Ok(data) => Self::bytes(sink, kind, "application/json", data),
-            Err(error) => panic!("the data of a message {kind:?} cannot be JSON: {error}"),
+            Err(error) => {
+                panic!("the data of a message {kind:?} cannot be written as JSON: {error}")
+            }
         }
     }
 
-    /// A message of any data.
+    /// Creates a message with data in any format.
     pub fn bytes(
         sink: impl Into<String>,
         kind: impl Into<String>,
@@ -61,28 +62,28 @@ impl Message {
         }
     }
 
-    /// Under another key than the event's.
+    /// Sets a key other than the event's.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Not before this many ms after the commit; see [`Message::delay_ms`](#structfield.delay_ms).
+    /// Sets the delay after the commit, in ms; see [`Message::delay_ms`](#structfield.delay_ms).
     #[must_use]
     pub fn delay_ms(mut self, ms: u64) -> Self {
         self.delay_ms = Some(ms);
         self
     }
 
-    /// As the last one of its key, if `end` says so.
+    /// Sets whether the message is the last one of its key.
     #[must_use]
     pub fn end_of_sequence(mut self, end: bool) -> Self {
         self.end_of_sequence = end;

@@ -1,41 +1,41 @@
-//! What a handler makes of an event.
+//! The outcome of an event.
 
 use crate::Message;
 
-/// The effect of one event: all of it is committed at once, or nothing.
+/// The effect of one event. The host commits all of it or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<S = ()> {
-    /// What becomes of the state.
+    /// Change of the state.
     pub state: Change<S>,
-    /// What is published, in this order.
+    /// Messages to publish, in this order.
     pub messages: Vec<Message>,
-    /// Whether the key ends: what comes later for it is dead-lettered.
+    /// True if the key ends: later events of the key are dead-lettered.
     pub complete: bool,
 }
 
-/// What becomes of the state of a key.
+/// The change of a key's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change<S> {
-    /// It stays as it was.
+    /// The state stays the same.
     Keep,
-    /// It is replaced.
+    /// The state is replaced.
     Put(S),
-    /// It is removed: the next event finds none.
+    /// The state is removed: the next event has none.
     Delete,
 }
 
 impl<S> Outcome<S> {
-    /// The state stays as it was.
+    /// Creates an outcome that keeps the state.
     pub fn keep() -> Self {
         Self::new(Change::Keep)
     }
 
-    /// The state is replaced.
+    /// Creates an outcome that replaces the state.
     pub fn put(state: S) -> Self {
         Self::new(Change::Put(state))
     }
 
-    /// The state is removed.
+    /// Creates an outcome that removes the state.
     pub fn delete() -> Self {
         Self::new(Change::Delete)
     }
@@ -44,21 +44,21 @@ impl<S> Outcome<S> {
         Self { state, messages: Vec::new(), complete: false }
     }
 
-    /// With one more message.
+    /// Adds a message.
     #[must_use]
     pub fn emit(mut self, message: Message) -> Self {
         self.messages.push(message);
         self
     }
 
-    /// With more messages: a list, or an `Option` of one.
+    /// Adds messages: a list, or an `Option` of a message.
     #[must_use]
     pub fn emit_all(mut self, messages: impl IntoIterator<Item = Message>) -> Self {
         self.messages.extend(messages);
         self
     }
 
-    /// And the key ends.
+    /// Ends the key.
     #[must_use]
     pub fn complete(mut self) -> Self {
         self.complete = true;

@@ -1,4 +1,4 @@
-//! Run a handler natively over the events of one key, as its host would.
+//! Runs a handler natively on the events of one key, as the host does.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -21,10 +21,10 @@ use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
 
 pub use serde_json::json;
 
-/// A handler, and the state and the next sequence of one key.
+/// A handler with the state and the next sequence of one key.
 ///
-/// Data and state pass through bytes as they do between host and component, so what does not
-/// survive that shows. A panic of the handler is a panic of the test.
+/// Data and state are converted to bytes and back, as between host and component, so that a lossy
+/// conversion shows. A panic of the handler is a panic of the test.
 #[derive(Debug)]
 pub struct Runner<D, S, F> {
     handle: F,
@@ -40,25 +40,27 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    /// Begins a key without state at sequence 1.
+    /// Creates a key without state at sequence 1.
     pub fn new(handle: F) -> Self {
         Self { handle, state: None, next: 1, ended: false, types: PhantomData }
     }
 
-    /// Gives the handler the next event of the key: `data` as JSON, or bytes as [`Raw`].
+    /// Passes the next event of the key to the handler: `data` as JSON, or bytes as [`Raw`].
     ///
     /// # Panics
-    /// As [`Self::send`] does, and where `data` cannot be JSON.
+    /// As [`Self::send`], and if `data` cannot be written as JSON.
     pub fn event(&mut self, kind: &str, data: impl Encode) -> Result<Outcome<Raw>> {
         self.send(self.next_event(kind, data))
     }
 
-    /// The next event, to be changed before it is sent.
+    /// Returns the next event, to change it before it is sent.
     ///
     /// # Panics
-    /// `data` cannot be JSON.
+    /// `data` cannot be written as JSON.
     pub fn next_event(&self, kind: &str, data: impl Encode) -> Event<Raw> {
-        let data = data.encode().unwrap_or_else(|error| panic!("data of a test event: {error}"));
+        let data = data
+            .encode()
+            .unwrap_or_else(|error| panic!("the data of a test event cannot be encoded: {error}"));
         Event {
             stream: "test".into(),
             key: "key".into(),
@@ -74,19 +76,20 @@ where
         }
     }
 
-    /// Gives the handler this event. It settles unless it is to be retried.
+    /// Passes an event to the handler. The event is settled unless the handler requests a retry.
     ///
     /// # Panics
-    /// The key has ended: the host would give the handler nothing more.
+    /// The key has ended: the host passes no further events to the handler.
     pub fn send(&mut self, mut event: Event<Raw>) -> Result<Outcome<Raw>> {
         assert!(!self.ended, "the key has ended before event {} {:?}", event.sequence, event.kind);
-        let (sequence, end) = (event.sequence, event.end_of_sequence);
+        let sequence = event.sequence;
+        let end = event.end_of_sequence;
         let data = std::mem::take(&mut event.data).0;
         let result = call(&self.handle, event.with_data(()), data, self.state.clone());
         if matches!(result, Err(Failure::Retry { .. })) {
             return result;
         }
-        // A sequence given again, as by a redrive, moves nothing.
+        // A repeated sequence, as after a redrive, does not advance the key.
         self.next = self.next.max(sequence.saturating_add(1));
         self.ended = end;
         if let Ok(outcome) = &result {
@@ -100,25 +103,27 @@ where
         result
     }
 
-    /// The state after the events so far.
+    /// Returns the current state.
     ///
     /// # Panics
-    /// It does not read back as what was written.
+    /// The state cannot be decoded.
     pub fn state(&self) -> Option<S> {
         self.state.clone().map(|state| {
-            S::decode(state).unwrap_or_else(|error| panic!("the state does not read back: {error}"))
+            S::decode(state).unwrap_or_else(|error| panic!("the state cannot be decoded: {error}"))
         })
     }
 
-    /// Begins from this state instead, in the bytes that the host would hold.
+    /// Sets the state before the first event, in the bytes that the host would store.
     #[must_use]
     pub fn with_state(mut self, state: impl Encode) -> Self {
-        let state = state.encode().unwrap_or_else(|error| panic!("state of a test: {error}"));
+        let state = state
+            .encode()
+            .unwrap_or_else(|error| panic!("the state of a test cannot be encoded: {error}"));
         self.state = Some(state);
         self
     }
 
-    /// Whether an event or an outcome has ended the key.
+    /// Returns whether an event or an outcome has ended the key.
     pub fn ended(&self) -> bool {
         self.ended
     }

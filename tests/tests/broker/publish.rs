@@ -116,7 +116,7 @@ fn single_events() -> Result<()> {
     let (code, words) = refused(&rig, &taken)?;
     ensure!(code == 1 && words.contains("sequence 2 of key \"a\""), "{words}");
     let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x", "--data", "{"])?;
-    ensure!(code == 1 && words.contains("is no JSON"), "{words}");
+    ensure!(code == 1 && words.contains("is not JSON"), "{words}");
     let (code, words) = refused(&rig, &["case", "--key", "a", "--type", "x"])?;
     ensure!(code == 78 && words.contains("there are: cases"), "{words}");
     ensure!(refused(&rig, &["cases", "--key", "a"])?.0 == 2);

@@ -34,7 +34,7 @@ fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
         ensure!(check.contains("Use a "), "{check}");
     }
     home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
-    ensure!(home.output(&["check"])?.status.success(), "it can be run");
+    ensure!(home.output(&["check"])?.status.success(), "a valid configuration");
     ensure!(!home.path("new.ndjson").exists(), "check made a file");
     Ok(())
 }

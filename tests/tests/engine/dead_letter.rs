@@ -147,6 +147,6 @@ fn a_sink_that_is_not_there_is_refused() -> Result<()> {
     assert_eq!(output.status.code(), Some(78), "{log}");
     assert!(log.contains("ordain.toml:7: streams.faults.dead_letter"), "{log}");
     assert!(!log.contains("backtrace"), "{log}");
-    assert!(log.contains("there is no sink \"dead\"; did you mean \"deaf\"?"), "{log}");
+    assert!(log.contains("sink \"dead\" is not defined; did you mean \"deaf\"?"), "{log}");
     Ok(())
 }

@@ -24,16 +24,16 @@ path = "out.ndjson"
 
 /// A key, its first event's command, and what helps.
 const STUCK: [(&str, &str, &str); 6] = [
-    ("trap", r#"{ "do": "trap" }"#, "mend the handler; then put another version of"),
+    ("trap", r#"{ "do": "trap" }"#, "fix the handler; then put another version of"),
     (
         "loop",
         r#"{ "do": "loop" }"#,
-        "raise `plugins.timeout` and start again, or mend the handler; then",
+        "raise `plugins.timeout` and restart, or fix the handler; then",
     ),
-    ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages` and start again, or"),
-    ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or mend its name in the"),
-    ("again", r#"{ "do": "retry" }"#, "see to it that what the handler asks for is there"),
-    ("gap", "", "its producer sends event 1 again, which ends this at any time"),
+    ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages` and restart, or"),
+    ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or fix its name in the"),
+    ("again", r#"{ "do": "retry" }"#, "make the resource that the handler needs available"),
+    ("gap", "", "send event 1 again from the producer, which resolves this at any time"),
 ];
 
 fn home() -> Result<Home> {
@@ -56,7 +56,7 @@ fn the_remedy_fits_the_cause() -> Result<()> {
     for (key, _, helps) in STUCK {
         let output = home.output(&["keys", "why", "cases", key])?;
         let text = String::from_utf8(output.stdout)?;
-        ensure!(text.contains(&format!("what helps: {helps}")), "{key}: {text}");
+        ensure!(text.contains(&format!("remedy: {helps}")), "{key}: {text}");
         let version = text.contains("under a higher version, such as faulty@1.0.0.wasm");
         ensure!(version == (key != "gap"), "{key}: {text}");
         let held = if key == "gap" { "event 2\n" } else { "2 events between 1 and 2\n" };
@@ -75,7 +75,7 @@ fn keys_in_the_middle_of_their_life() -> Result<()> {
     let near = home.output(&["keys", "why", "cases", "near"])?;
     let text = String::from_utf8(near.stdout)?;
     ensure!(
-        text.contains("what helps: its producer sends events 1 to 4999 again, which"),
+        text.contains("remedy: send events 1 to 4999 again from the producer, which"),
         "{text}"
     );
     let far = home.output(&["keys", "why", "cases", "far"])?;

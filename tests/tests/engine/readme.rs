@@ -68,7 +68,7 @@ fn a_handler_of_ones_own() -> Result<()> {
     let tested = shell(home.path(), &build)?;
     ensure!(tested.contains("test a_visit_is_counted ... ok"), "{tested}");
     let printed = shell(home.path(), run)?;
-    ensure!(printed.contains("ordain.toml can be run"), "{printed}");
+    ensure!(printed.contains("ordain.toml is valid"), "{printed}");
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_anna = messages.filter(|it| it["subject"] == "anna").map(|it| it["data"].to_string());
     assert_eq!(of_anna.collect::<Vec<_>>(), [r#"["/",1]"#, r#"["/cart",2]"#], "{printed}");

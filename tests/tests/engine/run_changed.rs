@@ -56,7 +56,7 @@ fn numbering_stays_as_it_was_begun() -> Result<()> {
     }
     home.write("events.ndjson", in_turn(3, 3).join("\n"))?;
     assert_eq!(home.run_once()?["settled"], 9);
-    let back = "set it back, or give the stream another name or the store another folder";
+    let back = "restore the value, give the stream another name, or give the store another folder";
     let first = ["ordain.toml:9: streams.cases.first:", "written with first = 1;", back];
     refused(&home, &zero, 78, &first)?;
     let ordering =

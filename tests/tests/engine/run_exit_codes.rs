@@ -69,9 +69,9 @@ fn a_bad_configuration_tells_everything_at_once() -> Result<()> {
         &home,
         &["run", "absent.toml"],
         CONFIG,
-        &["absent.toml: cannot be read: No such file", "name it: --config FILE"],
+        &["absent.toml: cannot be read: No such file", "name the file with --config FILE"],
     )?;
-    check(&home, &["run", "plugins"], CONFIG, &["plugins: is no file"])?;
+    check(&home, &["run", "plugins"], CONFIG, &["plugins: is not a file"])?;
     let bad = r#"
 [runtime]
 workers = 0
@@ -167,8 +167,8 @@ fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     home.run_once()?;
-    let stream = "there is no stream \"odd\", neither in ordain.toml nor in its store; \
-                  there are: cases";
+    let stream = "stream \"odd\" does not exist, neither in ordain.toml nor in its store; \
+                  existing streams: cases";
     check(&home, &["keys", "list", "odd"], FAILED, &[stream])?;
     check(&home, &["keys", "why", "odd", "k0"], FAILED, &[stream])?;
     check(&home, &["dead", "list", "odd"], FAILED, &[stream])?;

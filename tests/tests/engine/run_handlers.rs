@@ -32,7 +32,7 @@ fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
         ("panic", json!({ "do": "panic", "text": "ouch" }), &["(error)", "ouch", "lib.rs"]),
         ("exit", json!({ "do": "exit" }), &["(error)", "exited with code 1"]),
         ("recurse", json!({ "do": "recurse" }), &["(trap)", "stack"]),
-        ("loop", json!({ "do": "loop" }), &["150ms", "`plugins.timeout`", "after try 3"]),
+        ("loop", json!({ "do": "loop" }), &["150ms", "`plugins.timeout`", "after attempt 3"]),
         ("sleep", json!({ "do": "sleep", "ms": 3_600_000 }), &["150ms", "plugins.timeout"]),
         ("hoard", json!({ "do": "allocate", "mib": 100 }), &["plugins.memory", "16 MiB"]),
         ("state", json!({ "do": "put", "bytes": 65_537 }), &["plugins.state_size", "64 KiB"]),
@@ -46,7 +46,7 @@ fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
         (
             "retry",
             json!({ "do": "retry", "reason": "busy" }),
-            &["(retry)", "busy", "try 3, the last that `retry.attempts`"],
+            &["(retry)", "busy", "attempt 3, the last that `retry.attempts`"],
         ),
         ("after", json!({ "do": "fail-after", "bytes": 100, "messages": 2 }), &["(error)"]),
     ]

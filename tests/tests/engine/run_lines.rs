@@ -33,7 +33,7 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (b"{}", "unreadable", "`specversion` is missing"),
     (b"\0\0\0", "unreadable", "not a CloudEvent in JSON"),
     (b" \t ", "unreadable", "not a CloudEvent in JSON"),
-    (br#"{"specversion":"1.0","id":"a","id":"b"}"#, "unreadable", "`id` stands twice"),
+    (br#"{"specversion":"1.0","id":"a","id":"b"}"#, "unreadable", "`id` occurs twice"),
     (
         br#"{"specversion":"1.0","source":"/t","type":"t","subject":"k0","sequence":9}"#,
         "unreadable",

@@ -1,5 +1,5 @@
-//! Replays every order from the input, naively, and compares what must have come out with what
-//! did.
+//! Replays every order from the input with a naive implementation, and compares the expected output with the
+//! actual output. This module must not share code with the host.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::orders::{Done, apply, step};
 
-/// What was found.
+/// The result of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) lines: u64,
@@ -21,18 +21,18 @@ pub(crate) struct Verdict {
     pub(crate) effects: u64,
     pub(crate) rejected: u64,
     pub(crate) receipts: u64,
-    /// What is wrong; empty if nothing is.
+    /// The differences; empty if the output is correct.
     pub(crate) wrong: Vec<String>,
 }
 
-/// Differences that are listed; the rest is only more of it.
+/// Maximum number of listed differences.
 const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
 struct Order {
-    /// By sequence: the step and the amount.
+    /// The step and the amount of each event, by sequence.
     events: BTreeMap<u64, (String, u64)>,
-    /// Receipts in the order of the file: the status and the amount.
+    /// The status and the amount of each receipt, in the order of the file.
     receipts: Vec<(String, u64)>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
         {
             verdict.reordered += 1;
         }
-        let what = (step(&text(&event, "type")?).to_owned(), amount);
-        if known.insert(sequence, what).is_some() {
+        let content = (step(&text(&event, "type")?).to_owned(), amount);
+        if known.insert(sequence, content).is_some() {
             verdict.repeats += 1;
         }
     }
@@ -67,9 +67,10 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
             verdict.wrong.push(format!("receipt {id} was written twice"));
         }
         let key = text(&receipt["data"], "order")?;
-        let what = (text(&receipt["data"], "status")?, receipt["data"]["amount_cents"].as_u64());
+        let status = text(&receipt["data"], "status")?;
+        let amount = receipt["data"]["amount_cents"].as_u64();
         let order = orders.get_mut(&key).with_context(|| format!("a receipt of order {key}"))?;
-        order.receipts.push((what.0, what.1.unwrap_or(0)));
+        order.receipts.push((status, amount.unwrap_or(0)));
     }
 
     let mut refused = BTreeSet::new();
@@ -100,13 +101,15 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
     Ok(verdict)
 }
 
-/// One order from its first event to its last.
+/// Replays an order from its first event to its last.
 fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdict: &mut Verdict) {
-    let (mut status, mut amount, mut ended) = (None, 0, false);
+    let mut status = None;
+    let mut amount = 0;
+    let mut ended = false;
     let mut expected = Vec::new();
     for (at, (sequence, (to, cents))) in order.events.iter().enumerate() {
         if *sequence != at as u64 + 1 {
-            verdict.wrong.push(format!("the input lacks event {} of order {key}", at + 1));
+            verdict.wrong.push(format!("event {} of order {key} is missing in the input", at + 1));
             return;
         }
         let done = if ended { Done::Refused } else { apply(status, to) };

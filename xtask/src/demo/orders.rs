@@ -1,19 +1,19 @@
-//! What `plugins/orders` is documented to do, written a second time for the check.
+//! The documented behaviour of `plugins/orders`, implemented independently for the check.
 
-/// The last part of an event's type.
+/// Returns the last part of an event's type.
 pub(crate) fn step(kind: &str) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }
 
-/// What one step does to an order that stands at `from`.
+/// The effect of a step on an order.
 pub(crate) enum Done {
-    /// It goes there; it says whether a receipt is written, and whether the order ends.
+    /// The step is valid. The fields are whether a receipt is written, and whether the order ends.
     Went { receipt: bool, ended: bool },
-    /// It is impossible.
+    /// The step is impossible.
     Refused,
 }
 
-/// The table in the documentation of `plugins/orders`.
+/// Applies a step, by the table in the documentation of `plugins/orders`.
 pub(crate) fn apply(from: Option<&str>, to: &str) -> Done {
     let possible = matches!(
         (from, to),

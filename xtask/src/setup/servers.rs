@@ -1,6 +1,5 @@
-//! The servers that tests start for themselves, and the linter of their scripts. A server that was on
-//! the machine before is never touched, nor one that runs on it: tests use ports and folders of their
-//! own.
+//! Finds or installs the servers that tests start, and the linter of the scripts. It must never change a server that
+//! was already installed or is running: tests use ports and folders of their own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,24 +10,24 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{run, say};
 
-/// Major, minor, patch.
+/// A version: major, minor, patch.
 type Version = [u32; 3];
 
 /// A program that tests or lints start.
 struct Server {
     program: &'static str,
-    /// What says its version; nothing where it is missing.
+    /// Returns the program's output with its version; `None` if the program is missing.
     version: fn() -> Result<Option<String>>,
-    /// The oldest that will do.
+    /// The oldest supported version.
     least: Version,
-    /// Its package in Debian and Ubuntu, and in Homebrew.
+    /// Name of its package in Debian and Ubuntu, and in Homebrew.
     apt: &'static str,
     brew: &'static str,
-    /// The service that the package would start on the machine's own port.
+    /// The service that the package would start on its default port.
     service: Option<&'static str>,
 }
 
-/// `redis-server --sentinel` is the Sentinel, so that nothing else is needed for one.
+/// Redis. `redis-server --sentinel` is the Sentinel, so a Sentinel needs no other program.
 const REDIS: Server = Server {
     program: "redis-server",
     version: || printed("redis-server", "--version"),
@@ -51,7 +50,7 @@ const LUACHECK: Server = Server {
 /// The programs that tests start.
 const SERVERS: [Server; 3] = [
     REDIS,
-    // Its own scripts may want to be another user, even to tell the version.
+    // The scripts of RabbitMQ may require another user, even to print the version.
     Server {
         program: "rabbitmq-server",
         version: || Ok(ordain_servers::rabbit_version()),
@@ -60,7 +59,7 @@ const SERVERS: [Server; 3] = [
         brew: "rabbitmq",
         service: Some("rabbitmq-server"),
     },
-    // Makes the certificates of a server that speaks TLS.
+    // Creates the certificates of a server with TLS.
     Server {
         program: "openssl",
         version: || printed("openssl", "version"),
@@ -71,13 +70,12 @@ const SERVERS: [Server; 3] = [
     },
 ];
 
-/// Looks for the servers, installs those that are missing where that can be done, and refuses those
-/// that are too old.
+/// Finds the servers, and installs missing ones if possible. A version that is too old is an error.
 pub(crate) fn servers() -> Result<()> {
     find(&SERVERS)
 }
 
-/// Finds or installs the programs that check the scripts of the store in Redis.
+/// Finds or installs the programs that check the scripts of the Redis store.
 pub(crate) fn lua_programs() -> Result<()> {
     find(&[REDIS, LUACHECK])
 }
@@ -89,16 +87,15 @@ fn find(servers: &[Server]) -> Result<()> {
             install(server)?;
         }
         let version = (server.version)()?;
-        let version = version.with_context(|| {
-            format!("{} is installed, and not to be found in the PATH", server.program)
-        })?;
+        let version = version
+            .with_context(|| format!("{} is installed but not in the PATH", server.program))?;
         found.push(format!("{} {}", server.program, shown(checked(server, &version)?)));
     }
     say(&format!("found: {}", found.join(", ")));
     Ok(())
 }
 
-/// What a program prints of its version; nothing where it is missing.
+/// Returns the output of a program that prints its version; `None` if the program is missing.
 fn printed(program: &str, arg: &str) -> Result<Option<String>> {
     match Command::new(program).arg(arg).output() {
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned())),
@@ -107,22 +104,17 @@ fn printed(program: &str, arg: &str) -> Result<Option<String>> {
     }
 }
 
-/// The version of a program, which must be new enough.
+/// Returns the version of a program. A version that is too old is an error.
 fn checked(server: &Server, printed: &str) -> Result<Version> {
     let Server { program, least, .. } = server;
     let version = version_in(printed);
-    let version =
-        version.with_context(|| format!("what {program} says names no version: {printed:?}"))?;
-    ensure!(
-        version >= *least,
-        "{program} {} was found, which is too old: {}",
-        shown(version),
-        advice(server)
-    );
+    let version = version
+        .with_context(|| format!("the output of {program} contains no version: {printed:?}"))?;
+    ensure!(version >= *least, "{program} {} is too old: {}", shown(version), advice(server));
     Ok(version)
 }
 
-/// The first word that is a version, such as `v=7.0.15` or `1.1.1w`.
+/// Returns the first word that is a version, such as `v=7.0.15` or `1.1.1w`.
 fn version_in(text: &str) -> Option<Version> {
     text.split_whitespace().find_map(|word| {
         let mut parts = word.strip_prefix("v=").unwrap_or(word).split('.').map(|part| {
@@ -137,7 +129,7 @@ fn shown(version: Version) -> String {
     version.map(|part| part.to_string()).join(".")
 }
 
-/// How a person gets it.
+/// Returns how a person installs the program.
 fn advice(server: &Server) -> String {
     let Server { apt, brew, .. } = server;
     let least = shown(server.least);
@@ -150,7 +142,7 @@ fn install(server: &Server) -> Result<()> {
     if !can {
         bail!("{program} is missing: {}", advice(server));
     }
-    say(&format!("installing {apt} by apt-get, as {program} is missing"));
+    say(&format!("installing {apt} with apt-get because {program} is missing"));
     run(apt_get().arg("update"))?;
     run(apt_get().args(["install", "--yes", "--no-install-recommends", apt]))
         .with_context(|| advice(server))?;
@@ -159,7 +151,7 @@ fn install(server: &Server) -> Result<()> {
 
 fn apt_get() -> Command {
     let mut apt_get = Command::new("apt-get");
-    // In this run level packages start no services, where there is no systemd.
+    // With this run level, packages start no services on systems without systemd.
     apt_get.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
     apt_get
 }
@@ -168,11 +160,11 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// Ends the service that came with a package that has just been installed.
+/// Stops the service of a package that was just installed.
 fn disable(service: &str) -> Result<()> {
-    // That is where systemd runs, and not only is installed.
+    // The folder exists only if systemd is running, not if it is only installed.
     if Path::new("/run/systemd/system").is_dir() {
-        say(&format!("disabling the machine's service {service}: tests start their own"));
+        say(&format!("disabling the service {service}: tests start their own server"));
         return run(Command::new("systemctl").args(["disable", "--now", service]));
     }
     let service_command = |action: &str| {
@@ -181,15 +173,15 @@ fn disable(service: &str) -> Result<()> {
         command
     };
     if service_command("status").output().is_ok_and(|status| status.status.success()) {
-        say(&format!("stopping the machine's service {service}: tests start their own"));
+        say(&format!("stopping the service {service}: tests start their own server"));
         return run(&mut service_command("stop"));
     }
-    say(&format!("the machine's service {service} was not started: tests start their own"));
+    say(&format!("the service {service} is not running: tests start their own server"));
     Ok(())
 }
 
 #[test]
-fn versions_are_read() {
+fn version_is_parsed() {
     let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=1a2b3c\n";
     assert_eq!(version_in(redis), Some([7, 0, 15]));
     assert_eq!(version_in("Redis server v=8.2 sha=0"), Some([8, 2, 0]));
@@ -202,10 +194,10 @@ fn versions_are_read() {
 }
 
 #[test]
-fn an_older_version_is_refused_with_what_was_found() -> Result<()> {
+fn older_version_is_rejected_with_the_version_found() -> Result<()> {
     let redis = &SERVERS[0];
     assert_eq!(checked(redis, "Redis server v=7.0.0 sha=0")?, [7, 0, 0]);
-    let error = checked(redis, "Redis server v=6.2.14 sha=0").expect_err("it is too old");
+    let error = checked(redis, "Redis server v=6.2.14 sha=0").expect_err("an old version");
     let error = error.to_string();
     for part in ["6.2.14", "7.0.0", "sudo apt-get install redis-server", "brew install redis"] {
         assert!(error.contains(part), "{error}");

@@ -1,5 +1,5 @@
-//! `ordain keys why`: where a key stands, why, and what helps. What helps depends on the cause and on the
-//! limit that was broken, never on the words of an error.
+//! `ordain keys why`: explains the status of a key, its reason and the remedy. The remedy must follow from the
+//! cause and the exceeded limit, never from the text of an error.
 
 use ordain_core::{Cause, GapEnd, Limit, Status, split_version};
 
@@ -9,10 +9,10 @@ use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
 use ordain_store::Page;
 use ordain_util::text::{clean, count, quoted};
 
-/// Dead letters of a key that are counted.
+/// Maximum number of dead letters of a key that are counted.
 const LETTERS: usize = 500;
 
-/// Explains a key's record.
+/// Explains the record of a key.
 pub(super) async fn explain(
     row: &KeyRow,
     look: &Look,
@@ -22,14 +22,13 @@ pub(super) async fn explain(
     let key = clean(name);
     if let Some(error) = &row.error {
         return Ok(format!(
-            "key {key}: its record cannot be read: {error}\nIts events are dead-lettered with the \
+            "key {key}: the record of the key cannot be read: {error}\nThe events of the key are dead-lettered with the \
              cause `corrupt`.\n"
         ));
     }
     let mut words = format!("key {key}: {}\n", standing(row));
     if let Some(missing) = look.missing(stream)? {
-        words +=
-            &format!("all keys of the stream wait here for their handler's version: {missing}\n");
+        words += &format!("all keys of the stream wait for a handler version here: {missing}\n");
     }
     if let Some(trouble) = &row.trouble {
         words += &why(trouble);
@@ -37,18 +36,18 @@ pub(super) async fn explain(
     words += &held(row);
     words += &looked_for(row);
     if let Some(at) = &row.due_at {
-        words += &format!("looked at again: {at}\n");
+        words += &format!("next check: {at}\n");
     }
     if let Some(letters) = letters(look, stream, name).await? {
         words += &format!("{letters}\n");
     }
     if let Some(helps) = what_helps(row, look.tries_again(stream)?) {
-        words += &format!("what helps: {helps}\n");
+        words += &format!("remedy: {helps}\n");
     }
     Ok(words)
 }
 
-/// Counts the dead letters of a key and names the command that lists them; `None` if it has none.
+/// Returns how many dead letters a key has and the command that lists them; `None` if it has none.
 pub(super) async fn letters(
     look: &Look,
     stream: &str,
@@ -67,7 +66,7 @@ pub(super) async fn letters(
     )))
 }
 
-/// The cause of a key's trouble.
+/// Returns the cause of a key's failure.
 fn cause(row: &KeyRow) -> Option<Cause> {
     row.trouble.as_ref().and_then(TroubleRow::cause)
 }
@@ -76,21 +75,21 @@ fn standing(row: &KeyRow) -> String {
     let KeyRow { next, attempts, .. } = row;
     match row.status() {
         Some(Status::Active) => {
-            format!("everything before event {next} is settled; nothing is wrong with it")
+            format!("active: all events before event {next} are settled")
         }
-        Some(Status::Waiting) => format!("waits for {}", missing(row)),
+        Some(Status::Waiting) => format!("waiting for {}", missing(row)),
         Some(Status::Retrying) => {
             let times = count(u64::from(*attempts), "time");
-            format!("event {next} failed {times} and is tried again")
+            format!("event {next} failed {times} and will be retried")
         }
-        // An event that failed so is tried as often as the stream's setting says.
+        // The stream's setting `retry.attempts` limits the attempts of such failures.
         Some(Status::Parked) if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
             format!(
-                "parked at event {next} after try {attempts}, the last that `retry.attempts` allows"
+                "parked at event {next} after attempt {attempts}, the last that `retry.attempts` allows"
             )
         }
         Some(Status::Parked) => format!("parked at event {next}"),
-        Some(Status::Completed) => format!("ended with event {}", next.saturating_sub(1)),
+        Some(Status::Completed) => format!("completed with event {}", next.saturating_sub(1)),
         None => row.status.to_string(),
     }
 }
@@ -98,10 +97,10 @@ fn standing(row: &KeyRow) -> String {
 fn why(trouble: &TroubleRow) -> String {
     let TroubleRow { cause, error, since, .. } = trouble;
     let version = trouble.version.as_ref().map(|version| format!(", under {version}"));
-    format!("why: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
+    format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-/// The events that the key waits for: those before the first that is held.
+/// Returns the events that the key waits for: those before the first held event.
 fn missing(row: &KeyRow) -> String {
     events(row.next, row.held.first.saturating_sub(1))
 }
@@ -121,7 +120,7 @@ fn held(row: &KeyRow) -> String {
     }
 }
 
-/// The sources that were asked for missing events, as long as they are missing.
+/// Returns the sources that were asked for missing events, while the events are missing.
 fn looked_for(row: &KeyRow) -> String {
     let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
     let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {
@@ -129,16 +128,18 @@ fn looked_for(row: &KeyRow) -> String {
     };
     let GapRow { first, last, since, .. } = gap;
     let is_asked = gap.end() == Some(GapEnd::Open);
-    let given_up = if is_asked { "" } else { "; nobody is asked any more" };
+    let given_up = if is_asked { "" } else { "; no further requests" };
     let rounds = count(u64::from(gap.rounds), "round");
     let events = events(*first, *last);
-    let mut words = format!("looked for: {events}, in {rounds} since {since}{given_up}\n");
+    let mut words = format!("requested: {events}, in {rounds} since {since}{given_up}\n");
     for answers in &gap.answers {
         let asked = count(u64::from(answers.asked), "time");
-        let (source, found, failed) = (&answers.source, answers.found, answers.failed);
+        let source = &answers.source;
+        let found = answers.found;
+        let failed = answers.failed;
         words += &format!("  {source}: asked {asked}, found {found}, failed {failed}");
         if let Some(error) = &answers.error {
-            words += &format!(", the last time: {error}");
+            words += &format!(", last error: {error}");
         }
         words.push('\n');
     }
@@ -146,7 +147,8 @@ fn looked_for(row: &KeyRow) -> String {
 }
 
 fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
-    let again = format!("its producer sends {} again, which ends this at any time", missing(row));
+    let again =
+        format!("send {} again from the producer, which resolves this at any time", missing(row));
     match row.status()? {
         Status::Waiting => return Some(again),
         Status::Parked if cause(row) == Some(Cause::Gap) => return Some(again),
@@ -155,38 +157,38 @@ fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
     }
     let trouble = row.trouble.as_ref()?;
     let mend = mend(trouble.cause(), trouble.limit());
-    let switch = if tries_again { "" } else { ", switch `retry.on_new_version` on" };
+    let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
     let version = trouble.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher(version);
     Some(format!(
         "{mend}{switch}; then put another version of the handler into its folder: a changed file, or \
-         the same one under a higher version, such as {}",
+         the same file under a higher version, such as {}",
         clean(&higher)
     ))
 }
 
-/// The remedy for a failure of a handler.
+/// Returns the remedy for a failure of a handler.
 fn mend(cause: Option<Cause>, limit: Option<Limit>) -> String {
     if cause == Some(Cause::Retry) {
-        return "see to it that what the handler asks for is there, or mend it".to_owned();
+        return "make the resource that the handler needs available, or fix the handler".to_owned();
     }
     if limit == Some(Limit::Sinks) {
-        return "configure the sink, or mend its name in the handler".to_owned();
+        return "configure the sink, or fix its name in the handler".to_owned();
     }
     let settings = limit.map_or(&[][..], Limit::settings);
     if settings.is_empty() {
-        return "mend the handler".to_owned();
+        return "fix the handler".to_owned();
     }
     let settings: Vec<String> = settings.iter().map(|setting| format!("`{setting}`")).collect();
-    format!("raise {} and start again, or mend the handler", settings.join(" or "))
+    format!("raise {} and restart, or fix the handler", settings.join(" or "))
 }
 
-/// A file name with a higher version than the one that failed.
+/// Returns a file name with a higher version than the failed one.
 fn higher(version: &str) -> String {
     let (name, version) = split_version(version);
-    let next = version.map_or(semver::Version::new(1, 0, 0), |it| {
-        let patch = it.patch + u64::from(it.pre.is_empty());
-        semver::Version::new(it.major, it.minor, patch)
+    let next = version.map_or(semver::Version::new(1, 0, 0), |version| {
+        let patch = version.patch + u64::from(version.pre.is_empty());
+        semver::Version::new(version.major, version.minor, patch)
     });
     format!("{name}@{next}.wasm")
 }
@@ -201,7 +203,7 @@ mod tests {
     fn parked(cause: Cause, limit: Option<Limit>, version: &str) -> String {
         let trouble = TroubleRow {
             cause: cause.name().into(),
-            // The name of a setting in these words is no reason to raise it.
+            // The remedy must not depend on the setting named in this text.
             error: "`plugins.log`, which is not configured".into(),
             limit: limit.map(|limit| limit.name().into()),
             since: "".into(),
@@ -217,20 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_fits_the_cause() {
+    fn remedy_follows_from_the_cause() {
         for (cause, limit, remedy) in [
-            (Cause::Gap, None, "its producer sends event 1 again"),
-            (Cause::Limit, Some(Limit::Messages), "raise `plugins.messages` and start"),
+            (Cause::Gap, None, "send event 1 again from the producer"),
+            (Cause::Limit, Some(Limit::Messages), "raise `plugins.messages` and restart"),
             (
                 Cause::Limit,
                 Some(Limit::OutcomeSize),
-                "raise `plugins.state_size` or `plugins.messages_size` and start",
+                "raise `plugins.state_size` or `plugins.messages_size` and restart",
             ),
             (Cause::Limit, Some(Limit::Sinks), "configure the sink, or"),
-            (Cause::Limit, None, "mend the handler; then put"),
-            (Cause::Timeout, Some(Limit::Timeout), "raise `plugins.timeout` and start"),
-            (Cause::Retry, None, "see to it that what the handler asks for is there"),
-            (Cause::Trap, None, "mend the handler; then put"),
+            (Cause::Limit, None, "fix the handler; then put"),
+            (Cause::Timeout, Some(Limit::Timeout), "raise `plugins.timeout` and restart"),
+            (Cause::Retry, None, "make the resource that the handler needs available"),
+            (Cause::Trap, None, "fix the handler; then put"),
         ] {
             let helps = parked(cause, limit, "account@1.0.0");
             assert!(helps.starts_with(remedy), "{cause}: {helps}");
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_that_lifts_a_limit_exists() {
+    fn every_setting_of_a_limit_exists() {
         let tables = reference().iter();
         let names = tables.flat_map(|table| {
             table.rows.iter().map(|setting| format!("{}.{}", table.name, setting.name))
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_missing_is_named() {
+    fn all_missing_events_are_named() {
         for (next, first, missing) in
             [(1, 2, "event 1"), (1, 5_000, "events 1 to 4999"), (7, 0, "event 7")]
         {
@@ -266,7 +268,7 @@ mod tests {
                 };
                 let helps = what_helps(&row, true).unwrap_or_default();
                 assert!(
-                    helps.starts_with(&format!("its producer sends {missing} again")),
+                    helps.starts_with(&format!("send {missing} again from the producer")),
                     "{helps}"
                 );
             }
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_to_use_is_higher() {
+    fn suggested_version_is_higher() {
         for (version, next) in [
             ("account@1.0.0", "account@1.0.1.wasm"),
             ("account@2.0.0-rc.1", "account@2.0.0.wasm"),

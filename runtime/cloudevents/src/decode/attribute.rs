@@ -1,4 +1,4 @@
-//! The attributes that Ordain itself looks at, one function each.
+//! Reads the attributes that Ordain interprets.
 
 use std::borrow::Cow;
 
@@ -9,14 +9,14 @@ use super::super::envelope::{Envelope, Member};
 use super::{Read, Refusal, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// The key, and the member that it stood in.
+/// Returns the key and the member that contains it.
 pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
     let (member, name) = match envelope.raw(Member::PartitionKey) {
         Some(_) => (Member::PartitionKey, "partitionkey"),
         None => (Member::Subject, "subject"),
     };
     let Some(raw) = envelope.raw(member) else {
-        let message = "there is no key: `partitionkey` or `subject` must name it";
+        let message = "the key is missing: `partitionkey` or `subject` must contain it";
         return Err(Refusal(Cause::NoKey, message.to_owned()));
     };
     match text(raw) {
@@ -27,13 +27,13 @@ pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
         _ => {
             let found = shown(raw);
             let message =
-                format!("the key, `{name}`, must be a text with something in it, found {found}");
+                format!("the key, `{name}`, must be a text that is not empty, found {found}");
             Err(Refusal(Cause::NoKey, message))
         }
     }
 }
 
-/// An attribute that must be a text with something in it.
+/// Returns an attribute that must be a text that is not empty.
 pub(super) fn attribute<'a>(
     envelope: &Envelope<'a>,
     member: Member,
@@ -50,27 +50,28 @@ pub(super) fn attribute<'a>(
         Some(text) if !text.is_empty() => Ok(text),
         _ => {
             let found = shown(raw);
-            unreadable(format!("`{name}` must be a text with something in it, found {found}"))
+            unreadable(format!("`{name}` must be a text that is not empty, found {found}"))
         }
     }
 }
 
-/// The producer's number.
+/// Returns the producer's number.
 pub(super) fn sequence(envelope: &Envelope<'_>) -> Read<Option<u64>> {
     let Some(raw) = envelope.raw(Member::Sequence) else { return Ok(None) };
-    let digits = raw.strip_prefix('"').and_then(|it| it.strip_suffix('"')).unwrap_or(raw);
-    let number = digits.bytes().all(|it| it.is_ascii_digit()).then(|| digits.parse().ok());
+    let digits = raw.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(raw);
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());
     match number.flatten() {
         Some(number) if number < SEQUENCE_END => Ok(Some(number)),
         _ => {
-            let (found, end) = (shown(raw), SEQUENCE_END);
-            let message = format!("`sequence` must be a whole number below {end}, found {found}");
+            let found = shown(raw);
+            let message =
+                format!("`sequence` must be a whole number below {SEQUENCE_END}, found {found}");
             Err(Refusal(Cause::NoSequence, message))
         }
     }
 }
 
-/// When it happened, in ms since the Unix epoch.
+/// Returns the time of the event, in ms since the Unix epoch.
 pub(super) fn time(envelope: &Envelope<'_>) -> Read<Option<u64>> {
     let Some(raw) = envelope.raw(Member::Time) else { return Ok(None) };
     let time: Option<jiff::Timestamp> = text(raw).and_then(|text| text.parse().ok());
@@ -79,11 +80,11 @@ pub(super) fn time(envelope: &Envelope<'_>) -> Read<Option<u64>> {
     }
     let found = shown(raw);
     unreadable(format!(
-        "`time` must be as in RFC 3339, from 1970 on, such as \"2026-01-31T12:00:00Z\", found {found}"
+        "`time` must be a time from 1970 on as in RFC 3339, such as \"2026-01-31T12:00:00Z\", found {found}"
     ))
 }
 
-/// Whether it is the last one of its key.
+/// Returns whether the event is the last one of its key.
 pub(super) fn end(envelope: &Envelope<'_>) -> Read<bool> {
     match envelope.raw(Member::EndOfSequence) {
         Some("true" | "\"true\"") => Ok(true),
@@ -94,8 +95,8 @@ pub(super) fn end(envelope: &Envelope<'_>) -> Read<bool> {
     }
 }
 
-/// The text of a JSON string; borrowed unless it has escapes. `None` where it is no string, or one
-/// that is no text (half of a surrogate pair).
+/// Returns the text of a JSON string; borrowed unless it has escapes. Returns `None` for other JSON, and for a
+/// string that is not valid text (half of a surrogate pair).
 pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
@@ -104,9 +105,9 @@ pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(raw).ok().map(Cow::Owned)
 }
 
-/// The longest piece of an event that an error repeats.
+/// Size limit of a part of an event that an error shows, in bytes.
 pub(super) const SHOWN: usize = 60;
 
 pub(super) fn shown(raw: &str) -> &str {
-    if raw.len() <= SHOWN { raw } else { "something longer" }
+    if raw.len() <= SHOWN { raw } else { "a longer value" }
 }

@@ -1,4 +1,4 @@
-//! The data of an event, and values of extensions: JSON without white space, or what it stands for.
+//! Reads the data of an event and the values of extensions.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use super::super::is_json;
 use super::attribute::{shown, text};
 use super::{Read, unreadable};
 
-/// The payload.
+/// Returns the payload.
 pub(super) fn data<'a>(envelope: &Envelope<'a>, content_type: &str) -> Read<Cow<'a, [u8]>> {
     let data = envelope.raw(Member::Data);
     let Some(encoded) = envelope.raw(Member::DataBase64) else {
         return data.map_or(Ok(Cow::Borrowed(&[])), |raw| plain_data(raw, content_type));
     };
     if data.is_some() {
-        return unreadable("both `data` and `data_base64`: one of them is right");
+        return unreadable("both `data` and `data_base64` are present: only one is allowed");
     }
     match text(encoded).and_then(|text| BASE64.decode(text.as_bytes()).ok()) {
         Some(bytes) => Ok(Cow::Owned(bytes)),
@@ -27,13 +27,13 @@ pub(super) fn data<'a>(envelope: &Envelope<'a>, content_type: &str) -> Read<Cow<
     }
 }
 
-/// Padding is optional for readers, as RFC 4648 allows.
+/// Base64 with optional padding, as RFC 4648 allows.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// JSON as it is; the text itself where the media type says that it is something else.
+/// Returns JSON in compact form, or the text itself if the media type is not JSON.
 fn plain_data<'a>(raw: &'a str, content_type: &str) -> Read<Cow<'a, [u8]>> {
     let json = match text(raw) {
         Some(text) if !is_json(content_type) => text,
@@ -51,7 +51,7 @@ fn compacted(raw: &str) -> Read<Cow<'_, str>> {
     })
 }
 
-/// An extension's value: a text as it is, anything else as JSON.
+/// Returns the value of an extension: a text without quotes, any other value as JSON.
 pub(super) fn value(raw: &str) -> Read<Cow<'_, str>> {
     match text(raw) {
         Some(text) => Ok(text),

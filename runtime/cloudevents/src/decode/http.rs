@@ -1,5 +1,5 @@
-//! Events as HTTP carries them (CloudEvents 1.0, HTTP protocol binding): in structured mode the body is
-//! all of it; in binary mode the body is the data, and each attribute a header `ce-NAME`.
+//! Decodes events in HTTP (CloudEvents 1.0, HTTP protocol binding). In structured mode the body is the whole
+//! event; in binary mode the body is the data, and each attribute is a header `ce-NAME`.
 
 use std::borrow::Cow;
 
@@ -13,27 +13,27 @@ use super::super::HEADERS_LIMIT;
 use super::super::envelope::Envelope;
 use super::{DecodeError, Decoder, Read, Refusal, unreadable};
 
-/// With what the names of attributes begin.
+/// Prefix of the headers that are attributes.
 const PREFIX: &str = "ce-";
-/// The same for one that every event has.
+/// The header that every event in binary mode has.
 const SPECVERSION: &str = "ce-specversion";
 
-/// How a body holds events.
+/// The form in which a body holds events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// One, of which the body is the data.
+    /// One event whose data is the body.
     Binary,
-    /// One, in JSON.
+    /// One event in JSON.
     Structured,
-    /// A JSON array of them.
+    /// A JSON array of events.
     Batch,
-    /// One in each line.
+    /// One event per line.
     Lines,
 }
 
-/// The form of a body, by its headers; `None`: it holds no events.
+/// Returns the form of a body by its headers; `None` if they name no form of events.
 pub fn form_of(headers: &HeaderMap) -> Option<Form> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
         "application/cloudevents+json" => Some(Form::Structured),
@@ -44,8 +44,7 @@ pub fn form_of(headers: &HeaderMap) -> Option<Form> {
     }
 }
 
-/// The one event of a body. What says that it is JSON and nothing more is taken for one in structured
-/// mode.
+/// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode.
 pub fn decode_http(
     decoder: &Decoder,
     headers: &HeaderMap,
@@ -55,14 +54,13 @@ pub fn decode_http(
         Some(Form::Binary) => decoder.binary(headers, body),
         Some(Form::Structured) | None => decoder.decode(body),
         Some(Form::Batch | Form::Lines) => {
-            Err(none("several events: one is right, as application/cloudevents+json"))
+            Err(none("several events: a single event is required, as application/cloudevents+json"))
         }
     }
 }
 
 fn none(message: &str) -> DecodeError {
-    let (cause, message) = (Cause::Unreadable, message.to_owned());
-    DecodeError { cause, message, key: None, sequence: None }
+    DecodeError { cause: Cause::Unreadable, message: message.to_owned(), key: None, sequence: None }
 }
 
 impl Decoder {
@@ -82,7 +80,7 @@ impl Decoder {
     }
 }
 
-/// Attributes by name, each as JSON.
+/// Returns the attributes by name, each as JSON.
 fn attributes(headers: &HeaderMap) -> Read<Vec<(String, String)>> {
     let mut attributes = Vec::new();
     for (header, value) in headers {
@@ -97,24 +95,24 @@ fn attributes(headers: &HeaderMap) -> Read<Vec<(String, String)>> {
             text(value)
         };
         let Some(text) = text else {
-            return unreadable(format!("the header {header} must be UTF-8, percent-encoded"));
+            return unreadable(format!("the header {header} must be percent-encoded UTF-8"));
         };
         if attributes.len() > HEADERS_LIMIT {
             return unreadable(format!(
                 "more than {HEADERS_LIMIT} headers that begin with {PREFIX}"
             ));
         }
-        // Texts are always JSON.
+        // A text can always be serialized.
         let json = serde_json::to_string(&text).unwrap_or_default();
         attributes.push((name.to_owned(), json));
     }
     Ok(attributes)
 }
 
-/// What a header says: percent-encoded UTF-8, in quotation marks if it likes.
+/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks.
 fn text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let bytes = value.as_bytes();
-    let inside = bytes.strip_prefix(b"\"").and_then(|it| it.strip_suffix(b"\""));
+    let inside = bytes.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\""));
     let Some(quoted) = inside else {
         return percent_decode(bytes).decode_utf8().ok();
     };
@@ -123,7 +121,7 @@ fn text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     while let Some(byte) = rest.next() {
         plain.push(if *byte == b'\\' { *rest.next()? } else { *byte });
     }
-    percent_decode(&plain).decode_utf8().ok().map(|it| Cow::Owned(it.into_owned()))
+    percent_decode(&plain).decode_utf8().ok().map(|text| Cow::Owned(text.into_owned()))
 }
 
 #[cfg(test)]
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_may_be_headers_and_a_body() {
+    fn event_in_binary_mode_is_decoded() {
         let headers = headers(&[
             ("ce-specversion", "1.0"),
             ("ce-id", "caf%C3%A9 1"),
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_event_is_rejected_with_its_fault() {
         let right = [
             ("ce-specversion", "1.0"),
             ("ce-id", "1"),
@@ -179,7 +177,7 @@ mod tests {
             ("ce-sequence", "-1", "`sequence` must be a whole number"),
             ("ce-time", "yesterday", "`time` must be"),
             ("ce-id", "%ff", "the header ce-id must be UTF-8"),
-            ("ce-id", "", "`id` must be a text with something in it"),
+            ("ce-id", "", "`id` must be a text that is not empty"),
         ] {
             let mut headers = headers(&right);
             headers.insert(name, HeaderValue::from_static(value));
@@ -192,11 +190,11 @@ mod tests {
         let mut twice = headers(&right);
         twice.append("ce-id", HeaderValue::from_static("2"));
         let error = decode_http(&DECODER, &twice, &Bytes::new()).expect_err("twice");
-        assert!(error.message.contains("stands twice"), "{error}");
+        assert!(error.message.contains("occurs twice"), "{error}");
     }
 
     #[test]
-    fn the_form_is_known_by_headers() {
+    fn headers_determine_the_form() {
         for (kind, form) in [
             ("application/cloudevents+json; charset=utf-8", Some(Form::Structured)),
             ("application/cloudevents-batch+json", Some(Form::Batch)),

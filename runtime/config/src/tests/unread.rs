@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Row, reference};
 
-/// Files that handle every setting and use none.
+/// Files that name every setting but do not use any.
 const NO_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
 
 /// The settings of the sequencer. The sequencer must read each of them.
@@ -69,10 +69,11 @@ fn unread<'a>(names: &BTreeSet<&'a str>, code: &[String]) -> Vec<&'a str> {
 
 fn has_field(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
-        let (before, after) = (&text[..at], &text[at + name.len()..]);
+        let before = &text[..at];
+        let after = &text[at + name.len()..];
         let is_field = before.ends_with('.') && !before.ends_with("..");
-        let goes_on = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '(';
-        is_field && !after.starts_with(goes_on)
+        let continues = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '(';
+        is_field && !after.starts_with(continues)
     })
 }
 
@@ -93,7 +94,7 @@ fn code(of: &str, without: &[&str]) -> Vec<String> {
             }
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 texts.push(running(&fs::read_to_string(&path).expect("a source file")));
             }
         }

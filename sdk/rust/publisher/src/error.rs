@@ -1,26 +1,26 @@
-//! Why something was not published.
+//! Errors of publishing.
 
 use ordain_amqp::BrokerError;
 use ordain_store::StoreError;
 
-/// Why something was not published.
+/// The reason for which events were not published.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An event is wrong, or is in conflict with one that was published before. Those before it are published.
+    /// An event is invalid or conflicts with a published event. The events before it are published.
     #[error("event {at}: {words}")]
     Event {
-        /// Which of the events that were given.
+        /// Index of the event in the given list.
         at: usize,
-        /// What is wrong, and what would be right.
+        /// The fault, and what would be valid.
         words: String,
     },
-    /// JSON cannot hold what was given as an event's data.
+    /// The data of an event cannot be written as JSON.
     #[error("the data: {0}")]
     Data(String),
-    /// The configuration is wrong, or what it names cannot be used so.
+    /// The configuration is invalid, or its store, broker or stream cannot be used for publishing.
     #[error("{0}")]
     Configuration(String),
-    /// Something that is needed was not there in time: the same may work later.
+    /// A required service is unavailable; a retry may succeed.
     #[error("{0}")]
     Away(String),
     /// The store has failed.

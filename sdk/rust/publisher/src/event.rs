@@ -1,4 +1,4 @@
-//! An event as a producer has it.
+//! An event to publish.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// An event to be published: with a key of 1,024 bytes at most, type, id, source and content type of 4 KiB each,
-/// 128 headers of 64 KiB together, and as large as `runtime.event_size` of the configuration allows. It has a time
-/// and an id from the beginning, so that publishing it again, or a clone of it, is
-/// the same event; after a crash only one with an id of the producer's own can be known again.
+/// An event to publish. The limits are 1,024 bytes for the key, 4 KiB each for type, id, source and content type,
+/// 128 headers with 64 KiB in total, and `runtime.event_size` of the configuration for the whole event. An event
+/// has its time and id from its creation, so that publishing the event or a clone of it again repeats the same event.
+/// After a crash, only an event with an id from the producer is recognized as a repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -28,10 +28,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event of a key and a type, with data as JSON.
+    /// Creates an event of a key and a type, with data as JSON.
     ///
     /// # Errors
-    /// JSON cannot hold the data, for example a map whose keys are no text.
+    /// The data cannot be written as JSON, for example a map whose keys are not text.
     pub fn json<T: Serialize + ?Sized>(
         key: impl Into<String>,
         kind: impl Into<String>,
@@ -41,7 +41,7 @@ impl Event {
         Ok(Self::bytes(key, kind, "application/json", data))
     }
 
-    /// An event with any data.
+    /// Creates an event with data in any format.
     pub fn bytes(
         key: impl Into<String>,
         kind: impl Into<String>,
@@ -65,54 +65,54 @@ impl Event {
         }
     }
 
-    /// With an id of the producer's own, by which it is known when it is published again: what happened in the
-    /// business, such as the number of a payment.
+    /// Sets the producer's own id, by which a repeated publish is recognized. It should come from the business, such
+    /// as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// With a number of the producer's own, where it counts itself.
+    /// Sets the producer's own number, if the producer numbers events.
     #[must_use]
     pub fn sequence(mut self, sequence: u64) -> Self {
         self.sequence = Some(sequence);
         self
     }
 
-    /// As the last one of its key.
+    /// Marks the event as the last one of its key.
     #[must_use]
     pub fn last(mut self) -> Self {
         self.end = true;
         self
     }
 
-    /// Who produced it, as a URI.
+    /// Sets the producer, as a URI.
     #[must_use]
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
         self
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// As it is published; or what is wrong with it.
+    /// Returns the event in its published form, or the fault of the event.
     pub(crate) fn pack(&self, event_size: usize) -> Result<ordain_core::Event, String> {
         if self.key.is_empty() {
-            return Err("it has no key: each event belongs to one".to_owned());
+            return Err("the event has no key: each event must have one".to_owned());
         }
         if self.kind.is_empty() {
-            return Err("it has no type, such as `order.paid`".to_owned());
+            return Err("the event has no type, such as `order.paid`".to_owned());
         }
         if self.id.is_empty() {
-            return Err("its id is empty: give one, or none for a new one".to_owned());
+            return Err("the id is empty: set an id, or omit it to get a new one".to_owned());
         }
-        for (what, text, limit) in [
+        for (name, text, limit) in [
             ("key", &self.key, KEY_SIZE_LIMIT),
             ("type", &self.kind, ATTRIBUTE_LIMIT),
             ("id", &self.id, ATTRIBUTE_LIMIT),
@@ -120,13 +120,13 @@ impl Event {
             ("content type", &self.content_type, ATTRIBUTE_LIMIT),
         ] {
             if text.len() > limit {
-                return Err(format!("its {what} has {} bytes; {limit} are allowed", text.len()));
+                return Err(format!("the {name} has {} bytes; {limit} are allowed", text.len()));
             }
         }
         let size: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return Err(format!(
-                "it has {} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} are allowed",
+                "the event has {} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} are allowed",
                 self.headers.len()
             ));
         }
@@ -146,7 +146,9 @@ impl Event {
         });
         let size = event.memory();
         if size > event_size {
-            return Err(format!("it has {size} bytes; runtime.event_size allows {event_size}"));
+            return Err(format!(
+                "the event has {size} bytes; runtime.event_size allows {event_size}"
+            ));
         }
         Ok(event)
     }
@@ -157,20 +159,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_checked_before_it_is_published() {
+    fn event_is_checked_before_it_is_published() {
         let right = Event::bytes("a", "test", "text/plain", "data").id("1").sequence(7).last();
-        let packed = right.pack(1_000).expect("a right event");
+        let packed = right.pack(1_000).expect("a valid event");
         assert_eq!((packed.key(), packed.id(), packed.sequence()), ("a", "1", Some(7)));
         assert!(packed.end() && packed.data() == b"data");
-        let one = Event::bytes("a", "test", "", "").pack(1_000).expect("a right event");
-        let other = Event::bytes("a", "test", "", "").pack(1_000).expect("a right event");
+        let one = Event::bytes("a", "test", "", "").pack(1_000).expect("a valid event");
+        let other = Event::bytes("a", "test", "", "").pack(1_000).expect("a valid event");
         assert_ne!(one.id(), other.id());
         let event = Event::bytes("a", "test", "", "");
         let [first, again] =
-            [&event, &event.clone()].map(|it| it.pack(1_000).expect("a right event"));
-        assert_eq!(first.id(), again.id(), "it is known when it is published again");
+            [&event, &event.clone()].map(|event| event.pack(1_000).expect("a valid event"));
+        assert_eq!(first.id(), again.id(), "a clone repeats the same event");
         let many = (0..129)
-            .fold(Event::bytes("a", "test", "", ""), |it, at| it.header(at.to_string(), ""));
+            .fold(Event::bytes("a", "test", "", ""), |event, at| event.header(at.to_string(), ""));
         for (wrong, words) in [
             (Event::bytes("", "test", "", ""), "no key"),
             (Event::bytes("a", "", "", ""), "no type"),

@@ -1,8 +1,8 @@
-//! Publish events into a stream of Ordain, from a program in Rust.
+//! Publishes events to a stream of Ordain from a Rust program.
 //!
-//! An event gets the next number of its key from the store, is kept there for replay, and counts when the
-//! broker has confirmed it. Published again under the same id, after a crash for example, it keeps its number, and
-//! the stream takes it once: as long as the stream's `retain` says (24 hours by default).
+//! The store assigns the next number of the key to an event and keeps the event for replay; publishing succeeds once
+//! the broker has confirmed the event. If the event is published again under the same id, for example after a crash,
+//! it keeps its number, and the stream executes it once, for as long as the stream's `retain` (24 hours by default).
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
@@ -22,11 +22,11 @@
 //! # }
 //! ```
 //!
-//! Many events are published best many at a time: they go out together, and are confirmed together. The store
-//! must be in Redis, which host and producers can have at once. An embedded store belongs to one process: there
-//! `ordain publish` publishes while the host is stopped, and `[ingress]` while it runs.
+//! Publishing many events in one call is faster: they are sent together and confirmed together. The store must be a
+//! Redis, which the host and the producers can use at the same time. An embedded store belongs to one process: use
+//! `ordain publish` while the host is stopped, or `[ingress]` while it runs.
 //!
-//! It runs within tokio.
+//! The publisher requires a Tokio runtime.
 
 mod error;
 mod event;
@@ -42,29 +42,29 @@ use ordain_store_redis::Redis;
 pub use error::Error;
 pub use event::Event;
 
-/// Publishes events into one stream.
+/// A publisher of events to one stream.
 pub struct Publisher {
     inner: publish::Publisher,
     event_size: usize,
 }
 
-/// What became of an event that is published.
+/// The result of publishing an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its number within its key; `None` in a `fifo` stream, which numbers itself.
+    /// Number of the event within its key; `None` in a `fifo` stream, which numbers events itself.
     pub sequence: Option<u64>,
-    /// Whether it was published for the first time. One that was published before has the number that
-    /// it got then. In a `fifo` stream always true: there the stream knows repeats, and no producer.
+    /// True if the event was published for the first time. A repeated event has the number of its first publish. In a
+    /// `fifo` stream the value is always true, because the stream itself recognizes repeats.
     pub is_new: bool,
 }
 
 impl Publisher {
-    /// Opens the store and the broker of a stream, as a configuration of Ordain says. Its exchange and its
-    /// queues are made where they are not there.
+    /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's
+    /// exchange and queues if they are missing.
     ///
     /// # Errors
-    /// The configuration is wrong or has no such stream; the stream cannot be published into; its store is
-    /// another process's, or store or broker were not reached within half a minute.
+    /// The configuration is invalid or does not contain the stream; the stream does not accept published events;
+    /// another process owns the store; or the store or broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = Loaded::load(config.as_ref()).map_err(Error::configuration)?;
         let event_size = loaded.config.runtime.event_size.bytes();
@@ -72,14 +72,13 @@ impl Publisher {
         Ok(Self { inner, event_size })
     }
 
-    /// Publishes events in this order. When it returns, all of them are durable in the store and confirmed by
-    /// the broker; there is a receipt for each.
+    /// Publishes events in the given order. When the method returns, the store has all events durably and the broker
+    /// has confirmed them. Returns a receipt for each event.
     ///
     /// # Errors
-    /// [`Error::Event`] names the event that is wrong; those before it are published. [`Error::Away`]: store or
-    /// broker are out of reach, or as many events wait for the stream as may, for half a minute; what is published
-    /// then is not told. After any error the same events may be published again: what is published already is
-    /// known.
+    /// [`Error::Event`] names the invalid event; the events before it are published. [`Error::Away`] means that the
+    /// store or broker was unavailable, or the queue of the stream was full, for half a minute; some of the events
+    /// may be published. After any error the same events can be published again: published events are recognized.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -99,10 +98,10 @@ impl Publisher {
         }
     }
 
-    /// Ends in order.
+    /// Closes the publisher.
     ///
     /// # Errors
-    /// The store has failed. What was published is published.
+    /// The store has failed. Events that were published stay published.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
@@ -115,8 +114,8 @@ async fn store(loaded: &Loaded) -> Result<Arc<dyn Store>, StoreError> {
             Ok(Arc::new(Redis::open(redis.options(Some(publish::PATIENCE))).await?))
         }
         StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
-            "{} has an embedded store, which belongs to one process: set [store] kind = \"redis\" to publish \
-             from a program, or use `ordain publish` while the host is stopped, or POST the events to its [ingress]",
+            "{} has an embedded store, which belongs to one process: to publish from a program, set [store] \
+             kind = \"redis\"; otherwise use `ordain publish` while the host is stopped, or POST the events to its [ingress]",
             loaded.file.display()
         ))),
     }

@@ -1,4 +1,4 @@
-//! The runner, and through it the rules by which a handler is called.
+//! Tests of the runner, and of the rules for calling a handler.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn sum(event: Event<Add>, state: Option<Sum>) -> Result<Outcome<Sum>> {
 
 crate::handler!(sum);
 
-/// A state that JSON cannot hold.
+/// A state that cannot be written as JSON.
 #[derive(Serialize, Deserialize)]
 struct Pairs(BTreeMap<(u8, u8), u8>);
 
@@ -42,7 +42,7 @@ fn pairs(_: Event<()>, _: Option<Pairs>) -> Result<Outcome<Pairs>> {
 }
 
 #[test]
-fn a_list_of_events_gives_outcomes_and_a_state() {
+fn events_produce_outcomes_and_a_state() {
     let mut run = Runner::new(sum);
     run.event("add", json!({"add": 2})).unwrap();
     run.event("add", json!({"add": 3, "more": "is ignored"})).unwrap();
@@ -56,7 +56,7 @@ fn a_list_of_events_gives_outcomes_and_a_state() {
 }
 
 #[test]
-fn a_retry_does_not_settle_and_a_rejection_does() {
+fn rejection_settles_and_retry_does_not() {
     let mut run = Runner::new(sum);
     assert_eq!(run.event("busy", json!({"add": 1})), Err(Failure::retry_after(7, "busy")));
     assert_eq!(run.next_event("add", ()).sequence, 1);
@@ -72,32 +72,32 @@ fn a_retry_does_not_settle_and_a_rejection_does() {
 }
 
 #[test]
-fn data_that_does_not_decode_is_rejected_with_what_and_where() {
+fn undecodable_data_is_rejected_with_its_fault() {
     let mut run = Runner::new(sum);
     let Err(Failure::Reject(reason)) = run.event("add", json!({"ad": 1})) else { panic!() };
     assert_eq!(
         reason,
-        "the data of this \"add\" (8 bytes of \"application/json\") is not what the handler \
-         reads: missing field `add` at line 1 column 8"
+        "the data of this \"add\" (8 bytes of \"application/json\") cannot be decoded: missing field \
+         `add` at line 1 column 8"
     );
     assert!(run.event("add", Raw::from("")).unwrap_err().reason().contains("invalid type: null"));
 }
 
 #[test]
-#[should_panic(expected = "the state of this key (5 bytes) is not what the handler reads")]
-fn a_state_that_does_not_decode_panics() {
+#[should_panic(expected = "the state of this key (5 bytes) cannot be decoded")]
+fn undecodable_state_panics() {
     let _ = Runner::new(sum).with_state("abc").event("add", json!({"add": 1}));
 }
 
 #[test]
-#[should_panic(expected = "the new state cannot be written")]
-fn a_state_that_does_not_encode_panics() {
+#[should_panic(expected = "the new state cannot be encoded")]
+fn unencodable_state_panics() {
     let _ = Runner::new(pairs).event("odd", ());
 }
 
 #[test]
 #[should_panic(expected = "the key has ended before event 2")]
-fn nothing_comes_after_the_end() {
+fn ended_key_accepts_no_event() {
     let mut run = Runner::new(sum);
     let mut last = run.next_event("add", json!({"add": 1}));
     last.end_of_sequence = true;

@@ -100,8 +100,8 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
         ("text/plain", lines[0].as_str(), 415, "no CloudEvents"),
         (ONE, "{}", 400, "`specversion` is missing"),
         (ONE, "", 400, "the body is empty"),
-        (ONE, "[]", 400, "application/cloudevents-batch+json takes many"),
-        (BATCH, "{}", 400, "no JSON array"),
+        (ONE, "[]", 400, "use application/cloudevents-batch+json for an array"),
+        (BATCH, "{}", 400, "not a JSON array"),
         (ONE, &large, 400, "runtime.event_size allows 1024"),
         (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
     ] {

@@ -75,7 +75,7 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     let why = pair.rig.home.output(&["keys", "why", "cases", key, "--admin", &url])?;
     let why = String::from_utf8(why.stdout)?;
     ensure!(
-        why.contains("wait here for their handler's version: there is no file of this version"),
+        why.contains("wait for a handler version here: there is no file of this version"),
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;

@@ -156,7 +156,7 @@ fn without_a_token_no_web_page_is_served() -> Result<()> {
 
 #[test]
 fn beyond_this_machine_a_token_is_needed() -> Result<()> {
-    let right = "ordain.toml:10: admin.listen: 0.0.0.0:0 is reached from other machines";
+    let right = "ordain.toml:10: admin.listen: 0.0.0.0:0 is reachable from other machines";
     let home = home("[admin]\nlisten = \"0.0.0.0:0\"\n")?;
     for args in [&["check"][..], &["run"], &["run", "--once"]] {
         let output = home.output(args)?;

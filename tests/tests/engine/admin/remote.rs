@@ -62,7 +62,7 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
     let why = ["keys", "why", "cases", "rejected"];
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key rejected --admin {url}`")), "{hint}");
-    refused(&home, looks[0], "", 75, "Or ask the process that has it: --admin URL")?;
+    refused(&home, looks[0], "", 75, "Or ask the process that uses the store: --admin URL")?;
     service.end()?;
     for (look, asked) in looks.iter().zip(asked) {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
@@ -89,7 +89,7 @@ fn what_cannot_be_asked_says_what_to_do() -> Result<()> {
     let nobody = format!("http://{free}");
     for look in [&["keys", "list", "cases"][..], &["plugins", "list"], &["dead", "list", "cases"]] {
         let args = [look, &["--admin", &nobody]].concat();
-        refused(&home, &args, "", 75, "no process answers at http://127.0.0.1:")?;
+        refused(&home, &args, "", 75, "no process responds at http://127.0.0.1:")?;
     }
     Ok(())
 }
@@ -102,9 +102,15 @@ fn what_the_process_refuses_is_told() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let url = format!("http://{}", ready(&mut service)?);
     let list = ["keys", "list", "cases", "--admin", &url];
-    refused(&home, &list, "", 1, "wants ORDAIN_TOKEN: set it to `token` of its [admin]")?;
-    refused(&home, &list, "another-secret-token", 1, "refuses the token in ORDAIN_TOKEN")?;
-    refused(&home, &list, "strange\nsecret", 1, "strange characters in ORDAIN_TOKEN?")?;
+    refused(
+        &home,
+        &list,
+        "",
+        1,
+        "requires ORDAIN_TOKEN: set it to `token` of the process's [admin]",
+    )?;
+    refused(&home, &list, "another-secret-token", 1, "rejects the token in ORDAIN_TOKEN")?;
+    refused(&home, &list, "strange\nsecret", 1, "check ORDAIN_TOKEN for invalid characters")?;
     for (args, words) in [
         (&["keys", "list", "odd"][..], "there is no stream \"odd\"; there are: cases"),
         (&["keys", "show", "cases", "absent"], "key \"absent\" of stream cases has never been"),
@@ -122,11 +128,14 @@ fn what_the_process_refuses_is_told() -> Result<()> {
 fn another_server_is_told_apart() -> Result<()> {
     let home = home()?;
     for (answer, found) in [
-        ("HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n<ht>", "its status is 404"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "its status is 200"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "its answer has no `keys`"),
-        ("HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "its status is 302"),
-        ("SSH-2.0-OpenSSH_9.2\r\n", "is no admin listener of this version of Ordain"),
+        ("HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n<ht>", "it responded with status 404"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "it responded with status 200"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "its response has no valid `keys`"),
+        (
+            "HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
+            "it responded with status 302",
+        ),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "is not an admin listener of this version of Ordain"),
     ] {
         let other = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", other.local_addr()?);
@@ -229,7 +238,7 @@ fn a_listing_that_does_not_move_on_is_an_error() -> Result<()> {
         let page = json!({ list: [], "cursor": "k1:x" }).to_string();
         let url = other_with(move |_| page.clone())?;
         let args = [list, "list", "cases", "--admin", &url];
-        refused(&home, &args, "", 1, "its listing does not move on: a page leads to itself")?;
+        refused(&home, &args, "", 1, "the cursor of a page leads to the page itself")?;
     }
     Ok(())
 }
@@ -245,7 +254,7 @@ fn an_answer_without_end_is_an_error() -> Result<()> {
         }
     })?;
     let args = ["keys", "list", "cases", "--admin", &url];
-    refused(&home, &args, "", 1, "its answer has more than 128 MiB")
+    refused(&home, &args, "", 1, "its response has more than 128 MiB")
 }
 
 #[test]
