@@ -1,7 +1,7 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
-//! A relative link or image must lead to a file or a folder that git tracks, and its anchor to a heading of the
-//! page. Links with a scheme (`https:`) are not checked: this command must never use the network.
+//! A relative link, or an image, must lead to a file or a folder that git tracks, and its anchor to a heading or an
+//! `<a id="…">` of that page. Links with a scheme (`https:`) are not checked: this command must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ struct Tree {
     pages: BTreeMap<String, Page>,
 }
 
-/// A Markdown page: the links that it contains and the anchors of its headings.
+/// A Markdown page: the links that it contains, and its anchors (of headings, and `<a id="…">`).
 struct Page {
     links: Vec<Link>,
     anchors: BTreeSet<String>,
@@ -143,6 +143,9 @@ impl Page {
                     let line = 1 + text[..range.start].matches('\n').count();
                     page.links.push(Link { line, target: dest_url.into_string() });
                 }
+                Event::Html(tag) | Event::InlineHtml(tag) => {
+                    page.anchors.extend(explicit_anchor(&tag).map(str::to_owned));
+                }
                 Event::Text(part) | Event::Code(part) => {
                     if let Some(heading) = &mut heading {
                         heading.push_str(&part);
@@ -175,7 +178,12 @@ fn slug(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// Resolves a relative path from the folder of a page. A path that leaves the repository is an error.
+/// Returns the anchor that a tag `<a id="anchor">` sets.
+fn explicit_anchor(tag: &str) -> Option<&str> {
+    tag.trim().strip_prefix("<a id=\"")?.split('"').next()
+}
+
+/// Follows a relative path from the folder of a page. The result never leaves the repository.
 fn resolve(page: &str, path: &str) -> Result<String, String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -240,7 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn valid_links_are_accepted() {
+    fn explicit_anchor_is_found() {
+        let page = Page::parse("# A\n\n- <a id=\"here\"></a>text\n");
+        assert_eq!(page.anchors.into_iter().collect::<Vec<_>>(), ["a", "here"]);
+    }
+
+    #[test]
+    fn links_that_lead_somewhere_are_accepted() {
         let readme = "# Start\n\n[a](docs/a.md) [b](docs/a.md#two-words) [c](#start) [d](docs/) \
                       [e](https://example.org/none) <mailto:a@example.org>\n\n```\n[f](none.md)\n```\n";
         let page = "# A\n\n## Two *words*\n\n[back](../README.md#start), ![picture](run.yaml), \
