@@ -8,6 +8,7 @@ use crate::fuzz::{FuzzArgs, fuzz};
 use crate::graph::graph;
 use crate::links::links;
 use crate::lua::lua;
+use crate::prose::{ProseArgs, prose};
 use crate::setup::{cargo, run, say};
 use crate::tests::{TestArgs, test};
 
@@ -25,6 +26,7 @@ pub(crate) fn ci() -> Result<()> {
         .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
         .args(["--", "--deny", "warnings"]))?;
     lua()?;
+    prose(&ProseArgs::table())?;
     say("documentation");
     run(cargo("doc")
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])

@@ -7,6 +7,7 @@ mod fuzz;
 mod graph;
 mod links;
 mod lua;
+mod prose;
 mod setup;
 mod tests;
 
@@ -39,7 +40,9 @@ enum Command {
     Links,
     /// Check the scripts that run in Redis: no warnings of luacheck, and few enough locals for Lua.
     Lua,
-    /// Run all checks for a change: format, lints, docs, links, crate graph, dependencies, tests, fuzzing.
+    /// Count phrases that make English hard to read, and fail if a limit is exceeded.
+    Prose(prose::ProseArgs),
+    /// Run all checks for a change: format, lints, prose, docs, links, crate graph, dependencies, tests, fuzzing.
     Ci,
     /// Check the dependencies for security advisories.
     Advisories,
@@ -70,6 +73,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Graph => graph::graph(),
         Command::Links => links::links(),
         Command::Lua => lua::lua(),
+        Command::Prose(args) => prose::prose(&args),
         Command::Ci => ci::ci(),
         Command::Advisories => ci::advisories(),
     }

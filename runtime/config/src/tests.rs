@@ -269,7 +269,7 @@ fn fields_must_have_their_form() {
         ("gap.replay = [\"http://h/{key}?t=${WRONG}\"]", "?t=${WRONG}\"; {sequence} is missing"),
         (
             "gap.replay = [{ url = \"http://h/{key}?t=${WRONG}\" }]",
-            "?t=${WRONG}\"; without {sequence}",
+            "?t=${WRONG}\"; {sequence} is missing",
         ),
         ("retry.on_exhausted = \"wait\"", "expected \"park\" or \"skip\""),
         ("retry.on_new_version = 1", "expected `true` or `false`"),
@@ -456,7 +456,7 @@ fn streams_that_feed_each_other_fit_together() {
     );
     check(
         &(stream("orders", "") + &sink("x", "ordres", true)),
-        &[(7, "sinks.x.stream", "there is no [streams.ordres]; did you mean \"orders\"?")],
+        &[(7, "sinks.x.stream", "[streams.ordres] is not defined; did you mean \"orders\"?")],
     );
 }
 

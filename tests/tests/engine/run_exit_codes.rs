@@ -172,7 +172,7 @@ fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
     check(&home, &["keys", "list", "odd"], FAILED, &[stream])?;
     check(&home, &["keys", "why", "odd", "k0"], FAILED, &[stream])?;
     check(&home, &["dead", "list", "odd"], FAILED, &[stream])?;
-    check(&home, &["keys", "why", "cases", "odd"], FAILED, &["\"odd\" of stream cases has never"])?;
+    check(&home, &["keys", "why", "cases", "odd"], FAILED, &["\"odd\" of stream cases was never"])?;
     check(&home, &["dead", "show", "cases", "1-1"], FAILED, &["has no dead letter 1-1"])
 }
 

@@ -176,7 +176,7 @@ mod tests {
             ("ce-specversion", "0.3", "`specversion` must be"),
             ("ce-sequence", "-1", "`sequence` must be a whole number"),
             ("ce-time", "yesterday", "`time` must be"),
-            ("ce-id", "%ff", "the header ce-id must be UTF-8"),
+            ("ce-id", "%ff", "the header ce-id must be percent-encoded UTF-8"),
             ("ce-id", "", "`id` must be a text that is not empty"),
         ] {
             let mut headers = headers(&right);

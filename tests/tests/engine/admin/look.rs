@@ -133,7 +133,7 @@ fn what_is_wrong_is_said_with_what_would_be_right() -> Result<()> {
         ("/v1/streams/odd/keys", 404, "there is no stream \"odd\"; there are: cases"),
         ("/v1/streams/odd/keys/k", 404, "there is no stream \"odd\""),
         ("/v1/dead?stream=odd", 404, "there is no stream \"odd\""),
-        ("/v1/streams/cases/keys/absent", 404, "key \"absent\" of stream cases has never"),
+        ("/v1/streams/cases/keys/absent", 404, "key \"absent\" of stream cases was never"),
         ("/v1/streams/cases/keys/%ff", 400, "the path cannot be read"),
         ("/v1/streams/cases/keys?status=odd", 400, "one of active, waiting, retrying, parked"),
         ("/v1/streams/cases/keys?limit=0", 400, "from 1 to 1000"),

@@ -113,8 +113,8 @@ fn what_the_process_refuses_is_told() -> Result<()> {
     refused(&home, &list, "strange\nsecret", 1, "check ORDAIN_TOKEN for invalid characters")?;
     for (args, words) in [
         (&["keys", "list", "odd"][..], "there is no stream \"odd\"; there are: cases"),
-        (&["keys", "show", "cases", "absent"], "key \"absent\" of stream cases has never been"),
-        (&["keys", "why", "cases", "absent"], "key \"absent\" of stream cases has never been"),
+        (&["keys", "show", "cases", "absent"], "key \"absent\" of stream cases was never"),
+        (&["keys", "why", "cases", "absent"], "key \"absent\" of stream cases was never"),
         (&["dead", "list", "odd"], "there is no stream \"odd\""),
         (&["dead", "show", "cases", "1-1"], "has no dead letter 1-1"),
     ] {

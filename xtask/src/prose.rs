@@ -1,0 +1,363 @@
+//! `cargo xtask prose`: counts phrases that make English hard to read, in comments, messages and Markdown pages.
+//!
+//! Each family of phrases has a limit for each kind of text. A limit may only fall. The command reads files and never
+//! changes one.
+
+mod markdown;
+mod passage;
+mod phrase;
+mod source;
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Map, Value, json};
+
+use crate::setup::{root, say};
+use passage::Passage;
+use phrase::{FAMILIES, FAMILY_COUNT, Family};
+
+/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text: the number of occurrences when the
+/// limit was set. Lower a limit when the number has fallen, and never raise it.
+#[rustfmt::skip]
+const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
+    //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there
+    (Kind::Comments, [1420,  105,   109,     318,     153,    31,   3,  13,      98,      124]),
+    (Kind::Messages, [  59,    7,    17,      29,       3,     4,   0,   4,       3,       13]),
+    (Kind::Guide,    [  39,    3,    19,      34,       3,    10,   0,   2,       2,       18]),
+    (Kind::Pages,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
+];
+
+const KIND_COUNT: usize = 4;
+
+/// Words that a literal must have to count as a message.
+const MESSAGE_WORDS: usize = 3;
+
+#[derive(Debug, Args)]
+pub(crate) struct ProseArgs {
+    /// List the occurrences of a family
+    #[arg(long, value_name = "FAMILY", value_parser = family_names())]
+    list: Option<String>,
+    /// Print the table as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn family_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(FAMILIES.iter().map(|family| family.name))
+}
+
+impl ProseArgs {
+    /// The arguments of `cargo xtask ci`.
+    pub(crate) fn table() -> Self {
+        Self { list: None, json: false }
+    }
+}
+
+/// A kind of text, with its own limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Comments in Rust, Lua, WIT and TOML.
+    Comments,
+    /// String literals in Rust outside of tests: logs, errors and reports.
+    Messages,
+    /// The guide for users.
+    Guide,
+    /// All other Markdown pages.
+    Pages,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Comments => "comments",
+            Self::Messages => "messages",
+            Self::Guide => "guide",
+            Self::Pages => "pages",
+        }
+    }
+
+    fn of_page(path: &str) -> Self {
+        if path.starts_with("docs/guide/") { Self::Guide } else { Self::Pages }
+    }
+}
+
+/// An occurrence of a phrase.
+struct Finding {
+    kind: Kind,
+    family: &'static Family,
+    path: String,
+    line: usize,
+    text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { family, path, line, text, .. } = self;
+        write!(out, "{path}:{line}: {}: {text}", family.name)
+    }
+}
+
+/// The occurrences in all texts, and the number of lines of each kind.
+#[derive(Default)]
+struct Survey {
+    findings: Vec<Finding>,
+    lines: [usize; KIND_COUNT],
+}
+
+pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
+    let survey = Survey::read(root())?;
+    if let Some(name) = &args.list {
+        survey.list(name);
+        return Ok(());
+    }
+    if args.json {
+        println!("{}", survey.json());
+    } else {
+        say("prose of comments, messages and pages");
+        print!("{survey}");
+    }
+    let exceeded = survey.exceeded();
+    let loose = survey.loose_limits();
+    if !args.json && !loose.is_empty() {
+        say(&format!("limits in xtask/src/prose.rs that can fall: {}", loose.join(", ")));
+    }
+    for finding in exceeded.iter().flat_map(|(kind, family)| survey.of(*kind, family)) {
+        eprintln!("{finding}");
+    }
+    let names: Vec<String> = exceeded
+        .iter()
+        .map(|(kind, family)| format!("{} in {}", family.name, kind.name()))
+        .collect();
+    ensure!(
+        names.is_empty(),
+        "more phrases than the limits in xtask/src/prose.rs allow: {}; rewrite the new ones of those listed above",
+        names.join(", ")
+    );
+    Ok(())
+}
+
+impl Survey {
+    /// Reads every file of a repository that git does not ignore.
+    fn read(root: &Path) -> Result<Self> {
+        let mut git = Command::new("git");
+        git.current_dir(root).args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]);
+        let listed = git.output().context("cannot start git, which lists the files")?;
+        ensure!(listed.status.success(), "git ls-files failed: {:?}", listed.stderr.escape_ascii());
+        let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
+        let mut survey = Self::default();
+        for path in names.split_terminator('\0').filter(|path| is_ours(path)) {
+            // A file that was deleted and not yet committed is still listed.
+            if root.join(path).is_file() {
+                let bytes = std::fs::read(root.join(path)).with_context(|| path.to_owned())?;
+                survey.add_file(path, &String::from_utf8_lossy(&bytes));
+            }
+        }
+        Ok(survey)
+    }
+
+    fn add_file(&mut self, path: &str, text: &str) {
+        let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+        match extension {
+            Some("md") => self.add(path, Kind::of_page(path), markdown::passages(text)),
+            Some("rs") => {
+                let source = source::rust(text);
+                self.add(path, Kind::Comments, source.comments);
+                if !is_test(path) {
+                    let messages = source.literals.into_iter();
+                    let messages = messages.filter(|literal| literal.word_count() >= MESSAGE_WORDS);
+                    self.add(path, Kind::Messages, messages.collect());
+                }
+            }
+            Some("wit") => self.add(path, Kind::Comments, source::rust(text).comments),
+            Some("lua") => self.add(path, Kind::Comments, source::line_comments(text, "--")),
+            Some("toml") => self.add(path, Kind::Comments, source::line_comments(text, "#")),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, path: &str, kind: Kind, passages: Vec<Passage>) {
+        for passage in passages {
+            self.lines[kind as usize] += passage.line_count();
+            let found = phrase::find(&passage).into_iter().map(|(family, line, text)| Finding {
+                kind,
+                family,
+                path: path.to_owned(),
+                line,
+                text,
+            });
+            self.findings.extend(found);
+        }
+    }
+
+    fn of(&self, kind: Kind, family: &Family) -> impl Iterator<Item = &Finding> {
+        self.findings
+            .iter()
+            .filter(move |finding| finding.kind == kind && finding.family.name == family.name)
+    }
+
+    fn count(&self, kind: Kind, family: &Family) -> usize {
+        self.of(kind, family).count()
+    }
+
+    /// Returns the occurrences in 1,000 lines.
+    fn density(&self, kind: Kind, family: &Family) -> f64 {
+        1000.0 * self.count(kind, family) as f64 / self.lines[kind as usize].max(1) as f64
+    }
+
+    fn exceeded(&self) -> Vec<(Kind, &'static Family)> {
+        cells()
+            .filter(|(kind, family, limit)| self.count(*kind, family) > *limit)
+            .map(|(kind, family, _)| (kind, family))
+            .collect()
+    }
+
+    /// Describes each limit that is above the present number.
+    fn loose_limits(&self) -> Vec<String> {
+        let loose = cells().filter_map(|(kind, family, limit)| {
+            let count = self.count(kind, family);
+            let text = || format!("{} in {} from {limit} to {count}", family.name, kind.name());
+            (count < limit).then(text)
+        });
+        loose.collect()
+    }
+
+    fn list(&self, name: &str) {
+        for finding in self.findings.iter().filter(|finding| finding.family.name == name) {
+            println!("{finding}");
+        }
+    }
+
+    fn json(&self) -> Value {
+        let lines: Map<String, Value> = LIMITS
+            .iter()
+            .map(|(kind, _)| (kind.name().to_owned(), json!(self.lines[*kind as usize])))
+            .collect();
+        let cells: Vec<Value> = cells()
+            .map(|(kind, family, limit)| {
+                json!({
+                    "family": family.name,
+                    "text": kind.name(),
+                    "count": self.count(kind, family),
+                    "per_1000_lines": self.density(kind, family),
+                    "limit": limit,
+                })
+            })
+            .collect();
+        json!({ "lines": lines, "families": cells })
+    }
+}
+
+impl fmt::Display for Survey {
+    /// The table: for each family and kind of text the count, the count in 1,000 lines, and the limit.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:16}", "count/1000/limit")?;
+        for (kind, _) in &LIMITS {
+            write!(out, "{:>22}", kind.name())?;
+        }
+        write!(out, "\n{:16}", "lines")?;
+        for (kind, _) in &LIMITS {
+            write!(out, "{:>22}", self.lines[*kind as usize])?;
+        }
+        for (column, family) in FAMILIES.iter().enumerate() {
+            write!(out, "\n{:16}", family.name)?;
+            for (kind, limits) in &LIMITS {
+                let count = self.count(*kind, family);
+                let density = self.density(*kind, family);
+                write!(out, "{count:>9} {density:>6.1} {:>5}", limits[column])?;
+            }
+        }
+        writeln!(out)
+    }
+}
+
+/// Returns each kind and family with its limit.
+fn cells() -> impl Iterator<Item = (Kind, &'static Family, usize)> {
+    LIMITS.iter().flat_map(|(kind, limits)| {
+        FAMILIES.iter().zip(limits).map(|(family, limit)| (*kind, family, *limit))
+    })
+}
+
+/// Returns whether the project wrote a file: the changed library in `vendor` has its own style.
+fn is_ours(path: &str) -> bool {
+    !path.starts_with("vendor/") || path == "vendor/README.md"
+}
+
+/// Returns whether a file of Rust has only tests. `xtask/src/tests.rs` is a command.
+fn is_test(path: &str) -> bool {
+    let is_command = path.starts_with("xtask/");
+    path.contains("/tests/") || (path.ends_with("/tests.rs") && !is_command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> Vec<String> {
+        let mut survey = Survey::default();
+        survey.add_file(path, text);
+        survey.findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn phrases_are_reported_with_file_line_and_text() {
+        let page = "# What it does\n\nThe host\ngoes on. Nobody waits.\n";
+        let expected = [
+            "README.md:4: go-on: The host goes on. Nobody waits.",
+            "README.md:4: pronoun: The host goes on. Nobody waits.",
+        ];
+        assert_eq!(findings("README.md", page), expected);
+    }
+
+    #[test]
+    fn comments_and_messages_are_separate_kinds() {
+        let source = "/// Whether it goes on.\nfn a() { bail!(\"nobody has it\") }\n";
+        let mut survey = Survey::default();
+        survey.add_file("runtime/a.rs", source);
+        let counts = |kind| FAMILIES.iter().map(|family| survey.count(kind, family)).sum::<usize>();
+        assert_eq!((counts(Kind::Comments), counts(Kind::Messages)), (2, 1));
+        assert_eq!(
+            findings("tests/tests/a.rs", "fn a() { bail!(\"nobody has it\") }"),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn short_literals_and_other_files_are_not_prose() {
+        assert_eq!(findings("runtime/a.rs", "const A: &str = \"nobody\";"), Vec::<String>::new());
+        assert_eq!(findings("a.sql", "-- nobody has it"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn exceeded_limit_is_found() {
+        let mut survey = Survey::default();
+        survey.add_file("docs/internals/a.md", "The owner is told.\n");
+        let exceeded = survey.exceeded();
+        assert_eq!(exceeded.len(), 1);
+        assert_eq!((exceeded[0].0, exceeded[0].1.name), (Kind::Pages, "told"));
+    }
+
+    #[test]
+    fn limit_above_the_number_is_reported() {
+        let loose = Survey::default().loose_limits();
+        let wanted = cells().filter(|(_, _, limit)| *limit > 0).count();
+        assert_eq!(loose.len(), wanted);
+    }
+
+    #[test]
+    fn every_kind_has_its_limits_in_its_place() {
+        for (at, (kind, _)) in LIMITS.iter().enumerate() {
+            assert_eq!(*kind as usize, at);
+        }
+    }
+}

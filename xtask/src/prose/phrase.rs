@@ -1,0 +1,176 @@
+//! The families of phrases, and how a passage is searched for them.
+
+use super::passage::{Passage, Word};
+
+/// Phrases that share a rule of style.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    /// Each pattern is a list of elements between spaces, which match words one after the other:
+    ///
+    /// - `a|b`: one of these words;
+    /// - `^a`: this word at the start of a sentence;
+    /// - `?a`: this word or none;
+    /// - `…`: up to `GAP_WORDS` words;
+    /// - `!a`: the next word is not this one.
+    patterns: &'static [&'static str],
+}
+
+const GAP_WORDS: usize = 4;
+
+pub(super) const FAMILY_COUNT: usize = 10;
+
+pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
+    Family {
+        name: "sentence-start",
+        patterns: &["^what|whatever|whoever|whether|of", "^one that", "^that of"],
+    },
+    Family {
+        name: "told",
+        patterns: &["is|are|was|were|be|been|being told", "tell|tells of|whether"],
+    },
+    Family { name: "go-on", patterns: &["go|goes|gone|going|went on"] },
+    Family { name: "pronoun", patterns: &["nobody|somebody|whoever|anybody"] },
+    Family { name: "so-many", patterns: &["so many|long|much"] },
+    Family { name: "stand-still", patterns: &["stand|stands|stood|standing still"] },
+    Family { name: "had", patterns: &["is|are|was|were|be|been had"] },
+    Family {
+        name: "may",
+        patterns: &[
+            "as many|much|long|few|often … as ?it|they may",
+            "as it|they may",
+            "whatever|whichever it|they is|are",
+        ],
+    },
+    Family { name: "look-at", patterns: &["look|looks|looked at"] },
+    Family {
+        name: "is-there",
+        patterns: &["is|are|was|were|be ?not|still|already there !a|an|any|no|more|enough|room"],
+    },
+];
+
+/// Finds every phrase of a passage: its family, its line and an excerpt.
+pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
+    let words = passage.words();
+    let mut found = Vec::new();
+    for family in &FAMILIES {
+        // A heading or the head of a table is a label, which may start with any word.
+        let is_exempt = passage.is_heading && family.name == "sentence-start";
+        if is_exempt {
+            continue;
+        }
+        let mut next = 0;
+        for first in 0..words.len() {
+            let length = family.patterns.iter().find_map(|pattern| {
+                let pattern: Vec<&str> = pattern.split(' ').collect();
+                length_of_match(&words[first..], &pattern, false)
+            });
+            if let Some(length) = length
+                && first >= next
+            {
+                next = first + length;
+                let text = passage.excerpt(&words, first, next - 1);
+                found.push((family, words[first].line, text));
+            }
+        }
+    }
+    found
+}
+
+/// Returns how many words a pattern matches at the start of `words`. `is_cut` says that punctuation precedes them.
+fn length_of_match(words: &[Word], pattern: &[&str], is_cut: bool) -> Option<usize> {
+    let Some((element, rest)) = pattern.split_first() else { return Some(0) };
+    let next = words.first().filter(|_| !is_cut);
+    if let Some(unwanted) = element.strip_prefix('!') {
+        let is_unwanted = next.is_some_and(|word| is_one_of(word, unwanted));
+        return if is_unwanted { None } else { length_of_match(words, rest, is_cut) };
+    }
+    let consume = |word: &Word, pattern| {
+        length_of_match(&words[1..], pattern, word.ends_clause).map(|length| length + 1)
+    };
+    if let Some(optional) = element.strip_prefix('?') {
+        let taken = next.filter(|word| is_one_of(word, optional));
+        let length = taken.and_then(|word| consume(word, rest));
+        return length.or_else(|| length_of_match(words, rest, is_cut));
+    }
+    if *element == "…" {
+        return (0..=GAP_WORDS.min(words.len())).find_map(|gap| {
+            let is_cut = is_cut || words[..gap].iter().any(|word| word.ends_clause);
+            length_of_match(&words[gap..], rest, is_cut).map(|length| length + gap)
+        });
+    }
+    let word = next?;
+    let (is_start, wanted) = element.strip_prefix('^').map_or((false, *element), |it| (true, it));
+    let matches = is_one_of(word, wanted) && (!is_start || word.starts_sentence);
+    if matches { consume(word, rest) } else { None }
+}
+
+fn is_one_of(word: &Word, alternatives: &str) -> bool {
+    alternatives.split('|').any(|alternative| word.text == alternative)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the families that a text offends.
+    fn offended(text: &str) -> Vec<&'static str> {
+        let mut passage = Passage::new(false);
+        passage.push(1, text);
+        find(&passage).into_iter().map(|(family, _, _)| family.name).collect()
+    }
+
+    #[test]
+    fn phrases_are_found() {
+        for (text, family) in [
+            ("It ends. What is left waits.", "sentence-start"),
+            ("Whether the lane is idle.", "sentence-start"),
+            ("Of a job: its key.", "sentence-start"),
+            ("One that waits.", "sentence-start"),
+            ("The owner was told.", "told"),
+            ("The answer tells whether this holds.", "told"),
+            ("The others\ngo on with that.", "go-on"),
+            ("It is nobody's.", "pronoun"),
+            ("A key may wait for so long.", "so-many"),
+            ("A key that stands still.", "stand-still"),
+            ("A lock cannot be had.", "had"),
+            ("There are as many of these events as may wait.", "may"),
+            ("As many wait as it may.", "may"),
+            ("The owner looks at the fence.", "look-at"),
+            ("It waits until the file is there.", "is-there"),
+            ("The queue is not there yet.", "is-there"),
+        ] {
+            assert_eq!(offended(text), [family], "{text}");
+        }
+    }
+
+    #[test]
+    fn plain_sentences_pass() {
+        for text in [
+            "Returns what is left, and whether the lane is idle.",
+            "The store refuses what it cannot read, as it must.",
+            "The report tells the owner the state.",
+            "An event goes, on the next day, into the store.",
+            "The owner `goes on` and `nobody` waits.",
+            "There is a file. Is there a file? It is there a moment.",
+            "A body, some body; the standing order still holds.",
+            "As many events as fit into memory may wait, so the most are kept.",
+            "The one that has it had none.",
+        ] {
+            assert_eq!(offended(text), Vec::<&str>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn heading_may_start_with_what() {
+        let mut heading = Passage::new(true);
+        heading.push(1, "What nobody sees");
+        let families: Vec<&str> =
+            find(&heading).into_iter().map(|(family, ..)| family.name).collect();
+        assert_eq!(families, ["pronoun"]);
+    }
+
+    #[test]
+    fn overlapping_patterns_count_once() {
+        assert_eq!(offended("It waits as long as it may."), ["may"]);
+    }
+}

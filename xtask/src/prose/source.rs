@@ -1,0 +1,321 @@
+//! The prose of source files: comments, and string literals outside of tests.
+
+use super::passage::Passage;
+
+/// Comments and literals of a file.
+#[derive(Default)]
+pub(super) struct Source {
+    pub(super) comments: Vec<Passage>,
+    pub(super) literals: Vec<Passage>,
+}
+
+/// Marks of comments in Rust and WIT, the longest ones first.
+const MARKS: [&str; 3] = ["//!", "///", "//"];
+/// Attributes of items that only tests have.
+const TEST_ATTRIBUTES: [&str; 3] = ["#[cfg(test)]", "#[cfg(all(test", "#[test]"];
+
+/// Reads a file of Rust. WIT has comments of the same form.
+pub(super) fn rust(text: &str) -> Source {
+    let mut lexer = Lexer { text, ..Lexer::default() };
+    while lexer.at < text.len() {
+        lexer.step();
+    }
+    Source { comments: lexer.comments.finish(), literals: lexer.literals }
+}
+
+/// Reads the comments of a file in which they go from a mark to the end of the line.
+pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
+    let mut comments = Comments::default();
+    for (at, line) in text.lines().enumerate() {
+        if let Some(start) = comment_start(line, mark) {
+            let is_alone = line[..start].trim().is_empty();
+            comments.push(at + 1, "", is_alone, line[start..].trim_start_matches(mark));
+        }
+    }
+    comments.finish()
+}
+
+/// Returns where a comment begins in a line: the first mark outside of quotes.
+fn comment_start(line: &str, mark: &str) -> Option<usize> {
+    let mut quote = None;
+    line.char_indices().find_map(|(at, letter)| {
+        match quote {
+            Some(open) if open == letter => quote = None,
+            None if letter == '"' || letter == '\'' => quote = Some(letter),
+            _ => {}
+        }
+        (quote.is_none() && line[at..].starts_with(mark)).then_some(at)
+    })
+}
+
+/// Joins lines of comments into passages.
+#[derive(Default)]
+struct Comments {
+    passages: Vec<Passage>,
+    /// The last line of the open passage and its mark.
+    last: Option<(usize, String)>,
+    in_code: bool,
+}
+
+impl Comments {
+    /// Adds a line without its mark. `is_alone` says that no code precedes it.
+    fn push(&mut self, line: usize, mark: &str, is_alone: bool, text: &str) {
+        let text = text.trim();
+        let continues = is_alone
+            && self.last.as_ref().is_some_and(|(last, of)| *last + 1 == line && of == mark);
+        if !continues {
+            self.in_code = false;
+        }
+        self.last = is_alone.then(|| (line, mark.to_owned()));
+        if text.starts_with("```") {
+            self.in_code = !self.in_code;
+            self.passages.push(Passage::new(false));
+        } else if !self.in_code {
+            let is_heading = text.starts_with("# ");
+            if !continues || text.is_empty() || is_heading || begins_item(text) {
+                self.passages.push(Passage::new(is_heading));
+            } else if let Some(open) = self.passages.last_mut() {
+                open.push_space();
+            }
+            if let Some(open) = self.passages.last_mut() {
+                open.push(line, text);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Vec<Passage> {
+        self.passages.retain(|passage| !passage.is_empty());
+        self.passages
+    }
+}
+
+/// Returns whether a line begins an item of a list or a row of a table.
+fn begins_item(text: &str) -> bool {
+    let is_numbered = text
+        .split_once(". ")
+        .is_some_and(|(number, _)| number.bytes().all(|digit| digit.is_ascii_digit()));
+    is_numbered || ["- ", "* ", "| "].iter().any(|mark| text.starts_with(mark))
+}
+
+#[derive(Default)]
+struct Lexer<'a> {
+    text: &'a str,
+    at: usize,
+    /// Lines before `at`.
+    lines: usize,
+    /// Open brackets of all kinds.
+    depth: usize,
+    /// The depth of the item of a test that is being read.
+    test: Option<usize>,
+    comments: Comments,
+    literals: Vec<Passage>,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    /// Goes forward by bytes, and counts their lines.
+    fn advance(&mut self, length: usize) {
+        self.lines += self.rest()[..length].matches('\n').count();
+        self.at += length;
+    }
+
+    /// Reads one comment, one literal or one character of code.
+    fn step(&mut self) {
+        let rest = self.rest();
+        if rest.starts_with("//") {
+            return self.line_comment();
+        }
+        if rest.starts_with("/*") {
+            return self.block_comment();
+        }
+        if let Some(hashes) = self.raw_string() {
+            return self.raw_literal(hashes);
+        }
+        if let Some(attribute) = TEST_ATTRIBUTES.iter().find(|it| rest.starts_with(**it)) {
+            self.test.get_or_insert(self.depth);
+            // Up to its name: what brackets follow are counted.
+            return self.advance(attribute.len() - usize::from(attribute.ends_with(']')));
+        }
+        match rest.as_bytes()[0] {
+            b'"' => self.literal(),
+            b'\'' => self.character(),
+            b'(' | b'[' | b'{' => self.open(),
+            close @ (b')' | b']' | b'}') => self.close(close),
+            b';' => self.end_item(),
+            _ => self.advance(rest.chars().next().map_or(1, char::len_utf8)),
+        }
+    }
+
+    fn open(&mut self) {
+        self.depth += 1;
+        self.advance(1);
+    }
+
+    fn close(&mut self, bracket: u8) {
+        self.depth = self.depth.saturating_sub(1);
+        let ended = |test| self.depth < test || (bracket == b'}' && self.depth == test);
+        if self.test.is_some_and(ended) {
+            self.test = None;
+        }
+        self.advance(1);
+    }
+
+    fn end_item(&mut self) {
+        if self.test == Some(self.depth) {
+            self.test = None;
+        }
+        self.advance(1);
+    }
+
+    fn line_comment(&mut self) {
+        let comment = self.rest().lines().next().unwrap_or_default();
+        let before = &self.text[..self.at];
+        let is_alone = before[before.rfind('\n').map_or(0, |at| at + 1)..].trim().is_empty();
+        let mark = MARKS.into_iter().find(|mark| comment.starts_with(mark)).unwrap_or_default();
+        self.comments.push(self.lines + 1, mark, is_alone, &comment[mark.len()..]);
+        self.advance(comment.len());
+    }
+
+    fn block_comment(&mut self) {
+        let end = self.rest().find("*/").map_or(self.rest().len(), |at| at + 2);
+        for (at, line) in self.rest()[..end].lines().enumerate() {
+            let text = line.trim().trim_start_matches(['/', '*']).trim_end_matches(['/', '*']);
+            self.comments.push(self.lines + 1 + at, "/*", true, text);
+        }
+        self.advance(end);
+    }
+
+    /// Returns the number of hashes if a raw string begins here.
+    fn raw_string(&self) -> Option<usize> {
+        let rest = self.rest().strip_prefix('b').unwrap_or(self.rest());
+        let rest = rest.strip_prefix('r')?;
+        let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();
+        let is_name = self.text[..self.at].ends_with(|it: char| it.is_alphanumeric() || it == '_');
+        (rest[hashes..].starts_with('"') && !is_name).then_some(hashes)
+    }
+
+    fn raw_literal(&mut self, hashes: usize) {
+        let start = self.rest().find('"').map_or(0, |at| at + 1);
+        let end = format!("\"{}", "#".repeat(hashes));
+        let body = &self.rest()[start..];
+        let length = body.find(&end).unwrap_or(body.len());
+        let line = self.lines + 1;
+        self.add_literal(vec![(line, body[..length].to_owned())]);
+        self.advance((start + length + end.len()).min(self.rest().len()));
+    }
+
+    /// Reads a literal with escapes.
+    fn literal(&mut self) {
+        let mut pieces = vec![(self.lines + 1, String::new())];
+        self.advance(1);
+        while let Some(letter) = self.rest().chars().next() {
+            match letter {
+                '"' => break,
+                '\\' => {
+                    self.advance(1);
+                    self.escape(&mut pieces);
+                }
+                _ => {
+                    if let Some((_, piece)) = pieces.last_mut() {
+                        piece.push(letter);
+                    }
+                    self.advance(letter.len_utf8());
+                }
+            }
+        }
+        self.advance(1.min(self.rest().len()));
+        self.add_literal(pieces);
+    }
+
+    /// Reads an escape behind its backslash. A line end continues the literal behind the white space that follows.
+    fn escape(&mut self, pieces: &mut Vec<(usize, String)>) {
+        let Some(letter) = self.rest().chars().next() else { return };
+        self.advance(letter.len_utf8());
+        if letter == '\n' {
+            let blank = self.rest().len() - self.rest().trim_start().len();
+            self.advance(blank);
+            pieces.push((self.lines + 1, String::new()));
+        } else if let Some((_, piece)) = pieces.last_mut() {
+            piece.push(if letter == 'n' || letter == 't' { ' ' } else { letter });
+        }
+    }
+
+    fn add_literal(&mut self, pieces: Vec<(usize, String)>) {
+        if self.test.is_none() {
+            let mut passage = Passage::new(false);
+            for (line, text) in pieces {
+                passage.push(line, &text);
+            }
+            self.literals.push(passage);
+        }
+    }
+
+    /// Reads a character literal, or the quote of a lifetime.
+    fn character(&mut self) {
+        let mut letters = self.rest().char_indices().skip(1);
+        let first = letters.next();
+        let second = letters.next();
+        let length = match (first, second) {
+            (Some((_, '\\')), Some(_)) => {
+                letters.find(|(_, letter)| *letter == '\'').map_or(1, |(at, _)| at + 1)
+            }
+            (Some(_), Some((at, '\''))) => at + 1,
+            _ => 1,
+        };
+        self.advance(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(passages: &[Passage]) -> Vec<(usize, String)> {
+        let text = |passage: &Passage| {
+            let words = passage.words();
+            (words[0].line, passage.excerpt(&words, 0, words.len() - 1))
+        };
+        passages.iter().map(text).collect()
+    }
+
+    fn check(found: &[Passage], expected: &[(usize, &str)]) {
+        let expected: Vec<(usize, String)> =
+            expected.iter().map(|(line, text)| (*line, (*text).to_owned())).collect();
+        assert_eq!(texts(found), expected);
+    }
+
+    #[test]
+    fn comments_are_joined_and_code_in_them_is_not_prose() {
+        let text = "//! A file.\n//!\n//! Two\n//! lines.\n//! ```\n//! code\n//! ```\n//! - item\n\
+                    let a = 1; // behind code\n// alone\n/* a\n * b */\n";
+        let expected = [
+            (1, "A file."),
+            (3, "Two lines."),
+            (8, "item"),
+            (9, "behind code"),
+            (10, "alone"),
+            (11, "a b"),
+        ];
+        check(&rust(text).comments, &expected);
+    }
+
+    #[test]
+    fn literals_are_read_outside_of_tests() {
+        let text = "fn a<'a>(x: &'a str) { say(\"one // two \\\n   three\", '\"', '\\''); r#\"raw \"x\" y\"# }\n\
+                    #[test]\nfn b(a: [u8; 1]) { \"no\" }\nconst A: &str = \"yes\";\n\
+                    #[cfg(test)]\nmod tests { fn c() { \"no\" } }\nfn d() { \"last\\none\" }\n";
+        let expected = [(1, "one // two three"), (2, "raw \"x\" y"), (5, "yes"), (8, "last one")];
+        check(&rust(text).literals, &expected);
+        check(&rust(text).comments, &[]);
+    }
+
+    #[test]
+    fn quotes_in_a_line_hide_the_mark() {
+        let text = "a = \"b # c\" # why\n# it is so\n";
+        check(&line_comments(text, "#"), &[(1, "why"), (2, "it is so")]);
+        check(&line_comments("local a = '--' -- two\n", "--"), &[(1, "two")]);
+    }
+}
