@@ -19,6 +19,7 @@ mod letter;
 mod limit;
 pub mod ownership;
 mod packed;
+mod publish_history;
 mod queue;
 pub mod rollout;
 mod sequencer;
@@ -44,6 +45,7 @@ pub use job::{
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use limit::Limit;
 pub use packed::{Headers, Malformed};
+pub use publish_history::{NumberedPart, Place, PublishHistory, PublishProgress};
 pub use queue::{QueueCursor, QueueLoss, QueuePlace, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{

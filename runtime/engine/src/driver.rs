@@ -312,6 +312,7 @@ impl Driver {
                     self.progress.committed(took, self.sequencer.settled_times());
                 }
             }
+            Answer::MarkedAgain => {}
             Answer::Saved(Ok(true)) => self.taken.saved(),
             Answer::Saved(Ok(false)) => {
                 self.taken.not_saved();

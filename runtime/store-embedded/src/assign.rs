@@ -155,17 +155,23 @@ impl<'a> Assigning<'a> {
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
+        // The number of the last message of each key: a later one must not get a lower number.
+        let mut floors: HashMap<&str, u64> = HashMap::new();
         for part in &lot.parts {
             let mut messages = Vec::new();
             for item in &part.items {
-                if let Some(sequence) = known(part, item) {
+                let sequence = if let Some(sequence) = known(part, item) {
                     answers.push(Assigned::Known(sequence));
+                    sequence
                 } else {
-                    let own = self.number_before(item)?;
+                    let floor = floors.get(item.event.key()).copied().unwrap_or_default();
+                    let own = self.number_before(item)?.filter(|number| *number > floor);
                     let sequence = self.put(item, own)?.unwrap_or_default();
                     answers.push(Assigned::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
-                }
+                    sequence
+                };
+                floors.insert(item.event.key(), sequence);
             }
             if !messages.is_empty() {
                 new.push(GivenPart { place: part.place, messages });
@@ -221,14 +227,18 @@ impl<'a> Assigning<'a> {
     }
 
     fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
-        let Some(bytes) = self.tables.log.get(keys::given(place, number))? else {
+        let field = keys::given(place, number);
+        if let Some(Some(bytes)) = self.log.get(&field) {
+            return decode_given(bytes).map_err(|error| Failed::Store(corrupt(error)));
+        }
+        let Some(bytes) = self.tables.log.get(field)? else {
             let words = format!("block {number} of an origin is missing");
             return Err(Failed::Store(corrupt(words)));
         };
         decode_given(&bytes).map_err(|error| Failed::Store(corrupt(error)))
     }
 
-    /// Removes the last blocks, whose commits the outbox has lost.
+    /// Removes commits that the outbox has lost from the last blocks.
     fn drop_lost(
         &mut self,
         place: &[u8],
@@ -237,7 +247,13 @@ impl<'a> Assigning<'a> {
     ) -> Result<(), Failed> {
         while record.next > record.first {
             let last = record.next - 1;
-            if self.block(place, last)?.first().is_none_or(|part| part.place.commit <= found) {
+            let mut block = self.block(place, last)?;
+            if block.first().is_none_or(|part| part.place.commit <= found) {
+                let parts = block.len();
+                block.retain(|part| part.place.commit <= found);
+                if block.len() < parts {
+                    self.log.insert(keys::given(place, last), Some(encode_given(&block)));
+                }
                 break;
             }
             self.log.insert(keys::given(place, last), None);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Event, Key, QueuePlace, QueueRun};
+pub use ordain_core::Place;
+use ordain_core::{Event, Key, NumberedPart, QueuePlace, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
@@ -73,15 +74,6 @@ impl Default for Numbers {
         const DAY: u64 = 24 * 60 * 60 * 1_000;
         Self { first: 1, retain: DAY, retain_events: 10_000, complete_ttl: 7 * DAY }
     }
-}
-
-/// Where messages stand in an outbox: the commit, and which part of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
-    /// Number of the commit.
-    pub commit: u64,
-    /// Of what the commit has for this destination and shard, in pieces of a size that never changes.
-    pub part: u32,
 }
 
 /// Whose messages they are.
@@ -177,6 +169,28 @@ pub enum Witness {
         /// The place of the entry.
         place: QueuePlace,
     },
+}
+
+impl NumberedPart for Part {
+    type Key = str;
+
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().map(|item| item.event.key())
+    }
+
+    fn bytes(&self) -> usize {
+        self.items.iter().map(|item| item.event.memory()).sum()
+    }
+
+    fn request_numbers(&mut self, numbers: &[u64]) {
+        for (item, number) in self.items.iter_mut().zip(numbers) {
+            item.number = *number;
+        }
+    }
 }
 
 impl Lot {

@@ -7,6 +7,7 @@
 //! slow networks need no steps of their own.
 
 mod action;
+mod chain;
 mod lane;
 mod owner;
 mod property;
@@ -22,6 +23,9 @@ mod world;
 use stateright::{Model, Property};
 
 pub use action::Action;
+pub use chain::{
+    ChainBroken, ChainFault, ChainPlaces, ChainScope, ChainSeen, ChainStep, ChainWorld, GIVEN_AGAIN,
+};
 pub use queue::{Broken, LOST, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
 pub use walk::{breaks, walk};

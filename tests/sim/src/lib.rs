@@ -5,6 +5,7 @@
 //! script, the settings, and every delay and choice. [`run`] plays it and says what broke.
 
 mod boundary;
+mod chain;
 mod checker;
 mod handler;
 mod plan;
@@ -20,6 +21,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use boundary::BoundaryFault;
+pub use chain::run_chain;
 pub use checker::Violation;
 pub use profile::Profile;
 pub use queue::run_queue;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ordain_core::{Event, QueuePlace};
 use ordain_store::{
-    AssignReply, Assigned, Claim, Destination, LotReply, Numbers, Part, Partition, Place, Queued,
-    Rules, Store,
+    AssignReply, Assigned, Claim, Destination, LotReply, Numbers, Origin, Part, Partition, Place,
+    Queued, Rules, Store,
 };
 
 use super::{Fixture, Owner};
@@ -113,6 +113,15 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
     let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
     assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack(None)));
+
+    // One call may have given a commit that is lost now, and one that is not.
+    let of_two = |origin: &mut Origin| origin.partition.number = 1;
+    let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
+    let earlier = Giver::exchange(store, 1).with(of_two);
+    assert_eq!(done(earlier.send(store, parts()).await), [New(6), New(7)]);
+    let later = Giver::exchange(store, 2).with(of_two).with(|origin| origin.found = 1);
+    assert_eq!(done(later.send(store, parts()).await), [Known(6), New(8)]);
+    assert_eq!(done(later.send(store, parts()).await), [Known(6), Known(8)]);
 }
 
 /// A message that is given again after the store lost it keeps its number, in whatever order such messages come, unless
@@ -120,7 +129,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     use Assigned::New;
     let store = fixture.store();
-    let [a, _] = keys(store);
+    let [a, b] = keys(store);
     let giver = Giver::exchange(store, 1);
     let again = async |commit, data: &str, number| {
         let mut part = part(commit, 0, &[message(&a, data)]);
@@ -132,6 +141,14 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(again(3, "other", 3).await, [New(4)]);
     assert_eq!(again(4, "second", 2).await, [New(2)]);
     assert_eq!(giver.done(store, 5, &[message(&a, "new")]).await, [New(5)]);
+    // A message does not get a number below that of an earlier one of its call.
+    assert_eq!(giver.done(store, 6, &[message(&b, "taken")]).await, [New(1)]);
+    let mut late = part(7, 0, &[message(&b, "fifth")]);
+    late.items[0].number = 5;
+    assert_eq!(done(giver.send(store, vec![late]).await), [New(5)]);
+    let mut lost = part(8, 0, &[message(&b, "first"), message(&b, "second")]);
+    (lost.items[0].number, lost.items[1].number) = (1, 2);
+    assert_eq!(done(giver.send(store, vec![lost]).await), [New(6), New(7)]);
     let kept = ["first", "second", "third", "other", "new"].map(str::to_owned);
     assert_eq!(giver.kept(store, &a, 0, 9).await, (1..).zip(kept).collect::<Vec<_>>());
 }

@@ -47,6 +47,8 @@ pub(super) enum Answer {
     Page(Input),
     /// To a checkpoint.
     Saved(Saved),
+    /// To a mark of what is published that was repeated.
+    MarkedAgain,
 }
 
 /// Spilled events to be read.
@@ -91,6 +93,9 @@ impl Driver {
         }
         let lost = std::mem::take(&mut self.rewinds.lost);
         if again > 0 {
+            for shard in lost.keys() {
+                self.mark_again(*shard);
+            }
             let lost = lost.into_iter().take(SHARDS_NAMED);
             let shards: Vec<LostCommits> =
                 lost.map(|(shard, (first, last))| LostCommits { shard, first, last }).collect();
@@ -106,6 +111,19 @@ impl Driver {
                  from memory"
             );
         }
+    }
+
+    /// Marks again what is published of a shard whose lost commits were repeated: their messages are in the outbox
+    /// again, and the next owner would publish them once more.
+    fn mark_again(&mut self, shard: u32) {
+        let Some(through) = self.target.done[shard as usize].mark_to_repeat() else { return };
+        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let claim = self.claim;
+        self.ask(async move {
+            let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
+            insist_on("mark of what is published", mark).await;
+            Answer::MarkedAgain
+        });
     }
 
     fn check(&mut self) -> Result<(), DriverError> {

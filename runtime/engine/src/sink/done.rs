@@ -12,12 +12,29 @@ pub struct Done {
     /// Marks that may not be durable yet, each with the commit through which it applies and the last commit at the
     /// time: the oldest such mark, and the newest.
     noted: Mutex<[Option<(u64, u64)>; 2]>,
+    /// Through which commit the last mark went; [`HAS_FILES`] once a mark named a file.
+    marked: AtomicU64,
 }
+
+/// Stands for a shard whose marks name files: a mark must not be repeated without the lengths of its files.
+const HAS_FILES: u64 = u64::MAX;
 
 impl Done {
     /// Returns the commit.
     pub fn through(&self) -> u64 {
         self.through.load(Ordering::Relaxed)
+    }
+
+    /// Records that a mark is about to be written.
+    pub fn begin_mark(&self, through: u64, has_files: bool) {
+        self.marked.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
+    }
+
+    /// Returns through which commit to mark the outbox once more after lost commits were repeated, since their
+    /// messages are in the outbox again.
+    pub fn mark_to_repeat(&self) -> Option<u64> {
+        let marked = self.marked.load(Ordering::SeqCst);
+        (marked != 0 && marked != HAS_FILES).then_some(marked)
     }
 
     /// Records a mark that was written when the last commit was number `last`.
@@ -43,6 +60,17 @@ impl Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mark_with_a_file_is_not_repeated() {
+        let done = Done::default();
+        assert_eq!(done.mark_to_repeat(), None);
+        done.begin_mark(3, false);
+        assert_eq!(done.mark_to_repeat(), Some(3));
+        done.begin_mark(5, true);
+        done.begin_mark(7, false);
+        assert_eq!(done.mark_to_repeat(), None);
+    }
 
     #[test]
     fn mark_counts_when_a_later_commit_is_durable() {

@@ -336,6 +336,7 @@ impl Publisher {
     async fn done(&self, run: &Run) {
         let Target { partition, claim, .. } = &*run.target;
         let Run { shard, through, marks, .. } = run;
+        run.target.done[*shard as usize].begin_mark(*through, !marks.is_empty());
         let last = insist_on("mark of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });

@@ -124,6 +124,9 @@ local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
 -- An owner with so many blocks drops some, and drops so many together.
 local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
+-- Blocks that this call has shortened, by field.
+local shortened = {}
+
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
@@ -144,7 +147,7 @@ end
 
 local function read_block(origin, number)
   local field = block_field(origin, number)
-  local block = redis.call('HGET', log, field)
+  local block = shortened[field] or redis.call('HGET', log, field)
   return parts_of(block, field), block
 end
 
@@ -157,7 +160,8 @@ local function each_block(origin, from, to, visit)
     end
     local blocks = redis.call('HMGET', log, unpack(fields))
     for i = 1, #fields do
-      if visit(parts_of(blocks[i], fields[i]), start + i - 1, blocks[i]) then
+      local block = shortened[fields[i]] or blocks[i]
+      if visit(parts_of(block, fields[i]), start + i - 1, block) then
         return
       end
     end
@@ -183,12 +187,21 @@ do
     return record
   end
 
-  -- Removes the last blocks, whose commits the outbox has lost.
+  -- Removes commits that the outbox has lost from the last blocks.
   local function drop_lost(lot)
     local record = lot.record
     while record.next > record.first do
-      local some = read_block(lot.origin, record.next - 1)
+      local some, block = read_block(lot.origin, record.next - 1)
       if #some == 0 or some[1].commit <= lot.found then
+        for _, part in ipairs(some) do
+          if part.commit > lot.found then
+            local field = block_field(lot.origin, record.next - 1)
+            -- The part begins with 16 bytes: its place and size.
+            shortened[field] = sub(block, 1, part.from - 17)
+            put(field, shortened[field])
+            break
+          end
+        end
         break
       end
       record.next = record.next - 1
@@ -432,18 +445,22 @@ do
 
   local function take_from_owner(lot)
     local record, origin, new = lot.record, lot.origin, {}
+    -- The number of the last message of each key: a later one must not get a lower number.
+    local floors = {}
     for _, part in ipairs(lot.parts) do
       local commit, messages = text(part.commit) .. ':', {}
       for from = part.from + 1, part.from + 3 * part.size, 3 do
-        local id = sub(ARGV[from + 1], ID_IN, ID_IN + 7)
+        local key, about = ARGV[from], ARGV[from + 1]
+        local id = sub(about, ID_IN, ID_IN + 7)
         local known = lot.given[commit .. id]
         local number8 = known
         if not known then
           -- One that the store had lost brings its number. Another message may have got it meanwhile.
-          local key, about = ARGV[from], ARGV[from + 1]
-          local own = is_own(about) and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
+          local own = is_own(about) and unpack8('<I8', about, OWN_IN) > (floors[key] or 0)
+            and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
           number8 = put_message(key, about, ARGV[from + 2], own)
         end
+        floors[key] = unpack8('<I8', number8)
         answers[#answers + 1] = (known and KNOWN or NEW) .. number8
         if not known then
           messages[#messages + 1] = id .. number8

@@ -1,0 +1,352 @@
+//! The messages that an owner gave last from one outbox to one shard of a destination.
+//!
+//! A store that goes back in time may lose messages that their outbox records as published. [`PublishHistory`]
+//! keeps the last parts of an outbox with the numbers of their messages. Each call names the last place that the
+//! store answered. A store that has less than that reports the last place that it has, and the history then decides
+//! which parts the owner gives again, in which order, and under which numbers.
+//!
+//! Times are in milliseconds since any fixed moment.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long given parts stay in memory after the last one: longer than a failover takes.
+const KEEP_MS: u64 = 120_000;
+/// Time between two checks of an outbox where nothing shows that the store may have gone back.
+const CHECK_INTERVAL_MS: u64 = 5_000;
+
+/// Where messages stand in an outbox: the commit, and which part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Place {
+    /// Number of the commit.
+    pub commit: u64,
+    /// Of what the commit has for this destination and shard, in pieces of a size that never changes.
+    pub part: u32,
+}
+
+/// Messages of one place, which the store numbers in order.
+pub trait NumberedPart {
+    /// What the numbers are counted for.
+    type Key: Ord + ?Sized;
+
+    /// The place in the outbox.
+    fn place(&self) -> Place;
+
+    /// The key of each message, in order.
+    fn keys(&self) -> impl Iterator<Item = &Self::Key>;
+
+    /// About how many bytes the messages take.
+    fn bytes(&self) -> usize;
+
+    /// Sets the number that each message asks for; 0 asks for a new one.
+    fn request_numbers(&mut self, numbers: &[u64]);
+}
+
+/// A part, and the numbers that its messages have got.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct NumberedEntry<P> {
+    part: P,
+    numbers: Vec<u64>,
+}
+
+/// The result of an answered call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PublishProgress {
+    /// How many of the new parts the call carried: none if it carried lost ones.
+    pub new_parts: usize,
+    /// How many messages that were given again have another number than before.
+    pub changed: usize,
+}
+
+/// The parts that an owner gave last from one outbox to one shard, and what is to be given again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PublishHistory<P> {
+    /// The last place that was answered, or the last one that the store has now.
+    last: Option<Place>,
+    /// The parts that were given last, oldest first.
+    recent: VecDeque<NumberedEntry<P>>,
+    /// The bytes of the recent parts.
+    bytes: usize,
+    /// The last place whose messages have left memory.
+    forgotten: Option<Place>,
+    /// Parts that the store has lost, in order.
+    lost: VecDeque<NumberedEntry<P>>,
+    /// The number of breaks of the store before the last answered call, and when that call began.
+    checked_breaks: u64,
+    checked_at: u64,
+    /// When the last part was answered.
+    last_at: u64,
+}
+
+impl<P> Default for PublishHistory<P> {
+    fn default() -> Self {
+        Self {
+            last: None,
+            recent: VecDeque::new(),
+            bytes: 0,
+            forgotten: None,
+            lost: VecDeque::new(),
+            checked_breaks: 0,
+            checked_at: 0,
+            last_at: 0,
+        }
+    }
+}
+
+impl<P: NumberedPart + Clone> PublishHistory<P> {
+    /// Returns whether nothing was given yet.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
+    }
+
+    /// The last place that the store must have; the next call names it.
+    pub fn last(&self) -> Option<Place> {
+        self.last
+    }
+
+    /// Bytes of the parts that can be given again.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns whether there are parts that the store has lost.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// The parts to give next: the lost ones if there are any, otherwise the new ones. Lost parts go in calls of their
+    /// own, because they have their numbers.
+    pub fn next_parts<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
+        let new = if self.has_lost() { &[] } else { new };
+        self.lost.iter().map(|entry| &entry.part).chain(new)
+    }
+
+    /// Through which commit the store need not know the messages any more, if the outbox is done for good through
+    /// `done`: not those that the store is about to get again, whose call may be repeated.
+    pub fn known_through(&self, done: u64) -> u64 {
+        let first = self.lost.front().map(|entry| entry.part.place().commit);
+        first.map_or(done, |first| done.min(first.saturating_sub(1)))
+    }
+
+    /// Records that the store has these parts, the first ones of [`PublishHistory::next_parts`], with a number for
+    /// each message. The parts stay in memory if the store may lose them (`may_go_back`).
+    pub fn answered(
+        &mut self,
+        parts: &[P],
+        numbers: &[u64],
+        may_go_back: bool,
+        now: u64,
+    ) -> PublishProgress {
+        let mut progress = PublishProgress::default();
+        let Some(last) = parts.last() else { return progress };
+        (self.last, self.last_at) = (Some(last.place()), now);
+        if !self.has_lost() {
+            progress.new_parts = parts.len();
+        }
+        // Of each key with a changed number, the last number of this call.
+        let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
+        let mut rest = numbers;
+        for part in parts {
+            if !may_go_back {
+                self.forgotten = Some(part.place());
+                continue;
+            }
+            let (of_part, others) = rest.split_at(part.keys().count().min(rest.len()));
+            rest = others;
+            if let Some(before) = self.lost.pop_front() {
+                for ((key, number), before) in part.keys().zip(of_part).zip(&before.numbers) {
+                    if number != before {
+                        progress.changed += 1;
+                        floors.insert(key, *number);
+                    }
+                }
+            }
+            self.bytes += part.bytes();
+            self.recent.push_back(NumberedEntry { part: part.clone(), numbers: of_part.to_vec() });
+        }
+        // A message must not get a number below that of an earlier one of its key.
+        if !floors.is_empty() {
+            for NumberedEntry { part, numbers } in &mut self.lost {
+                let keys = part.keys().zip(&*numbers);
+                let is_above = |key: &P::Key, number| floors.get(key).is_none_or(|it| number > *it);
+                let requested: Vec<u64> = keys
+                    .map(|(key, number)| if is_above(key, *number) { *number } else { 0 })
+                    .collect();
+                part.request_numbers(&requested);
+            }
+        }
+        progress
+    }
+
+    /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
+    /// `None` if memory does not have all of them.
+    pub fn went_back(&mut self, last: Option<Place>) -> Option<usize> {
+        if self.forgotten > last {
+            return None;
+        }
+        let at = self.recent.partition_point(|entry| Some(entry.part.place()) <= last);
+        let behind = self.recent.split_off(at);
+        self.bytes = self.recent.iter().map(|entry| entry.part.bytes()).sum();
+        let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
+        // They go in front of the parts that are already waiting to be given again.
+        for mut entry in behind.into_iter().rev() {
+            entry.part.request_numbers(&entry.numbers);
+            self.lost.push_front(entry);
+        }
+        self.last = last;
+        Some(messages)
+    }
+
+    /// Records that the store answered a call that began at `started`, when it had had `breaks` breaks.
+    pub fn checked(&mut self, breaks: u64, started: u64) {
+        (self.checked_breaks, self.checked_at) = (breaks, started);
+    }
+
+    /// Returns whether the store may lack parts that were given before; `breaks` is its present number of breaks.
+    /// Forgets all parts if the last one is old enough.
+    pub fn is_in_doubt(&mut self, breaks: u64, now: u64) -> bool {
+        if now.saturating_sub(self.last_at) >= KEEP_MS {
+            while !self.recent.is_empty() {
+                self.forget_oldest();
+            }
+        }
+        let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
+        !self.recent.is_empty() && (self.checked_breaks != breaks || is_due)
+    }
+
+    /// Forgets the oldest part, and returns its bytes.
+    pub fn forget_oldest(&mut self) -> usize {
+        let Some(oldest) = self.recent.pop_front() else {
+            return std::mem::take(&mut self.bytes);
+        };
+        let bytes = oldest.part.bytes();
+        self.bytes -= bytes;
+        self.forgotten = Some(oldest.part.place());
+        bytes
+    }
+
+    /// Forgets the oldest parts of the largest histories until all of them together take `limit` bytes at most.
+    pub fn limit_bytes<'a>(histories: impl Iterator<Item = &'a mut Self>, limit: usize)
+    where
+        P: 'a,
+    {
+        let mut histories: Vec<&mut Self> = histories.collect();
+        let mut bytes: usize = histories.iter().map(|history| history.bytes).sum();
+        while bytes > limit
+            && let Some(largest) = histories.iter_mut().max_by_key(|history| history.bytes)
+        {
+            bytes -= largest.forget_oldest();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part with one message of a key, of so many bytes.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Part {
+        place: Place,
+        key: char,
+        requested: u64,
+    }
+
+    impl NumberedPart for Part {
+        type Key = char;
+
+        fn place(&self) -> Place {
+            self.place
+        }
+
+        fn keys(&self) -> impl Iterator<Item = &char> {
+            std::iter::once(&self.key)
+        }
+
+        fn bytes(&self) -> usize {
+            10
+        }
+
+        fn request_numbers(&mut self, numbers: &[u64]) {
+            self.requested = numbers[0];
+        }
+    }
+
+    fn place(commit: u64) -> Place {
+        Place { commit, part: 0 }
+    }
+
+    fn part(commit: u64, key: char) -> Part {
+        Part { place: place(commit), key, requested: 0 }
+    }
+
+    /// A history of parts 1, 2, … with these keys, which have the numbers 11, 12, ….
+    fn history(keys: &str) -> PublishHistory<Part> {
+        let mut history = PublishHistory::default();
+        let parts: Vec<Part> = (1..).zip(keys.chars()).map(|(at, key)| part(at, key)).collect();
+        let numbers: Vec<u64> = (11..).take(parts.len()).collect();
+        let progress = history.answered(&parts, &numbers, true, 0);
+        assert_eq!(progress, PublishProgress { new_parts: parts.len(), changed: 0 });
+        history
+    }
+
+    fn requested(history: &PublishHistory<Part>) -> Vec<(u64, u64)> {
+        history.next_parts(&[]).map(|part| (part.place.commit, part.requested)).collect()
+    }
+
+    #[test]
+    fn lost_parts_go_before_new_ones_under_their_numbers() {
+        let mut history = history("aaa");
+        assert_eq!(history.went_back(Some(place(1))), Some(2));
+        assert_eq!(history.last(), Some(place(1)));
+        let new = [part(4, 'a')];
+        assert_eq!(history.next_parts(&new).count(), 2);
+        assert_eq!(requested(&history), [(2, 12), (3, 13)]);
+        assert_eq!(history.known_through(9), 1, "the calls may be repeated");
+
+        // One of them is given, and is lost again.
+        let first: Vec<Part> = history.next_parts(&new).take(1).cloned().collect();
+        assert_eq!(history.answered(&first, &[12], true, 0), PublishProgress::default());
+        assert_eq!(history.went_back(None), Some(2));
+        assert_eq!(requested(&history), [(1, 11), (2, 12), (3, 13)]);
+        let all: Vec<Part> = history.next_parts(&new).cloned().collect();
+        history.answered(&all, &[11, 12, 13], true, 0);
+        assert_eq!(history.next_parts(&new).collect::<Vec<_>>(), [&new[0]]);
+        assert_eq!(history.known_through(9), 9);
+    }
+
+    #[test]
+    fn message_behind_a_changed_number_asks_for_a_new_one() {
+        let mut history = history("abab");
+        assert_eq!(history.went_back(None), Some(4));
+        let first: Vec<Part> = history.next_parts(&[]).take(1).cloned().collect();
+        // Another message has number 11 now.
+        assert_eq!(history.answered(&first, &[13], true, 0).changed, 1);
+        assert_eq!(requested(&history), [(2, 12), (3, 0), (4, 14)]);
+        let rest: Vec<Part> = history.next_parts(&[]).cloned().collect();
+        assert_eq!(history.answered(&rest, &[12, 15, 14], true, 0).changed, 1);
+    }
+
+    #[test]
+    fn forgotten_parts_cannot_be_given_again() {
+        let mut small = history("a");
+        let mut large = history("aaa");
+        PublishHistory::limit_bytes([&mut small, &mut large].into_iter(), 25);
+        assert_eq!((small.bytes(), large.bytes()), (10, 10));
+        assert_eq!(large.went_back(Some(place(1))), None);
+        assert_eq!(large.went_back(Some(place(2))), Some(1));
+        let mut durable = PublishHistory::default();
+        durable.answered(&[part(1, 'a')], &[11], false, 0);
+        assert_eq!((durable.bytes(), durable.went_back(None)), (0, None));
+    }
+
+    #[test]
+    fn doubt_follows_from_breaks_and_time() {
+        let mut history = history("a");
+        history.checked(3, 1_000);
+        assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));
+        assert!(history.is_in_doubt(4, 1_001));
+        assert!(history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS));
+        assert!(!history.is_in_doubt(4, KEEP_MS), "its parts are forgotten");
+        assert_eq!(history.bytes(), 0);
+    }
+}

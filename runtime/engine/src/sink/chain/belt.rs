@@ -1,0 +1,349 @@
+//! The task of a destination: gives messages of all outboxes to the store, and those that the store lost once more.
+//!
+//! A store that goes back in time may lose messages that their outbox records as published. The belt therefore keeps
+//! the messages that it gave last in memory, and gives them again as soon as it finds that the store lacks them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, select_all};
+use ordain_core::{PublishHistory, shard_of};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
+
+use super::strand::{CallRoom, Given, Strand};
+use super::{Batch, Numbers, Passing};
+use crate::sink::{PublisherError, Target};
+use crate::source::Feeds;
+use ordain_amqp::{AmqpSink, Published};
+use ordain_config::Passage;
+use ordain_store::{Assign, AssignReply, Destination, Item, Lot, LotReply, Partition, Store};
+use ordain_util::log_throttle::LogThrottle;
+
+/// Runs that are given to the store together.
+const GROUP: usize = 64;
+/// Before a full queue is tried again, unless something is taken from it here.
+const FULL: Duration = Duration::from_millis(50);
+/// After an error of the store.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Time between two checks whether the store went back in time.
+const LOOK: Duration = Duration::from_secs(1);
+/// About how many bytes of given messages stay in memory for each destination: some seconds of a fast stream.
+const KEEP_BYTES: usize = 16 << 20;
+/// How long it may take to hear of another owner that the store knows.
+const FENCED: Duration = Duration::from_secs(30);
+/// Time between two warnings that a queue is full, and before the first one.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What carries messages through the store.
+pub(in crate::sink) struct Belt {
+    passage: Passage,
+    exchanges: Vec<AmqpSink>,
+    store: Arc<dyn Store>,
+    feeds: Arc<Feeds>,
+    /// What each outbox has given, for each shard of the destination.
+    given: HashMap<(Partition, u32, u32), Given>,
+    /// The beginning of the times of the histories.
+    epoch: Instant,
+}
+
+impl Belt {
+    pub(in crate::sink) fn new(
+        passage: Passage,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<Feeds>,
+    ) -> Self {
+        Self {
+            passage,
+            exchanges: Vec::new(),
+            store: Arc::clone(store),
+            feeds: Arc::clone(feeds),
+            given: HashMap::new(),
+            epoch: Instant::now(),
+        }
+    }
+
+    /// Adds a sink that is an exchange. Returns which one it is here.
+    pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
+        self.exchanges.push(exchange);
+        self.exchanges.len() - 1
+    }
+
+    /// Starts the tasks of the exchanges.
+    pub(super) fn start_exchanges(
+        &mut self,
+        tasks: &mut JoinSet<Result<(), PublisherError>>,
+        published: &UnboundedSender<Published>,
+    ) {
+        let exchanges = self.exchanges.iter_mut();
+        for outlet in exchanges.filter_map(|exchange| exchange.start(published.clone())) {
+            tasks.spawn(async move {
+                outlet.await;
+                Ok(())
+            });
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut input: UnboundedReceiver<Batch>,
+        published: UnboundedSender<Published>,
+    ) -> Result<(), PublisherError> {
+        let mut group = Vec::with_capacity(GROUP);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                taken = input.recv_many(&mut group, GROUP) => {
+                    if taken == 0 {
+                        return Ok(());
+                    }
+                    let numbers = self.pass(&group).await?;
+                    for (batch, numbers) in group.drain(..).zip(numbers) {
+                        self.forward(batch, &numbers, &published);
+                    }
+                }
+                _ = look.tick(), if self.store.may_go_back() => self.look_back().await?,
+            }
+        }
+    }
+
+    /// Milliseconds since the belt began.
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_millis() as u64
+    }
+
+    /// Gives again what the store has lost, if it may have gone back in time since it was given.
+    async fn look_back(&mut self) -> Result<(), PublisherError> {
+        self.given.retain(|_, given| !given.target.tenure.is_over());
+        let (breaks, now) = (self.store.breaks(), self.now());
+        let mut strands: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
+        let in_doubt = self.given.extract_if(|_, given| given.history.is_in_doubt(breaks, now));
+        for ((_, of, to), given) in in_doubt.collect::<Vec<_>>() {
+            let target = Arc::clone(&given.target);
+            let mut strand = self.strand(target, of, to, Some(given));
+            strand.checks = true;
+            strands.entry(to).or_default().push(strand);
+        }
+        self.give_all(strands).await.map(drop)
+    }
+
+    /// Gives batches to the store.
+    pub(in crate::sink) async fn pass(
+        &mut self,
+        batches: &[Batch],
+    ) -> Result<Vec<Numbers>, PublisherError> {
+        let strands = self.strands(batches);
+        let mut numbers: Vec<Numbers> =
+            batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
+        for strand in self.give_all(strands).await? {
+            for ((batch, at), assigned) in strand.from.iter().zip(&strand.assigned) {
+                numbers[*batch][*at] = Some(assigned.sequence());
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Gives strands to the store, shards side by side, and notes how far that has come.
+    async fn give_all(
+        &mut self,
+        strands: BTreeMap<u32, Vec<Strand>>,
+    ) -> Result<Vec<Strand>, PublisherError> {
+        let giving = strands
+            .into_values()
+            .map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
+        let given: Vec<_> = join_all(giving).await.into_iter().collect::<Result<_, _>>()?;
+        let mut given: Vec<Strand> = given.into_iter().flatten().collect();
+        self.given.extend(given.iter_mut().filter_map(Strand::take_given));
+        let histories = self.given.values_mut().map(|given| &mut given.history);
+        PublishHistory::limit_bytes(histories, KEEP_BYTES);
+        Ok(given)
+    }
+
+    /// What is to be given, by shard and outbox.
+    fn strands(&mut self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
+        let shards = self.store.shards();
+        let mut places: HashMap<_, usize> = HashMap::new();
+        let mut all: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
+        for (index, batch) in batches.iter().enumerate() {
+            if batch.target.tenure.is_over() {
+                continue;
+            }
+            for (at, Passing { commit, content, .. }) in batch.passing.iter().enumerate() {
+                let event = content.event(&batch.target.partition.stream);
+                let (of, to) = (batch.shard, shard_of(event.key(), shards));
+                let strands = all.entry(to).or_default();
+                let name = (Arc::as_ptr(&batch.target), of, to);
+                let strand = *places.entry(name).or_insert_with(|| {
+                    let given = self.given.remove(&(batch.target.partition.clone(), of, to));
+                    strands.push(self.strand(Arc::clone(&batch.target), of, to, given));
+                    strands.len() - 1
+                });
+                let partition = shard_of(event.key(), self.passage.partitions);
+                let item = Item { event: Arc::new(event), partition, number: 0 };
+                strands[strand].put(*commit, item, (index, at));
+            }
+        }
+        all
+    }
+
+    fn strand(&self, target: Arc<Target>, of: u32, to: u32, given: Option<Given>) -> Strand {
+        // Read before the first call, so that a break during the call is not missed.
+        Strand::new(target, of, to, given, self.store.breaks(), self.now())
+    }
+
+    /// Gives strands of one shard to the store, as much of them at a time as may be, until all is done
+    /// that is not another owner's.
+    async fn give(&self, strands: &mut [Strand]) -> Result<(), PublisherError> {
+        let mut started = Instant::now();
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
+        loop {
+            let (assign, given) = self.next_call(strands);
+            let Some(&first) = given.first() else { return Ok(()) };
+            let (stream, to) =
+                (Arc::clone(&strands[first].target.partition.stream), &self.passage.to);
+            match self.store.assign(Arc::clone(&assign)).await {
+                Ok(AssignReply::Lots(replies, _)) => {
+                    started = Instant::now();
+                    self.tell(&assign);
+                    let mut is_on = false;
+                    for ((at, lot), reply) in given.iter().zip(&assign.lots).zip(replies) {
+                        is_on |= self.take(&mut strands[*at], lot, reply).await?;
+                    }
+                    if !is_on {
+                        tokio::time::sleep(FULL).await;
+                    }
+                }
+                Ok(AssignReply::Full) => {
+                    // For a moment that is nothing to speak of.
+                    if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
+                        tracing::warn!(
+                            stream = &*stream, to = %to,
+                            "as many events wait there as may (`source.queue`): what is committed for \
+                             it waits until some of them are taken"
+                        );
+                    }
+                    self.room(&assign).await;
+                }
+                Err(error) => {
+                    if throttle.allow() {
+                        tracing::error!(
+                            stream = &*stream, to = %to, %error,
+                            "messages cannot be numbered, and wait until they can"
+                        );
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// What is given next, and of which strands.
+    fn next_call(&self, strands: &[Strand]) -> (Arc<Assign>, Vec<usize>) {
+        let (mut lots, mut given, mut room) = (Vec::new(), Vec::new(), CallRoom::default());
+        // Those that are fenced last: they would take the room of the others.
+        let (fenced, others): (Vec<_>, Vec<_>) =
+            strands.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
+        for (at, strand) in others.into_iter().chain(fenced) {
+            if let Some(lot) = strand.next_lot(&mut room) {
+                lots.push(lot);
+                given.push(at);
+            }
+        }
+        let (to, rules) = (self.passage.to.clone(), self.passage.rules);
+        let shard = strands.first().map_or(0, |strand| strand.to);
+        (Arc::new(Assign { to, shard, rules, witness: None, lots }), given)
+    }
+
+    /// Notes what became of a lot. Whether its strand goes on.
+    async fn take(
+        &self,
+        strand: &mut Strand,
+        lot: &Lot,
+        reply: LotReply,
+    ) -> Result<bool, PublisherError> {
+        let stream = strand.target.partition.stream.to_string();
+        let (to, shard) = (self.passage.to.to_string(), strand.to);
+        match reply {
+            LotReply::Done(assigned) => {
+                strand.done(lot, &assigned, self.store.may_go_back(), self.now());
+                Ok(true)
+            }
+            // Whoever has the partition now: it is about to be heard here.
+            LotReply::Fenced => {
+                if strand.fence().elapsed() >= FENCED {
+                    return Err(PublisherError::Fenced { stream, to, shard });
+                }
+                Ok(false)
+            }
+            LotReply::WentBack(last) => {
+                // Messages of commits that the store will not have again must not be given again: the next owner makes
+                // them anew, in other commits.
+                match timeout(FENCED, strand.target.has_all_commits()).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        strand.give_up();
+                        return Ok(true);
+                    }
+                    Err(_) => return Ok(false),
+                }
+                let Some(messages) = strand.went_back(last) else {
+                    return Err(PublisherError::WentBack { stream, to, shard });
+                };
+                tracing::warn!(
+                    stream,
+                    to,
+                    shard,
+                    messages,
+                    "the store went back in time and lost messages of this stream: they are given to it again \
+                     from memory"
+                );
+                Ok(true)
+            }
+        }
+    }
+
+    /// Waits until there may be room.
+    async fn room(&self, assign: &Assign) {
+        let Destination::Stream(stream) = &assign.to else { return };
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+        let feeds: Vec<_> = partitions
+            .into_iter()
+            .map(|number| self.feeds.of(&Partition { stream: Arc::clone(stream), number }))
+            .collect();
+        let room = select_all(feeds.iter().map(|feed| Box::pin(feed.room())));
+        let _ = timeout(FULL, room).await;
+    }
+
+    /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,
+    /// this belt gives them again from memory, so the reader must not count them as lost.
+    fn tell(&self, assign: &Assign) {
+        let Destination::Stream(stream) = &assign.to else { return };
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+        for number in partitions {
+            let partition = Partition { stream: Arc::clone(stream), number };
+            self.feeds.of(&partition).put(assign.shard, None);
+        }
+    }
+
+    /// Lets a batch go on with its numbers. What has none is another owner's.
+    fn forward(&mut self, batch: Batch, numbers: &Numbers, published: &UnboundedSender<Published>) {
+        let Batch { run, target, passing, .. } = batch;
+        let mut here = passing.len();
+        if !self.exchanges.is_empty() {
+            let stream = &target.partition.stream;
+            for (Passing { content, via, .. }, number) in passing.iter().zip(numbers) {
+                let Some(number) = *number else { continue };
+                here -= 1;
+                content.put(&mut self.exchanges[*via], stream, Some(number));
+            }
+            self.exchanges.iter_mut().for_each(|it| it.send(run, &target.tenure));
+        }
+        if here > 0 {
+            // Whoever hears of it may be gone; then it does not matter.
+            let _ = published.send((run, here));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The messages of one outbox for one shard of a destination, while they are given to the store.
+//!
+//! Which messages are given again, and under which numbers, is decided by [`PublishHistory`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ordain_core::PublishHistory;
+
+use crate::sink::Target;
+use ordain_store::{
+    ASSIGN_BYTES, ASSIGN_LIMIT, Assigned, Item, Lot, Origin, Part, Partition, Place,
+};
+
+/// What an owner has given of an outbox for one shard.
+pub(super) struct Given {
+    pub(super) target: Arc<Target>,
+    pub(super) history: PublishHistory<Part>,
+}
+
+/// The room for messages in one call.
+#[derive(Default)]
+pub(super) struct CallRoom {
+    items: usize,
+    bytes: usize,
+}
+
+impl CallRoom {
+    /// Takes the room of a part. Returns whether it fits; the first one always does.
+    fn take(&mut self, part: &Part) -> bool {
+        let is_first = self.items == 0;
+        self.items += part.items.len();
+        self.bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
+        is_first || (self.items <= ASSIGN_LIMIT && self.bytes <= ASSIGN_BYTES)
+    }
+}
+
+/// Messages of one outbox for one shard.
+pub(super) struct Strand {
+    pub(super) target: Arc<Target>,
+    /// The shard of the outbox.
+    pub(super) of: u32,
+    /// The shard of the destination.
+    pub(super) to: u32,
+    /// New messages.
+    parts: Vec<Part>,
+    /// Where each new message came from: the batch, and its place there.
+    pub(super) from: Vec<(usize, usize)>,
+    /// How many of the parts are done.
+    done: usize,
+    /// The number of each message of them; the others are another owner's.
+    pub(super) assigned: Vec<Assigned>,
+    /// What was given before, and what the store has lost of that.
+    history: PublishHistory<Part>,
+    /// Whether the next call checks that the store still has all given messages, even if there is no new one.
+    pub(super) checks: bool,
+    /// Whether the partition is given up.
+    is_over: bool,
+    /// The value of [`Store::breaks`](ordain_store::Store::breaks) before the first call, and when that was.
+    breaks: u64,
+    started: u64,
+    /// Since when the store knows of another owner.
+    fenced: Option<Instant>,
+}
+
+impl Strand {
+    /// Creates a strand without messages. `breaks` and `started` are of the moment before its first call.
+    pub(super) fn new(
+        target: Arc<Target>,
+        of: u32,
+        to: u32,
+        given: Option<Given>,
+        breaks: u64,
+        started: u64,
+    ) -> Self {
+        // Places given under an earlier claim do not count under this one.
+        let given = given.filter(|given| given.target.claim.epoch == target.claim.epoch);
+        Self {
+            target,
+            of,
+            to,
+            parts: Vec::new(),
+            from: Vec::new(),
+            done: 0,
+            assigned: Vec::new(),
+            history: given.map(|given| given.history).unwrap_or_default(),
+            checks: false,
+            is_over: false,
+            breaks,
+            started,
+            fenced: None,
+        }
+    }
+
+    /// Adds a message: a commit has as many parts as it takes, of a size that never changes. `from` names the batch
+    /// and the place there.
+    pub(super) fn put(&mut self, commit: u64, item: Item, from: (usize, usize)) {
+        self.from.push(from);
+        let part = match self.parts.last_mut() {
+            Some(last) if last.place.commit == commit && last.items.len() < ASSIGN_LIMIT => {
+                last.items.push(item);
+                return;
+            }
+            Some(last) if last.place.commit == commit => last.place.part + 1,
+            _ => 0,
+        };
+        self.parts.push(Part { place: Place { commit, part }, items: vec![item] });
+    }
+
+    /// Returns whether the store knows of another owner.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced.is_some()
+    }
+
+    /// Returns the next parts as far as there is room for them, or `None` if there is nothing to give or to check.
+    pub(super) fn next_lot(&self, room: &mut CallRoom) -> Option<Lot> {
+        let Target { partition, claim, tenure, found, done, .. } = &*self.target;
+        // Read before the tenure: another owner's messages are done here as well.
+        let done = done[self.of as usize].through();
+        if tenure.is_over() || self.is_over {
+            return None;
+        }
+        let next = self.history.next_parts(&self.parts[self.done..]);
+        let parts: Vec<Part> = next.take_while(|part| room.take(part)).cloned().collect();
+        if parts.is_empty() && !self.checks {
+            return None;
+        }
+        let origin = Some(Origin {
+            partition: partition.clone(),
+            shard: self.of,
+            epoch: claim.epoch,
+            found: found[self.of as usize],
+            before: self.history.last(),
+            done,
+        });
+        Some(Lot { origin, parts })
+    }
+
+    /// Records that a lot is done. Its parts stay in memory if the store may lose them (`may_go_back`).
+    pub(super) fn done(&mut self, lot: &Lot, assigned: &[Assigned], may_go_back: bool, now: u64) {
+        (self.fenced, self.checks) = (None, false);
+        let numbers: Vec<u64> = assigned.iter().map(|it| it.sequence()).collect();
+        let progress = self.history.answered(&lot.parts, &numbers, may_go_back, now);
+        if progress.new_parts > 0 {
+            self.assigned.extend(assigned);
+            self.done += progress.new_parts;
+        }
+        if progress.changed > 0 {
+            tracing::error!(
+                stream = &*self.target.partition.stream,
+                shard = self.to,
+                messages = progress.changed,
+                "messages that the store had lost got new numbers, because it gave their numbers to other messages \
+                 meanwhile: check the receivers of the last minutes for numbers that two messages share"
+            );
+        }
+    }
+
+    /// Records that the store knows of another owner. Returns since when.
+    pub(super) fn fence(&mut self) -> Instant {
+        *self.fenced.get_or_insert_with(Instant::now)
+    }
+
+    /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
+    /// `None` if memory does not have all of them.
+    pub(super) fn went_back(&mut self, last: Option<Place>) -> Option<usize> {
+        let messages = self.history.went_back(last)?;
+        self.checks = false;
+        Some(messages)
+    }
+
+    /// Ends the strand, because the partition is given up.
+    pub(super) fn give_up(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Takes out what was given, for the strand's successor; `None` if that is nothing.
+    pub(super) fn take_given(&mut self) -> Option<((Partition, u32, u32), Given)> {
+        let mut history = std::mem::take(&mut self.history);
+        if history.is_empty() {
+            return None;
+        }
+        history.checked(self.breaks, self.started);
+        let given = Given { target: Arc::clone(&self.target), history };
+        Some(((self.target.partition.clone(), self.of, self.to), given))
+    }
+}

@@ -1,0 +1,220 @@
+//! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of
+//! the destination that numbers the messages. All runs of small scopes are walked through, and the simulator plays long
+//! ones by seeds. What the owner remembers and gives again is the product's own
+//! ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
+
+mod destination;
+mod outcome;
+mod owner;
+mod world;
+
+use stateright::{Model, Property};
+
+pub use outcome::{ChainBroken, ChainSeen};
+pub use world::ChainWorld;
+
+/// The steps of a run, and how often the rare ones may happen.
+#[derive(Debug, Clone, Default)]
+pub struct ChainScope {
+    /// Commits of the outbox. Each has one message, or two.
+    pub commits: u64,
+    /// Messages of another producer.
+    pub others: usize,
+    /// What may go back.
+    pub places: Vec<ChainPlaces>,
+    /// Times that one of them goes back.
+    pub rewinds: u64,
+    /// Times that the process ends and another begins.
+    pub restarts: u64,
+    /// Parts that memory has no room for.
+    pub forgotten: usize,
+    /// Whether answers are lost.
+    pub loses_answers: bool,
+    /// A rule that is broken on purpose.
+    pub fault: Option<ChainFault>,
+}
+
+/// What goes back in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainPlaces {
+    /// The shard with the outbox.
+    Source,
+    /// The shard that numbers the messages.
+    Destination,
+    /// Both, to the same moment.
+    Both,
+}
+
+/// A rule that is broken on purpose, to prove that the checks bite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChainFault {
+    /// An owner gives messages again without waiting for its commits.
+    CommitsAreNotAwaited,
+    /// An owner does not give lost messages again.
+    LostPartsAreDropped,
+    /// Lost messages are given again like new ones.
+    LostPartsGetNewNumbers,
+    /// Memory forgets the newest part instead of the oldest.
+    NewestIsForgotten,
+    /// An owner makes no calls without messages.
+    NothingIsChecked,
+    /// A call does not name the last place that was answered.
+    NoPlaceIsNamed,
+    /// The destination does not compare the last place with its own.
+    DestinationComparesNothing,
+    /// The destination gives a number that another message has.
+    TakenNumbersAreGiven,
+    /// The destination gives a message a number below that of an earlier one.
+    NumbersGoBack,
+    /// A later call asks for such a number.
+    LaterNumbersGoBack,
+    /// The destination does not remember what it has numbered.
+    NothingIsKnown,
+    /// A mark counts as durable at once.
+    DoneBeforeDurable,
+    /// The destination need not know messages that are given to it again.
+    LostPartsAreDone,
+    /// Commits that are repeated are not marked again.
+    RepeatedCommitsAreNotMarked,
+    /// The destination does not forget what lost commits gave.
+    LostCommitsStayKnown,
+    /// It forgets only whole calls.
+    LostCommitsStayInMixedBlocks,
+    /// The destination takes late repeats for new messages.
+    LateCallsAreNew,
+    /// The destination takes messages of an older owner.
+    OlderOwnerIsAccepted,
+}
+
+impl ChainFault {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::CommitsAreNotAwaited,
+        Self::LostPartsAreDropped,
+        Self::LostPartsGetNewNumbers,
+        Self::NewestIsForgotten,
+        Self::NothingIsChecked,
+        Self::NoPlaceIsNamed,
+        Self::DestinationComparesNothing,
+        Self::TakenNumbersAreGiven,
+        Self::NumbersGoBack,
+        Self::LaterNumbersGoBack,
+        Self::NothingIsKnown,
+        Self::DoneBeforeDurable,
+        Self::LostPartsAreDone,
+        Self::RepeatedCommitsAreNotMarked,
+        Self::LostCommitsStayKnown,
+        Self::LostCommitsStayInMixedBlocks,
+        Self::LateCallsAreNew,
+        Self::OlderOwnerIsAccepted,
+    ];
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainStep {
+    /// The owner commits so many messages, after the commits that the store has lost.
+    Commit(u8),
+    /// The owner finds that the store lacks commits, and repeats them.
+    Repeat,
+    /// The owner gives so many parts at most.
+    Give(usize),
+    /// The owner gives all parts, and the answer is lost.
+    GiveUnanswered,
+    /// The call without an answer arrives once more.
+    ArriveLate,
+    /// The owner checks that the destination has all that was given, if that is in doubt.
+    Check,
+    /// The owner marks what is given in the outbox.
+    Mark,
+    /// Memory has no room for the oldest part.
+    Forget,
+    /// So many ms pass.
+    Wait(u64),
+    /// The other producer puts a new message.
+    Other,
+    /// The other producer puts its lost messages again, under their numbers.
+    OtherAgain,
+    /// The shards may go back to where they are now.
+    Remember,
+    /// Shards go back.
+    GoBack(ChainPlaces, usize),
+    /// The process ends; another begins.
+    Restart,
+}
+
+/// Moments that the shards may go back to, with the beginning.
+const REMEMBERED: usize = 2;
+
+impl Model for ChainScope {
+    type State = ChainWorld;
+    type Action = ChainStep;
+
+    fn init_states(&self) -> Vec<ChainWorld> {
+        vec![ChainWorld::new(1, self.fault)]
+    }
+
+    fn actions(&self, world: &ChainWorld, steps: &mut Vec<ChainStep>) {
+        if world.broken().is_some() {
+            return;
+        }
+        if world.commits() < self.commits {
+            steps.extend([ChainStep::Commit(1), ChainStep::Commit(2)]);
+        }
+        steps.extend([
+            ChainStep::Repeat,
+            ChainStep::Give(1),
+            ChainStep::Give(usize::MAX),
+            ChainStep::Check,
+            ChainStep::Mark,
+        ]);
+        if self.loses_answers {
+            steps.extend([ChainStep::GiveUnanswered, ChainStep::ArriveLate]);
+        }
+        if self.others > 0 {
+            steps.push(ChainStep::OtherAgain);
+            steps.extend((world.others() < self.others).then_some(ChainStep::Other));
+        }
+        steps.extend((world.forgotten() < self.forgotten).then_some(ChainStep::Forget));
+        if world.rewinds() < self.rewinds {
+            steps.extend((world.past() < REMEMBERED).then_some(ChainStep::Remember));
+            for place in &self.places {
+                steps.extend((0..world.past()).map(|to| ChainStep::GoBack(*place, to)));
+            }
+        }
+        steps.extend((world.restarts() < self.restarts).then_some(ChainStep::Restart));
+    }
+
+    fn next_state(&self, world: &ChainWorld, step: ChainStep) -> Option<ChainWorld> {
+        let mut next = world.clone();
+        next.step(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! never {
+            ($broken:ident) => {
+                Property::always(ChainBroken::$broken.rule(), |_: &Self, world: &ChainWorld| {
+                    world.broken() != Some(ChainBroken::$broken)
+                        && world.broken_at_rest() != Some(ChainBroken::$broken)
+                })
+            };
+        }
+        vec![
+            never!(Missing),
+            never!(Twice),
+            never!(OutOfOrder),
+            never!(OneNumberTwice),
+            never!(AnotherMessage),
+            never!(NumberChanged),
+            never!(WrongCount),
+            never!(WithoutCommit),
+            never!(DoneComesBack),
+            never!(Stuck),
+            Property::sometimes(GIVEN_AGAIN, |_, world: &ChainWorld| world.seen().again > 0),
+        ]
+    }
+}
+
+/// What a model must show, so that it is not empty.
+pub const GIVEN_AGAIN: &str = "a lost message is given again";

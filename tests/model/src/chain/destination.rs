@@ -1,0 +1,188 @@
+//! A shard of a destination: numbers messages, and knows what each owner has given. Written from the protocol alone.
+
+use std::collections::BTreeMap;
+
+use ordain_core::{NumberedPart, Place};
+
+use super::ChainFault;
+
+/// A message. Its id is the event that caused it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Message {
+    pub(super) event: u8,
+    pub(super) key: u8,
+    /// The owner that executed the event: two executions may differ.
+    pub(super) owner: u8,
+}
+
+/// The message of one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ChainPart {
+    pub(super) place: Place,
+    pub(super) message: Message,
+    /// The number that it asks for; 0 for a new one.
+    pub(super) requested: u64,
+}
+
+impl NumberedPart for ChainPart {
+    type Key = u8;
+
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &u8> {
+        std::iter::once(&self.message.key)
+    }
+
+    fn bytes(&self) -> usize {
+        1
+    }
+
+    fn request_numbers(&mut self, numbers: &[u64]) {
+        self.requested = numbers.first().copied().unwrap_or_default();
+    }
+}
+
+/// A call of an owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Call {
+    pub(super) epoch: u8,
+    pub(super) found: u64,
+    pub(super) before: Option<Place>,
+    pub(super) done: u64,
+    pub(super) parts: Vec<ChainPart>,
+}
+
+/// The answer to a call.
+pub(super) enum Reply {
+    /// A number for each message, and whether the message was known.
+    Done(Vec<(bool, u64)>),
+    Fenced,
+    WentBack(Option<Place>),
+}
+
+/// A message under its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    pub(super) message: Message,
+}
+
+/// A message that an owner gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    place: Place,
+    event: u8,
+    number: u64,
+}
+
+/// What the destination holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Destination {
+    /// The epoch of the last owner, and the last place under it.
+    epoch: u8,
+    last: Place,
+    /// The highest place that was ever given.
+    highest: Place,
+    /// What each call brought.
+    blocks: Vec<Vec<Known>>,
+    pub(super) entries: Vec<Entry>,
+    next: BTreeMap<u8, u64>,
+}
+
+impl Destination {
+    pub(super) fn has(&self, message: Message) -> bool {
+        self.entries.iter().any(|entry| entry.message == message)
+    }
+
+    /// The message that has a number.
+    pub(super) fn at(&self, key: u8, number: u64) -> Option<Message> {
+        let entry = self.entries.iter().find(|it| it.number == number && it.message.key == key);
+        entry.map(|entry| entry.message)
+    }
+
+    pub(super) fn assign(&mut self, call: &Call, fault: Option<ChainFault>) -> Reply {
+        let is = |other| fault == Some(other);
+        if call.epoch < self.epoch && !is(ChainFault::OlderOwnerIsAccepted) {
+            return Reply::Fenced;
+        }
+        if !is(ChainFault::DestinationComparesNothing)
+            && call.before.is_some_and(|before| (self.epoch, self.last) < (call.epoch, before))
+        {
+            return Reply::WentBack((self.epoch == call.epoch).then_some(self.last));
+        }
+        if call.epoch > self.epoch
+            && self.highest.commit > call.found
+            && !is(ChainFault::LostCommitsStayKnown)
+        {
+            self.forget_lost(call.found, is(ChainFault::LostCommitsStayInMixedBlocks));
+        }
+        let known = |part: &ChainPart| {
+            let all = self.blocks.iter().flatten();
+            let mut of = all.filter(|it| it.place.commit == part.place.commit);
+            of.rfind(|it| it.event == part.message.event).map(|it| it.number)
+        };
+        let is_behind_all = call.parts.iter().all(|part| part.place > self.highest);
+        let mut answers: Vec<Option<u64>> = Vec::new();
+        for part in &call.parts {
+            let answer = known(part).filter(|_| !is_behind_all);
+            let is_late = call.epoch == self.epoch && part.place <= self.last;
+            if is_late && answer.is_none() && !is(ChainFault::LateCallsAreNew) {
+                return Reply::Fenced;
+            }
+            answers.push(answer);
+        }
+        let (mut block, mut numbers) = (Vec::new(), Vec::new());
+        // The number of the last message of each key in this call.
+        let mut floors: BTreeMap<u8, u64> = BTreeMap::new();
+        for (ChainPart { place, message, requested }, known) in call.parts.iter().zip(answers) {
+            let floor = floors.get(&message.key).copied().unwrap_or_default();
+            let is_above = *requested > floor || is(ChainFault::NumbersGoBack);
+            let own = if is_above { *requested } else { 0 };
+            let number = known
+                .unwrap_or_else(|| self.put(*message, own, is(ChainFault::TakenNumbersAreGiven)));
+            if known.is_none() {
+                block.push(Known { place: *place, event: message.event, number });
+            }
+            floors.insert(message.key, number);
+            numbers.push((known.is_some(), number));
+            if call.epoch != self.epoch {
+                (self.epoch, self.last) = (call.epoch, Place::default());
+            }
+            self.last = self.last.max(*place);
+            self.highest = self.highest.max(*place);
+        }
+        let is_open = |block: &Vec<Known>| block.iter().any(|it| it.place.commit > call.done);
+        let kept = self.blocks.iter().position(is_open).unwrap_or(self.blocks.len());
+        self.blocks.drain(..kept);
+        if !block.is_empty() && !is(ChainFault::NothingIsKnown) {
+            self.blocks.push(block);
+        }
+        Reply::Done(numbers)
+    }
+
+    /// Forgets what was given of commits that the outbox has lost.
+    fn forget_lost(&mut self, found: u64, keeps_mixed: bool) {
+        while let Some(block) = self.blocks.last_mut() {
+            if block.first().is_some_and(|it| it.place.commit <= found) {
+                if !keeps_mixed {
+                    block.retain(|it| it.place.commit <= found);
+                }
+                break;
+            }
+            self.blocks.pop();
+        }
+        self.highest = Place { commit: found, part: u32::MAX };
+    }
+
+    /// Puts a message under the number that it asks for, if no other has it, otherwise under the next one.
+    pub(super) fn put(&mut self, message: Message, own: u64, takes_any: bool) -> u64 {
+        let is_free = own > 0 && (takes_any || self.at(message.key, own).is_none());
+        let next = self.next.entry(message.key).or_insert(1);
+        let number = if is_free { own } else { *next };
+        *next = (*next).max(number + 1);
+        self.entries.push(Entry { number, message });
+        number
+    }
+}

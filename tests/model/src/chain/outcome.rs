@@ -1,0 +1,67 @@
+//! What a run came to.
+
+/// What happened in a run, to see that runs reach all of it. It makes no difference between states.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChainSeen {
+    /// Times that a shard went back.
+    pub rewinds: u64,
+    /// Calls that the destination refused because it had gone back.
+    pub refused: u64,
+    /// Messages that were given again.
+    pub again: u64,
+    /// Messages that were known.
+    pub known: u64,
+    /// Messages that got another number, because theirs was taken.
+    pub changed: u64,
+    /// Commits that were repeated.
+    pub commits: u64,
+    /// Times that the process ended and another began.
+    pub restarts: u64,
+    /// Messages that were lost with a process.
+    pub lost: u64,
+    /// Messages of lost commits that stay at the destination.
+    pub orphans: u64,
+}
+
+/// What must never be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChainBroken {
+    /// A committed message is not at its destination.
+    Missing,
+    /// A committed message has two numbers.
+    Twice,
+    /// Messages have not the order of their outbox.
+    OutOfOrder,
+    /// Two messages have one number.
+    OneNumberTwice,
+    /// A message was taken for another one.
+    AnotherMessage,
+    /// A message that was given again lost a number that was free.
+    NumberChanged,
+    /// More or fewer messages are given again, or change their number, than the owner counts.
+    WrongCount,
+    /// A message is given whose commit is lost.
+    WithoutCommit,
+    /// The outbox has messages again that the destination need not know any more.
+    DoneComesBack,
+    /// Messages wait for ever.
+    Stuck,
+}
+
+impl ChainBroken {
+    /// The rule that is broken.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::Missing => "a committed message is at its destination",
+            Self::Twice => "a committed message is at its destination once",
+            Self::OutOfOrder => "messages have the order of their outbox",
+            Self::OneNumberTwice => "a number names one message",
+            Self::AnotherMessage => "a message is known by its own content",
+            Self::NumberChanged => "a message that is given again keeps a free number",
+            Self::WrongCount => "the messages given again are those that were lost",
+            Self::WithoutCommit => "a message is given while its commit is there",
+            Self::DoneComesBack => "the outbox has nothing that is done for good",
+            Self::Stuck => "the owner comes to the end",
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The two shards, the owner between them, and another producer.
+
+mod rest;
+
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
+
+use ordain_core::Place;
+
+use super::destination::{Call, Destination, Message, Reply};
+use super::outcome::{ChainBroken, ChainSeen};
+use super::owner::{Owner, Source};
+use super::{ChainFault, ChainPlaces, ChainStep};
+
+/// Longer than the time between two checks, in ms.
+const CHECK_AFTER: u64 = 10_000;
+/// Events from this number on are those of the other producer.
+const OTHERS: u8 = 100;
+
+/// A moment of a run.
+#[derive(Debug, Clone)]
+pub struct ChainWorld {
+    state: State,
+    seen: ChainSeen,
+    /// The rule that is broken when the world comes to rest from here, once that is known.
+    at_rest: OnceLock<Option<ChainBroken>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    fault: Option<ChainFault>,
+    keys: u8,
+    source: Source,
+    destination: Destination,
+    /// What the shards may go back to, the beginning first.
+    past: Vec<(Source, Destination)>,
+    owner: Owner,
+    now: u64,
+    /// A call whose answer was lost; it may arrive once more.
+    late: Option<Call>,
+    /// The other producer's messages, with the numbers that were answered.
+    others: Vec<(Message, u64)>,
+    /// Messages whose outbox entry was removed before the present owner's claim: nobody has them in memory.
+    only_there: BTreeSet<Message>,
+    /// Messages that were done for good, and that were in the outbox again at a claim: they may be there more than once.
+    marked_again: BTreeSet<Message>,
+    /// Messages that were new when an owner gave them that had lost its claim.
+    unclaimed: BTreeSet<Message>,
+    /// Messages that were taken for those of a lost commit.
+    mistaken: BTreeSet<Message>,
+    /// Messages of lost commits whose owner ended before it repeated them.
+    orphans: BTreeSet<Message>,
+    /// Messages that the destination need not know any more.
+    reported: BTreeSet<Message>,
+    rewinds: u64,
+    /// Those of the shard with the outbox.
+    source_rewinds: u64,
+    restarts: u64,
+    broken: Option<ChainBroken>,
+}
+
+impl PartialEq for ChainWorld {
+    fn eq(&self, other: &Self) -> bool {
+        self.state == other.state
+    }
+}
+
+impl Hash for ChainWorld {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.state.hash(hasher);
+    }
+}
+
+impl ChainWorld {
+    /// The beginning of a run, with so many keys.
+    pub fn new(keys: u8, fault: Option<ChainFault>) -> Self {
+        let mut source = Source::default();
+        let owner = Owner::claim(1, &mut source);
+        let destination = Destination::default();
+        let state = State {
+            fault,
+            keys,
+            past: vec![(source.clone(), destination.clone())],
+            source,
+            destination,
+            owner,
+            now: 0,
+            late: None,
+            others: Vec::new(),
+            only_there: BTreeSet::new(),
+            marked_again: BTreeSet::new(),
+            unclaimed: BTreeSet::new(),
+            mistaken: BTreeSet::new(),
+            orphans: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            rewinds: 0,
+            source_rewinds: 0,
+            restarts: 0,
+            broken: None,
+        };
+        Self { state, seen: ChainSeen::default(), at_rest: OnceLock::new() }
+    }
+
+    /// Does a step.
+    pub fn step(&mut self, step: ChainStep) {
+        self.at_rest = OnceLock::new();
+        match step {
+            ChainStep::Commit(messages) => self.commit(messages),
+            ChainStep::Repeat => drop(self.repeat_commits()),
+            ChainStep::Give(limit) => self.give(limit),
+            ChainStep::GiveUnanswered => self.give_unanswered(),
+            ChainStep::ArriveLate => self.arrive_late(),
+            ChainStep::Check => self.check_destination(),
+            ChainStep::Mark => self.state.owner.mark(&mut self.state.source, self.state.fault),
+            ChainStep::Forget => drop(self.state.owner.history.forget_oldest()),
+            ChainStep::Wait(ms) => self.state.now += ms,
+            ChainStep::Other => self.put_other(),
+            ChainStep::OtherAgain => self.put_others_again(),
+            ChainStep::Remember => self.remember(),
+            ChainStep::GoBack(places, to) => self.go_back(places, to),
+            ChainStep::Restart => self.restart(),
+        }
+    }
+
+    /// Returns the rule that a step broke, if any.
+    pub fn broken(&self) -> Option<ChainBroken> {
+        self.state.broken
+    }
+
+    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    pub fn broken_at_rest(&self) -> Option<ChainBroken> {
+        *self.at_rest.get_or_init(|| {
+            let mut world = self.clone();
+            world.come_to_rest();
+            world.broken()
+        })
+    }
+
+    /// Returns the counts of rare events up to now.
+    pub fn seen(&self) -> ChainSeen {
+        let State { rewinds, restarts, .. } = self.state;
+        ChainSeen { rewinds, restarts, ..self.seen }
+    }
+
+    /// How many commits there are.
+    pub fn commits(&self) -> u64 {
+        self.state.owner.last()
+    }
+
+    /// How many messages the other producer has put.
+    pub fn others(&self) -> usize {
+        self.state.others.len()
+    }
+
+    /// Times that a shard went back.
+    pub fn rewinds(&self) -> u64 {
+        self.state.rewinds
+    }
+
+    /// Times that the process ended.
+    pub fn restarts(&self) -> u64 {
+        self.state.restarts
+    }
+
+    /// How many moments the shards may go back to.
+    pub fn past(&self) -> usize {
+        self.state.past.len()
+    }
+
+    /// How many parts memory has forgotten.
+    pub fn forgotten(&self) -> usize {
+        self.state.owner.forgotten().count()
+    }
+
+    fn is(&self, fault: ChainFault) -> bool {
+        self.state.fault == Some(fault)
+    }
+
+    fn breaks(&mut self, broken: ChainBroken) {
+        self.state.broken.get_or_insert(broken);
+    }
+
+    fn commit(&mut self, count: u8) {
+        if !self.repeat_commits() {
+            return;
+        }
+        let State { owner, source, keys, .. } = &mut self.state;
+        // What was lost with a process is delivered again.
+        let first = source.commits.iter().flatten().map(|it| it.event + 1).max().unwrap_or(0);
+        let message = |event| Message { event, key: event % *keys, owner: owner.epoch };
+        let messages = (first..first + count).map(message).collect();
+        owner.commit(messages, source);
+    }
+
+    /// Repeats the commits that the store has lost. Returns false if the owner ended instead.
+    fn repeat_commits(&mut self) -> bool {
+        let State { owner, source, fault, .. } = &mut self.state;
+        self.seen.commits += owner.last().saturating_sub(source.last());
+        let has_claim = owner.recommit(source, *fault);
+        if !has_claim {
+            self.restart();
+        }
+        has_claim
+    }
+
+    fn give(&mut self, limit: usize) {
+        let call = self.state.owner.call(limit, self.state.fault);
+        if !call.parts.is_empty() {
+            self.send(&call);
+        }
+    }
+
+    fn give_unanswered(&mut self) {
+        let State { owner, source, destination, fault, reported, unclaimed, .. } = &mut self.state;
+        let call = owner.call(usize::MAX, *fault);
+        if !call.parts.is_empty() {
+            reported.extend(owner.done_messages());
+            if source.epoch != owner.epoch {
+                unclaimed.extend(call.parts.iter().map(|part| part.message));
+            }
+            destination.assign(&call, *fault);
+            self.state.late = Some(call);
+        }
+    }
+
+    fn arrive_late(&mut self) {
+        if let Some(call) = self.state.late.take() {
+            self.state.destination.assign(&call, self.state.fault);
+        }
+    }
+
+    fn check_destination(&mut self) {
+        let State { owner, rewinds, now, fault, .. } = &mut self.state;
+        let is_in_doubt = owner.history.is_in_doubt(*rewinds, *now);
+        if is_in_doubt && *fault != Some(ChainFault::NothingIsChecked) {
+            let call = owner.call(usize::MAX, *fault);
+            self.send(&call);
+        }
+    }
+
+    fn send(&mut self, call: &Call) {
+        let State { owner, destination, fault, rewinds, now, reported, .. } = &mut self.state;
+        reported.extend(owner.done_messages());
+        let before = destination.clone();
+        match destination.assign(call, *fault) {
+            Reply::Done(answers) => {
+                owner.history.checked(*rewinds, *now);
+                self.take(call, &answers, &before);
+            }
+            // No other owner is there.
+            Reply::Fenced => self.breaks(ChainBroken::Stuck),
+            Reply::WentBack(last) => {
+                self.seen.refused += 1;
+                self.give_again(last);
+            }
+        }
+    }
+
+    /// Takes the numbers of a call's messages.
+    fn take(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
+        let State { owner, now, fault, source, unclaimed, mistaken, .. } = &mut self.state;
+        let has_claim = source.epoch == owner.epoch;
+        let numbers: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
+        let (mut changed, mut broken) = (0, None);
+        for (part, (is_known, number)) in call.parts.iter().zip(answers) {
+            let message = part.message;
+            self.seen.known += u64::from(*is_known);
+            if *is_known && before.at(message.key, *number) != Some(message) {
+                // The owner that made it never called the destination, which still knows what was lost before.
+                mistaken.insert(message);
+                if message.owner == owner.epoch {
+                    broken = Some(ChainBroken::AnotherMessage);
+                }
+            }
+            unclaimed.extend((!has_claim && !is_known).then_some(message));
+            let given = owner.answered.insert(part.place, (message, *number));
+            if let Some((_, earlier)) = given.filter(|_| owner.again.remove(&message))
+                && earlier != *number
+            {
+                changed += 1;
+                let others = owner.answered.range(..part.place).map(|(_, other)| other);
+                let mut others = others.filter(|(other, _)| other.key == message.key);
+                if before.at(message.key, earlier).is_none() && others.all(|it| it.1 < earlier) {
+                    broken = Some(ChainBroken::NumberChanged);
+                }
+            }
+        }
+        let progress = owner.history.answered(&call.parts, &numbers, true, *now);
+        owner.waiting.drain(..progress.new_parts);
+        self.seen.changed += changed as u64;
+        if progress.changed != changed {
+            broken = broken.or(Some(ChainBroken::WrongCount));
+        }
+        if *fault == Some(ChainFault::NewestIsForgotten) {
+            owner.forget_newest(*now);
+        }
+        if let Some(broken) = broken {
+            self.breaks(broken);
+        }
+    }
+
+    /// Gives again what the destination has lost behind a place, when all commits are there.
+    fn give_again(&mut self, has: Option<Place>) {
+        let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
+        if !is_hasty && !self.repeat_commits() {
+            return;
+        }
+        let State { owner, source, destination, fault, mistaken, .. } = &mut self.state;
+        let has_commits = owner.has_commits(source);
+        let is_lost = |(message, _): &&(Message, u64)| {
+            !destination.has(*message) && !mistaken.contains(message)
+        };
+        let lost: BTreeSet<Message> =
+            owner.answered.values().filter(is_lost).map(|it| it.0).collect();
+        let behind = owner.answered.iter().filter(|(place, _)| Some(**place) > has);
+        let behind: BTreeSet<Message> = behind.map(|(_, (message, _))| *message).collect();
+        let is_forgotten = owner.forgotten().any(|message| behind.contains(&message));
+        // An earlier owner may have given messages of its commits.
+        let mut others = behind.difference(&lost).filter(|it| it.owner == owner.epoch);
+        let is_exact = lost.is_subset(&behind) && others.next().is_none();
+        let new = behind.difference(&owner.again).count();
+        owner.again = behind;
+        let count = owner.history.went_back(has);
+        if *fault == Some(ChainFault::LostPartsAreDropped) {
+            owner.drop_lost();
+        }
+        match count {
+            None if is_forgotten => self.restart(),
+            Some(count) if is_exact && count == new => self.seen.again += count as u64,
+            _ => self.breaks(ChainBroken::WrongCount),
+        }
+        if count.is_some() && !has_commits {
+            self.breaks(ChainBroken::WithoutCommit);
+        }
+    }
+
+    /// Another producer puts a new message.
+    fn put_other(&mut self) {
+        let State { others, destination, keys, .. } = &mut self.state;
+        let at = others.len() as u8;
+        let message = Message { event: OTHERS + at, key: at % *keys, owner: 0 };
+        others.push((message, destination.put(message, 0, false)));
+    }
+
+    /// Another owner gives its lost messages again, under their numbers.
+    fn put_others_again(&mut self) {
+        let State { others, destination, .. } = &mut self.state;
+        for (message, number) in others {
+            if !destination.has(*message) {
+                *number = destination.put(*message, *number, false);
+            }
+        }
+    }
+
+    fn remember(&mut self) {
+        let now = (self.state.source.clone(), self.state.destination.clone());
+        if self.state.past.last() != Some(&now) {
+            self.state.past.push(now);
+        }
+    }
+
+    fn go_back(&mut self, places: ChainPlaces, to: usize) {
+        let State { source, destination, past, rewinds, source_rewinds, late, .. } =
+            &mut self.state;
+        let (old_source, old_destination) = past[to].clone();
+        // Nothing goes forward again.
+        if places != ChainPlaces::Destination {
+            past[to..].iter_mut().for_each(|it| it.0.clone_from(&old_source));
+            *source = old_source;
+            *source_rewinds += 1;
+        }
+        if places != ChainPlaces::Source {
+            past[to..].iter_mut().for_each(|it| it.1.clone_from(&old_destination));
+            *destination = old_destination;
+            // A call does not outlive the server that it was sent to.
+            *late = None;
+        }
+        past.dedup();
+        *rewinds += 1;
+    }
+
+    /// The process ends; another claims what the shard has.
+    fn restart(&mut self) {
+        let State { owner, source, destination, reported, orphans, .. } = &mut self.state;
+        let lost = owner.commits.iter().filter(|it| !source.commits.contains(it)).flatten();
+        let lost: BTreeSet<Message> = lost.copied().collect();
+        self.seen.orphans += lost.iter().filter(|it| destination.has(**it)).count() as u64;
+        orphans.extend(lost);
+        let (mut again, mut done) = (Vec::new(), Vec::new());
+        for (number, messages) in (1..).zip(&source.commits) {
+            if source.outbox.contains(&number) {
+                again.extend(messages.iter().filter(|message| reported.contains(message)).copied());
+            } else {
+                done.extend(messages.iter().copied());
+            }
+        }
+        *owner = Owner::claim(owner.epoch + 1, source);
+        self.state.marked_again.extend(again);
+        self.state.only_there.extend(done);
+        self.state.restarts += 1;
+    }
+}

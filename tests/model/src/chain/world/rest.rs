@@ -1,0 +1,87 @@
+//! The end of a run: the world comes to rest, and what came of it is checked.
+
+use std::collections::BTreeSet;
+
+use super::{CHECK_AFTER, ChainWorld, OTHERS, State};
+use crate::chain::destination::{Entry, Message};
+use crate::chain::outcome::ChainBroken;
+
+impl ChainWorld {
+    /// Gives and marks all that there is, and checks what came of it.
+    pub fn come_to_rest(&mut self) {
+        for _ in 0..3 {
+            self.repeat_commits();
+            self.put_others_again();
+            self.state.now += CHECK_AFTER;
+            self.check_destination();
+            for calls in 0.. {
+                let State { owner, broken, .. } = &self.state;
+                if owner.history.next_parts(&owner.waiting).next().is_none() || broken.is_some() {
+                    break;
+                }
+                self.give(usize::MAX);
+                if calls > 100 {
+                    return self.breaks(ChainBroken::Stuck);
+                }
+            }
+            self.state.owner.mark(&mut self.state.source, self.state.fault);
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let State { source, destination, owner, .. } = &self.state;
+        let State {
+            only_there, marked_again, orphans, unclaimed, mistaken, source_rewinds, ..
+        } = &self.state;
+        let count = |message: &Message| {
+            destination.entries.iter().filter(|entry| entry.message == *message).count()
+        };
+        let committed: Vec<Message> = source.commits.iter().flatten().copied().collect();
+        let forgotten: BTreeSet<Message> = owner.forgotten().collect();
+        let may_lack = |it: &Message| {
+            only_there.contains(it) || forgotten.contains(it) || mistaken.contains(it)
+        };
+        let is_twice = |it: &Message| count(it) > 1 && !marked_again.contains(it);
+        let is_one_of_two = |at: usize| {
+            let entry = destination.entries[at];
+            let is_same =
+                |it: &Entry| it.number == entry.number && it.message.key == entry.message.key;
+            destination.entries[..at].iter().any(is_same)
+        };
+        let is_foreign = |entry: &Entry| {
+            let Entry { message, .. } = entry;
+            message.event < OTHERS && !committed.contains(message) && !orphans.contains(message)
+        };
+        let mut numbers: Vec<(u8, u64)> = Vec::new();
+        let is_ordered = |it: &&Message| !marked_again.contains(it) && !unclaimed.contains(it);
+        for message in committed.iter().filter(is_ordered) {
+            let entry = destination.entries.iter().find(|entry| entry.message == *message);
+            numbers.extend(entry.map(|entry| (message.key, entry.number)));
+        }
+        // A stable sort keeps the order of the outbox within a key.
+        numbers.sort_by_key(|it| it.0);
+        let lacking = committed.iter().filter(|it| count(it) == 0).count();
+        let broken = if committed.iter().any(|it| count(it) == 0 && !may_lack(it)) {
+            Some(ChainBroken::Missing)
+        } else if committed.iter().any(is_twice) {
+            Some(ChainBroken::Twice)
+        } else if (0..destination.entries.len()).any(is_one_of_two) {
+            Some(ChainBroken::OneNumberTwice)
+        } else if destination.entries.iter().any(is_foreign) {
+            Some(ChainBroken::WithoutCommit)
+        } else if !numbers.is_sorted() {
+            Some(ChainBroken::OutOfOrder)
+        } else if !owner.waiting.is_empty() {
+            Some(ChainBroken::Stuck)
+        } else if *source_rewinds < 2 && source.outbox.iter().any(|it| *it <= owner.done) {
+            Some(ChainBroken::DoneComesBack)
+        } else {
+            None
+        };
+        self.seen.lost += lacking as u64;
+        if let Some(broken) = broken {
+            self.breaks(broken);
+        }
+    }
+}

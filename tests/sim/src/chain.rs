@@ -1,0 +1,63 @@
+//! Numbered messages in a store that goes back in time, played by seeds: long runs of the model's world
+//! ([`ordain_model::ChainWorld`]).
+
+use ordain_model::{ChainFault, ChainPlaces, ChainSeen, ChainStep, ChainWorld};
+
+use crate::Violation;
+use crate::rng::{Rng, mix};
+
+/// Moments that the shards may go back to.
+const REMEMBERED: u64 = 6;
+/// Commits and messages of others in a run: an event has a number below 100.
+const COMMITS: u64 = 30;
+const OTHERS: usize = 60;
+
+/// Plays the run of a seed.
+pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Violation> {
+    let mut rng = Rng::new(mix(&[seed, 0x63]));
+    let mut world = ChainWorld::new(rng.between(1, 2) as u8, fault);
+    let (restarts, has_others) = (rng.permille(300), rng.permille(600));
+    let (loses_answers, forgets) = (rng.permille(400), rng.permille(150));
+    let places = [ChainPlaces::Source, ChainPlaces::Destination, ChainPlaces::Both];
+    // What goes back in this run, and how rarely: it takes some steps until a loss is made good.
+    let (place, rare) = (rng.below(4) as usize, rng.between(1, 8));
+    let mut steps = Vec::new();
+    for _ in 0..rng.between(10, 80) {
+        let step = match rng.below(20) {
+            0..4 if world.commits() < COMMITS => ChainStep::Commit(rng.between(1, 3) as u8),
+            4..9 => ChainStep::Give(rng.between(1, 4) as usize),
+            9..12 => ChainStep::Mark,
+            12 => ChainStep::Check,
+            13 => ChainStep::Repeat,
+            14 if has_others && world.others() < OTHERS => ChainStep::Other,
+            15 if has_others => ChainStep::OtherAgain,
+            16 if loses_answers => ChainStep::GiveUnanswered,
+            17 if loses_answers => ChainStep::ArriveLate,
+            18 if restarts && rng.permille(500) => ChainStep::Restart,
+            18 if forgets => {
+                if rng.permille(200) {
+                    ChainStep::Wait(130_000)
+                } else {
+                    ChainStep::Forget
+                }
+            }
+            19 if rng.below(rare) == 0 => {
+                let place = places.get(place).copied().unwrap_or_else(|| rng.pick(&places));
+                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                ChainStep::GoBack(place, world.past() - 1 - lost)
+            }
+            _ => ChainStep::Wait(rng.between(1, 3_000)),
+        };
+        steps.push(step);
+        world.step(step);
+        world.step(ChainStep::Remember);
+        if world.broken().is_some() {
+            break;
+        }
+    }
+    world.come_to_rest();
+    match world.broken() {
+        None => Ok(world.seen()),
+        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
+    }
+}

@@ -1,0 +1,53 @@
+//! Numbered messages in a store that goes back in time, by seeds.
+//!
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+
+use std::env;
+
+use ordain_model::{ChainFault, ChainSeen};
+use ordain_sim::run_chain;
+
+const SEEDS: u64 = 100_000;
+
+#[test]
+fn each_committed_message_is_at_its_destination_once() {
+    let seeds = env::var("ORDAIN_SIM_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(SEEDS);
+    let mut all = ChainSeen::default();
+    for seed in 0..seeds {
+        let seen = run_chain(seed, None).unwrap_or_else(|it| panic!("seed {seed}: {it:?}"));
+        all.rewinds += seen.rewinds;
+        all.refused += seen.refused;
+        all.again += seen.again;
+        all.known += seen.known;
+        all.changed += seen.changed;
+        all.commits += seen.commits;
+        all.restarts += seen.restarts;
+        all.lost += seen.lost;
+        all.orphans += seen.orphans;
+    }
+    println!("{seeds} seeds: {all:?}");
+    let ChainSeen { rewinds, refused, again, known, changed, commits, restarts, lost, orphans } =
+        all;
+    for (what, count) in [
+        ("rewinds", rewinds),
+        ("refused", refused),
+        ("again", again),
+        ("known", known),
+        ("changed", changed),
+        ("commits", commits),
+        ("restarts", restarts),
+        ("lost", lost),
+        ("orphans", orphans),
+    ] {
+        assert!(count > seeds / 200, "too little is seen: {count} {what} in {seeds} seeds");
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    for fault in ChainFault::ALL {
+        let found = (0..50_000).find_map(|seed| Some((seed, run_chain(seed, Some(fault)).err()?)));
+        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+    }
+}
