@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use ordain_servers::stands_still;
 pub use ordain_servers::wait_until;
 
 use crate::host::{Home, binary};
@@ -38,6 +39,16 @@ impl Service {
     pub fn start_with(home: &Home, args: &[&str], env: &[(&str, PathBuf)]) -> Result<Self> {
         let mut command = home.ordain(args)?;
         command.envs(env.iter().map(|(name, value)| (name, value)));
+        Self::spawn(home, command)
+    }
+
+    /// The same by another program, which gets the host and its arguments behind its own. It starts the host itself if
+    /// there is none.
+    pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
+        let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
+        let mut command = Command::new(program);
+        command.current_dir(home.folder()).args(own).arg(binary()?).args(args);
+        command.stdin(Stdio::null());
         Self::spawn(home, command)
     }
 
@@ -88,6 +99,17 @@ impl Service {
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
         ensure!(status.success(), "`kill -s {name} {id}` failed");
         Ok(())
+    }
+
+    /// Pauses it by SIGSTOP, and waits until all its threads stand still.
+    pub fn pause(&self) -> Result<()> {
+        self.signal("STOP")?;
+        wait_until("a paused process", || Ok(stands_still(self.id())))
+    }
+
+    /// Resumes it by SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal("CONT")
     }
 
     /// Waits until something is so; it must run until then.

@@ -4,7 +4,9 @@
 //! all is counted from what came out and from what the store has, by code that knows only what was
 //! sent.
 //!
-//! Other rounds let Redis lose its last seconds (`rewinds.rs`).
+//! Other rounds send events over HTTP while Redis loses its last seconds (`rewinds.rs`) or single keys (`removed.rs`),
+//! the folder of an embedded store is moved and restored (`folder.rs`), and the servers' name does not resolve
+//! (`names.rs`).
 //!
 //! `ORDAIN_CHAOS_SEED` uses a seed again, `ORDAIN_CHAOS_ROUND` begins with that round of it, and
 //! `ORDAIN_CHAOS_SECONDS` goes on with more rounds for so long. What is sent, the settings of the
@@ -13,9 +15,14 @@
 
 mod chaos {
     mod check;
+    mod events;
+    mod folder;
     mod host;
     mod lossy;
+    mod names;
     mod plan;
+    mod receiver;
+    mod removed;
     mod rewinds;
     mod world;
 
@@ -81,15 +88,15 @@ mod chaos {
         Ok(())
     }
 
-    /// Rounds in which the servers lose their last seconds.
-    fn rewinds(start: fn() -> Result<lossy::Servers>) -> Result<()> {
+    /// Rounds with events over HTTP.
+    fn rounds_of(play: impl Fn(&mut ChaCha8Rng) -> Result<String>) -> Result<()> {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
         let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
         let time = Duration::from_secs(number("ORDAIN_CHAOS_SECONDS")?.unwrap_or(0));
         println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} uses it again)");
         let started = Instant::now();
         for round in first.. {
-            let told = rewinds::play(start()?, &mut Part::Disturbance.random(seed, round));
+            let told = play(&mut Part::Disturbance.random(seed, round));
             let told = told.with_context(|| {
                 format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round} plays it again")
             })?;
@@ -103,17 +110,32 @@ mod chaos {
 
     #[test]
     fn on_a_redis_that_goes_back() -> Result<()> {
-        rewinds(lossy::Servers::alone)
+        rounds_of(|random| rewinds::play(lossy::Servers::alone()?, random))
     }
 
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
-        rewinds(lossy::Servers::watched)
+        rounds_of(|random| rewinds::play(lossy::Servers::watched()?, random))
     }
 
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
-        rewinds(lossy::Servers::shared)
+        rounds_of(|random| rewinds::play(lossy::Servers::shared()?, random))
+    }
+
+    #[test]
+    fn on_a_redis_without_some_keys() -> Result<()> {
+        rounds_of(removed::play)
+    }
+
+    #[test]
+    fn on_a_folder_that_is_moved_and_restored() -> Result<()> {
+        rounds_of(folder::play)
+    }
+
+    #[test]
+    fn on_servers_whose_name_does_not_resolve() -> Result<()> {
+        rounds_of(names::play)
     }
 
     #[test]

@@ -142,7 +142,7 @@ scripts! {
     retained "retained.lua" "flags=no-writes"
     load "load.lua" "flags=no-writes"
     take_over "take_over.lua" ""
-    spill "spill.lua" "flags=no-writes"
+    spill "spill.lua" "flags=allow-oom"
     due "due.lua" "flags=allow-oom"
     keys "keys.lua" "flags=no-writes"
     letters "letters.lua" "flags=no-writes"

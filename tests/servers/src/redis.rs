@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-pub use options::Options;
 use options::{Kind, Ports};
+pub use options::{Options, SECOND_ADDRESS};
 pub use snapshot::Snapshot;
 
 use crate::port::Port;

@@ -83,7 +83,7 @@ impl Running {
 }
 
 /// Whether every thread of a process is stopped.
-fn stands_still(id: u32) -> bool {
+pub fn stands_still(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();

@@ -52,6 +52,32 @@ async fn spilled_events_and_ids_that_are_none() {
 }
 
 #[tokio::test]
+async fn an_index_of_spilled_events_that_was_removed_is_written_again() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let sequences = [3, 15, 16, 17, 700];
+    let mut write = step("a", 1);
+    for sequence in sequences {
+        write.spill.push((sequence, event("a", sequence, "held")));
+        write.job.spilled.add(sequence);
+    }
+    owner.write(store, write).await;
+    owner.write(store, step("b", 1)).await;
+    let index = own.name(owner.shard("a"), "spilled:s");
+    let entries = || own.command(&["ZRANGE", &index, "0", "-1"]);
+    let before = entries();
+    assert_eq!(before.parts().len(), 3);
+    for from in [0, 16, 701] {
+        own.command(&["DEL", &index]);
+        let wanted: Vec<u64> = sequences.into_iter().filter(|it| *it >= from).collect();
+        assert_eq!(owner.spilled(store, "a", from).await, wanted);
+        assert_eq!(entries(), before);
+    }
+    assert_eq!(owner.spilled(store, "b", 0).await, [] as [u64; 0]);
+}
+
+#[tokio::test]
 async fn outbox_entries_that_are_none() {
     let own = Own::start().await;
     let store = &own.store;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel, wait_until};
 use ordain_store::{Mark, Marks, RedisOptions, Store};
 use ordain_store_redis::Redis;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::support::options;
 
@@ -47,6 +47,41 @@ async fn a_cluster_that_moved_is_found_again() {
         assert!(started.elapsed() < Duration::from_mins(1), "it never comes back");
         sleep(Duration::from_millis(200)).await;
     }
+    assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
+}
+
+/// The library, once it looks for slots, asks only the nodes that it remembers. Nodes that have left all these addresses
+/// meanwhile are found at the configured one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
+    let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
+    let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
+    let store = Arc::new(store);
+    assert!(put(&store, "before").await);
+    for proxy in cluster.proxies() {
+        proxy.lose_requests(u64::MAX, "SLOTS");
+    }
+    // The next call for a mark is redirected, and the library looks for the slots.
+    let slot = cluster.slot("{0}").expect("a slot");
+    let from = cluster.owner(slot).expect("an owner");
+    cluster.migrate(slot, (from + 1) % 3).expect("a migration").finish().expect("an end");
+    let other = Arc::clone(&store);
+    let redirected = tokio::spawn(async move { put(&other, "between").await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!redirected.is_finished());
+    for (node, proxy) in cluster.nodes().iter().zip(cluster.proxies()) {
+        node.configure("cluster-announce-port", "0").expect("its own port");
+        proxy.set(Mode::Refuse).expect("refused");
+    }
+    let started = Instant::now();
+    let comes_back = async {
+        while !put(&store, "after").await {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    // Without its own means, no call would ever end.
+    timeout(Duration::from_mins(1), comes_back).await.expect("it comes back");
+    println!("it was back after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 

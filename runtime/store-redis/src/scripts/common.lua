@@ -237,14 +237,15 @@ local function varint(bytes, from)
   return number, at - from
 end
 
--- Returns the last sequence that a record may have spilled, and the sequence of its first id.
+-- Returns the last sequence that a record may have spilled, the sequence of its first id, and the first sequence
+-- that it may have spilled.
 local function spilled_and_first(record)
   local at, numbers = layout.NUMBERS, {}
   for i = 1, 7 do
     local number, width = varint(record, at)
     numbers[i], at = number, at + width
   end
-  return numbers[6], numbers[7]
+  return numbers[6], numbers[7], numbers[5]
 end
 
 -- Returns the range of ids that a record's key has accepted: the first sequence, and the sequence

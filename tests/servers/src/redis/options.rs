@@ -6,9 +6,13 @@ use std::path::Path;
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
+/// A second address at which every server here listens, for a name that leads elsewhere later. Not the one that
+/// reserves ports.
+pub const SECOND_ADDRESS: &str = "127.0.0.3";
+
 /// Defaults of every server here, in the language of `redis.conf`. A later line overrides.
 const DEFAULTS: &[&str] = &[
-    "bind 127.0.0.1",
+    "bind 127.0.0.1 127.0.0.3",
     "protected-mode no",
     "daemonize no",
     "logfile \"\"",

@@ -136,7 +136,8 @@ fn any_process_takes_events(stream: &str) -> Result<()> {
     post_all(pair.addresses[0], fourth)?;
     pair.until(known.len() + new.len())?;
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
-    tally::check(&by_key(&all)?, &pair.end()?)
+    // A key's messages may come from both: partitions move at the start, and if a process does not reach the broker.
+    tally::check(&by_key(&all)?, &in_order(&pair.end()?)?)
 }
 
 #[test]

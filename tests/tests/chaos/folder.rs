@@ -1,0 +1,267 @@
+//! A round in which something happens to the folder of an embedded store, while events come over HTTP.
+//!
+//! The folder is copied while the host is paused and put back later, moved away under the running host, absent at a start, or
+//! lacks a file. Events that were accepted between a copy and its return may be lost, since the store is at an earlier
+//! time then; all others take effect once and in order. No line of the sink's file is ever removed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_servers::wait_until;
+use ordain_tests::http;
+use ordain_tests::log::line;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+
+use super::events::{Demands, Producer, Sent, post, send_again};
+use super::receiver::{Kind, Receiver};
+use super::rewinds::{Counts, explain, taken, until_taken};
+
+/// The folder of the store.
+const STORE: &str = "store";
+/// Where the folder is while it is not at its place.
+const ASIDE: &str = "aside";
+/// The file of the sink.
+const OUT: &str = "out.ndjson";
+/// How long a host may run without its folder. It looks three times a second; the rest is for a busy machine.
+const NOTICED_LIMIT: Duration = Duration::from_secs(3);
+/// Between two looks at a host that is to end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// What a round is like.
+#[derive(Debug)]
+struct Settings {
+    is_fifo: bool,
+    has_backlog: bool,
+}
+
+/// What happens to the folder.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// It is copied while the host is paused, and the copy takes its place later.
+    Restored,
+    /// It is moved away while the host runs, and comes back.
+    Moved,
+    /// It is not there at a start, and comes back.
+    Absent,
+    /// A table lacks its first file at a start.
+    Incomplete,
+}
+
+const STEPS: [Step; 4] = [Step::Restored, Step::Moved, Step::Absent, Step::Incomplete];
+
+struct Round {
+    host: Receiver,
+    settings: Settings,
+    sent: Sent,
+    /// Whether the store was at an earlier time.
+    went_back: bool,
+    done: Vec<String>,
+}
+
+/// Plays a round.
+pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
+    let settings =
+        Settings { is_fifo: random.random_bool(0.6), has_backlog: random.random_bool(0.5) };
+    let host = Receiver::start(&Kind {
+        is_fifo: settings.is_fifo,
+        has_backlog: settings.has_backlog,
+        store: format!("kind = \"embedded\"\npath = \"{STORE}\""),
+        file: Some(OUT),
+        ..Kind::default()
+    })?;
+    let mut round = Round { host, settings, sent: Sent::new(), went_back: false, done: Vec::new() };
+    let played = (0..random.random_range(1..5)).try_for_each(|_| round.disturb(random));
+    let counted = played.and_then(|()| round.check());
+    let Round { host, settings, done, .. } = &mut round;
+    let counts = counted
+        .with_context(|| format!("{done:?} {}", explain(&*settings, std::slice::from_ref(host))))?;
+    host.service.end()?;
+    Ok(format!("{counts}; {settings:?}; {}", done.join(", ")))
+}
+
+impl Round {
+    fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let mut time = |most: u64| Duration::from_millis(random.random_range(100..most));
+        let times = [time(1_500), time(1_000), time(1_000)];
+        let (is_killed, seed) = (random.random_bool(0.5), random.random());
+        let step = *STEPS.choose(random).context("a step")?;
+        let table = random.random_range(0..1_000);
+        self.produce(seed, |round, phase| {
+            sleep(times[0]);
+            match step {
+                Step::Restored => round.restore(phase, times[1], is_killed),
+                Step::Moved => round.move_away(),
+                Step::Absent => round.start_without(is_killed),
+                Step::Incomplete => round.start_incomplete(is_killed, table),
+            }?;
+            sleep(times[2]);
+            Ok(())
+        })?;
+        let how = if is_killed { "killed" } else { "stopped" };
+        self.done.push(match step {
+            Step::Moved => format!("{step:?}"),
+            _ => format!("{step:?} ({how})"),
+        });
+        Ok(())
+    }
+
+    /// Sends events while something else happens.
+    fn produce(
+        &mut self,
+        seed: u64,
+        meanwhile: impl FnOnce(&mut Self, &AtomicU32) -> Result<()>,
+    ) -> Result<()> {
+        let (phase, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+        let addresses: [SocketAddr; 1] = [self.host.address];
+        let producer = Producer {
+            addresses: &addresses,
+            phase: &phase,
+            is_over: &is_over,
+            has_bursts: self.settings.has_backlog,
+            has_gaps: !self.settings.is_fifo,
+        };
+        let mut sent = std::mem::take(&mut self.sent);
+        let done = std::thread::scope(|scope| {
+            let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
+            let producing = scope.spawn(produce);
+            let done = meanwhile(self, &phase);
+            is_over.store(true, Ordering::SeqCst);
+            let outcome = producing.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
+            done.and(outcome)
+        });
+        self.sent = sent;
+        done
+    }
+
+    fn end(&mut self, is_killed: bool) -> Result<()> {
+        if is_killed { self.host.service.kill() } else { self.host.service.end() }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        fs::rename(self.host.home.path(from), self.host.home.path(to))
+            .with_context(|| format!("cannot rename {from} to {to}"))
+    }
+
+    /// Puts a copy that was made while the host was paused into the place of the folder.
+    fn restore(&mut self, phase: &AtomicU32, later: Duration, is_killed: bool) -> Result<()> {
+        phase.fetch_add(1, Ordering::SeqCst);
+        let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
+        self.host.service.pause()?;
+        let copied = Command::new("cp").arg("-a").args([&store, &copy]).status()?;
+        self.host.service.resume()?;
+        ensure!(copied.success(), "cp ended with {copied}");
+        sleep(later);
+        self.end(is_killed)?;
+        fs::remove_dir_all(&store)?;
+        self.rename("copy", STORE)?;
+        self.went_back = true;
+        phase.fetch_add(1, Ordering::SeqCst);
+        self.keep_lines(Receiver::start_again)
+    }
+
+    /// Moves the folder away under the running host, which ends.
+    fn move_away(&mut self) -> Result<()> {
+        self.rename(STORE, ASIDE)?;
+        let started = Instant::now();
+        while self.host.service.is_running()? {
+            ensure!(started.elapsed() < NOTICED_LIMIT, "the host still runs without its folder");
+            sleep(LOOK_INTERVAL);
+        }
+        self.done.push(format!("noticed after {:.1?}", started.elapsed()));
+        let log = self.host.service.stderr();
+        ensure!(log.contains("is not there any more, or is another one"), "{log}");
+        ensure!(!self.host.home.path(STORE).exists(), "a folder was made in the old one's place");
+        self.rename(ASIDE, STORE)?;
+        self.keep_lines(Receiver::start_again)
+    }
+
+    /// Starts once without the folder, which makes a new store and says so.
+    fn start_without(&mut self, is_killed: bool) -> Result<()> {
+        self.end(is_killed)?;
+        self.rename(STORE, ASIDE)?;
+        // Events of the producer must not get into this store.
+        let config = self.host.home.read("ordain.toml");
+        let other = config.replace(&format!(":{}\"", self.host.address.port()), ":0\"");
+        self.host.home.write("ordain.toml", &other)?;
+        self.keep_lines(Receiver::start_again)?;
+        let log = self.host.service.stderr();
+        let store = self.host.home.path(STORE);
+        ensure!(log.contains("made a new store in "), "no word of the new store: {log}");
+        let said = log.split_once("ingress listening on http://").context("a listener")?.1;
+        let address = said.split_whitespace().next().context("an address")?.parse()?;
+        let lines = self.host.home.lines(OUT);
+        let number = self.done.len() as u64 + 1;
+        let event = line(&format!("new-{number}"), 1, &json!({ "n": 1 }));
+        ensure!(post(address, &(event + "\n"))?.status == 202);
+        wait_until("an effect in the new store", || Ok(self.host.home.lines(OUT) > lines))?;
+        self.host.service.end()?;
+        fs::remove_dir_all(&store)?;
+        self.rename(ASIDE, STORE)?;
+        self.host.home.write("ordain.toml", &config)?;
+        self.keep_lines(Receiver::start_again)
+    }
+
+    /// Starts with a table that lacks its first file, which is refused, and with the file again.
+    fn start_incomplete(&mut self, is_killed: bool, table: usize) -> Result<()> {
+        self.end(is_killed)?;
+        let tables = fs::read_dir(self.host.home.path(STORE).join("data/keyspaces"))?;
+        let mut tables: Vec<PathBuf> =
+            tables.map(|table| Ok(table?.path())).collect::<Result<_>>()?;
+        tables.retain(|table| table.join("current").exists());
+        tables.sort_unstable();
+        let file = tables[table % tables.len()].join("current");
+        let aside = self.host.home.path("current");
+        fs::rename(&file, &aside)?;
+        self.keep_lines(|host| {
+            host.begin_again()?;
+            let status = host.service.wait()?;
+            let log = host.service.stderr();
+            let is_said =
+                log.contains("has no file keyspaces/") && log.contains("so it is damaged");
+            ensure!(!status.success() && is_said, "the start ended with {status}: {log}");
+            Ok(())
+        })?;
+        fs::rename(&aside, &file)?;
+        self.keep_lines(Receiver::start_again)
+    }
+
+    /// Does something with the host that must leave the lines of the sink's file. Lines that the store does not know of
+    /// may come in another order behind the others, since each partition publishes them again.
+    fn keep_lines(&mut self, what: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
+        let before = self.host.output();
+        what(&mut self.host)?;
+        wait_until("the lines that were there", || {
+            let after = self.host.output();
+            let same = before.bytes().zip(after.bytes()).take_while(|(one, other)| one == other);
+            let from = before[..same.count()].rfind('\n').map_or(0, |at| at + 1);
+            let (before, after) = (before.get(from..), after.get(from..));
+            let after: BTreeSet<&str> = after.unwrap_or_default().lines().collect();
+            Ok(before.unwrap_or_default().lines().all(|line| after.contains(line)))
+        })
+        .context("lines of the file are gone")
+    }
+
+    fn check(&mut self) -> Result<Counts> {
+        let (host, is_fifo) = (std::slice::from_ref(&self.host), self.settings.is_fifo);
+        if !is_fifo && self.went_back {
+            send_again(self.host.address, &self.sent)?;
+        }
+        let wants_all = !is_fifo;
+        let demands = Demands { wants_all, resets: 0, is_exact: !self.went_back };
+        until_taken(host, &self.sent, demands)?;
+        sleep(Duration::from_secs(1));
+        let taken = taken(host, &self.sent, demands)?;
+        ensure!(http::get(http::admin(&mut self.host.service)?, "/readyz")?.status == 200);
+        Ok(Counts::of(&self.sent, taken))
+    }
+}

@@ -1,0 +1,214 @@
+//! A round in which the name of the servers stops resolving for ten seconds while all connections break, and then leads
+//! to another address.
+//!
+//! The host runs in a mount namespace with an `/etc/hosts` of its own. The servers listen at two addresses.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_servers::{Cluster, Options, Redis, SECOND_ADDRESS, Sentinel};
+use ordain_tests::host::Home;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::events::{Demands, Producer, Sent, post};
+use super::receiver::{Kind, Receiver};
+use super::rewinds::{Counts, SETTLES, explain, redis, taken, until_taken};
+
+/// The name of all servers.
+const NAME: &str = "store.test";
+const FIRST_ADDRESS: &str = "127.0.0.1";
+/// How long the name does not resolve.
+const OUTAGE: Duration = Duration::from_secs(10);
+/// How long the host may take to come back: a part of a Cluster is looked for anew after 15 seconds at the latest.
+const RETURN_LIMIT: Duration = Duration::from_secs(30);
+/// Puts files of the home over those of the system, and becomes the host.
+const SCRIPT: &str =
+    "mount --bind hosts /etc/hosts && mount --bind nsswitch /etc/nsswitch.conf && exec \"$@\"";
+
+/// What the name leads to.
+#[derive(Debug)]
+enum Servers {
+    Alone(Redis),
+    Watched(Box<Sentinel>),
+    Shared(Cluster),
+}
+
+impl Servers {
+    fn start(random: &mut ChaCha8Rng) -> Result<Self> {
+        Ok(match random.random_range(0..4) {
+            0 => Self::Alone(Redis::start(&[])?),
+            1 => Self::Watched(Box::new(Sentinel::start()?)),
+            _ => {
+                let options = Options::new()
+                    .line(&format!("cluster-announce-hostname {NAME}"))
+                    .line("cluster-preferred-endpoint-type hostname");
+                Self::Shared(Cluster::with(3, &options)?)
+            }
+        })
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Alone(_) => "one server",
+            Self::Watched(_) => "a Sentinel",
+            Self::Shared(_) => "a Cluster",
+        }
+    }
+
+    fn url(&self) -> String {
+        let url = match self {
+            Self::Alone(server) => server.url(),
+            Self::Watched(group) => group.url(),
+            Self::Shared(cluster) => cluster.urls().swap_remove(0),
+        };
+        url.replace(FIRST_ADDRESS, NAME)
+    }
+
+    /// The servers to which the host stays connected.
+    fn masters(&self) -> &[Redis] {
+        match self {
+            Self::Alone(server) => std::slice::from_ref(server),
+            Self::Watched(group) => &group.servers()[..1],
+            Self::Shared(cluster) => cluster.nodes(),
+        }
+    }
+
+    /// Closes the connections of the host.
+    fn cut(&self) -> Result<()> {
+        for server in self.masters() {
+            server.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+        }
+        Ok(())
+    }
+
+    /// Whether the host has come to the second address. A Sentinel still names the first one as that of the master.
+    fn are_reached_elsewhere(&self) -> Result<bool> {
+        if matches!(self, Self::Watched(_)) {
+            return Ok(true);
+        }
+        let has_moved = |server: &Redis| {
+            let clients = server.command(&["CLIENT", "LIST"])?;
+            let place = format!("laddr={SECOND_ADDRESS}:{} ", server.port());
+            Ok(clients.text().unwrap_or_default().contains(&place))
+        };
+        Ok(self.masters().iter().map(has_moved).collect::<Result<Vec<_>>>()?.contains(&true))
+    }
+}
+
+/// Plays a round.
+pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
+    let Some(unshare) = unshare()? else {
+        return Ok("nothing was tested: a process cannot have a mount namespace here".to_owned());
+    };
+    let servers = Servers::start(random)?;
+    let is_fifo = random.random_bool(0.5);
+    let kind = Kind { is_fifo, store: redis(&servers.url()), ..Kind::default() };
+    let host = Receiver::start_by(&kind, |home| {
+        fs::write(home.path("nsswitch"), "hosts: files\n")?;
+        resolve(home, Some(FIRST_ADDRESS))?;
+        let shell = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
+        Ok(unshare.into_iter().chain(shell).collect())
+    })?;
+    let mut hosts = [host];
+    let told = outages(&servers, &mut hosts, random);
+    let told = told.with_context(|| format!("{} {}", servers.name(), explain(&is_fifo, &hosts)))?;
+    hosts.iter_mut().try_for_each(|host| host.service.end())?;
+    Ok(format!("{}: {told}", servers.name()))
+}
+
+/// The command that starts a program in a mount namespace of its own; `None` if that is not allowed here.
+fn unshare() -> Result<Option<Vec<String>>> {
+    for flags in ["-m", "-rm"] {
+        let mut command = Command::new("unshare");
+        command.args([flags, "sh", "-c", "mount --bind /etc/hosts /etc/hosts"]);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => {
+                return Ok(Some(vec!["unshare".to_owned(), flags.to_owned()]));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// Lets the name lead to an address or nowhere.
+fn resolve(home: &Home, to: Option<&str>) -> Result<()> {
+    let mut text = format!("{FIRST_ADDRESS} localhost\n");
+    if let Some(address) = to {
+        writeln!(text, "{address} {NAME}")?;
+    }
+    // The same file: another one would not be seen where this one is mounted.
+    Ok(fs::write(home.path("hosts"), text)?)
+}
+
+fn outages(
+    servers: &Servers,
+    hosts: &mut [Receiver; 1],
+    random: &mut ChaCha8Rng,
+) -> Result<String> {
+    let (phase, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let addresses: [SocketAddr; 1] = [hosts[0].address];
+    let producer = Producer {
+        addresses: &addresses,
+        phase: &phase,
+        is_over: &is_over,
+        has_bursts: false,
+        has_gaps: false,
+    };
+    let (mut sent, seed) = (Sent::new(), random.random());
+    let took = std::thread::scope(|scope| {
+        let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
+        let producing = scope.spawn(produce);
+        let took = outage(servers, &mut hosts[0]);
+        sleep(Duration::from_secs(1));
+        is_over.store(true, Ordering::SeqCst);
+        let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        outcome.and(took)
+    })?;
+    let demands = Demands { wants_all: true, resets: 0, is_exact: true };
+    until_taken(hosts, &sent, demands)?;
+    sleep(SETTLES);
+    let counts = Counts::of(&sent, taken(hosts, &sent, demands)?);
+    ensure!(hosts[0].lost()? == 0, "events were counted as lost");
+    Ok(format!("{counts}; the host was back after {took:.1?}"))
+}
+
+/// Lets the name resolve to nothing for a while. Returns how long the host took to come back after that.
+fn outage(servers: &Servers, host: &mut Receiver) -> Result<Duration> {
+    sleep(Duration::from_secs(1));
+    resolve(&host.home, None)?;
+    let started = Instant::now();
+    while started.elapsed() < OUTAGE {
+        servers.cut()?;
+        ensure!(!is_taken(host), "events were accepted without servers");
+        sleep(Duration::from_millis(500));
+    }
+    resolve(&host.home, Some(SECOND_ADDRESS))?;
+    let started = Instant::now();
+    while !is_taken(host) || !servers.are_reached_elsewhere()? {
+        ensure!(host.service.is_running()?, "the host has ended");
+        ensure!(started.elapsed() < RETURN_LIMIT, "the host does not come back");
+        sleep(Duration::from_millis(100));
+    }
+    Ok(started.elapsed())
+}
+
+/// Whether an event of a key of its own in each shard is accepted.
+fn is_taken(host: &Receiver) -> bool {
+    let events: String = (0..16)
+        .map(|key| {
+            ordain_tests::log::line(&format!("probe-{key}"), 1, &serde_json::json!({})) + "\n"
+        })
+        .collect();
+    post(host.address, &events).is_ok_and(|answer| answer.status == 202)
+}

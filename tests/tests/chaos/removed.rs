@@ -1,0 +1,286 @@
+//! A round in which keys of a Redis are removed one by one, as an operator or an eviction would, while events come over
+//! HTTP.
+//!
+//! What a removal may do depends on what the key holds (`docs/guide/redis.md`). A queue takes the events with it that
+//! wait there, and the host counts them as lost. The records of a shard take the jobs with them: the stream stops with
+//! an error, and the keys of the shard begin anew after the next start. Without `store`, the next start is refused.
+//! Everything else is made again, and costs nothing. Whatever is accepted afterwards takes effect once and in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ordain_servers::Redis;
+use ordain_tests::http;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::events::{Demands, Producer, Sent, send_again};
+use super::receiver::{Kind, Receiver};
+use super::rewinds::{Counts, SETTLES, explain, redis, taken};
+
+/// The key of the record of the store's shape.
+const SHAPE: &str = "ordain:{0}:store";
+/// What a start says without the record of the store's shape.
+const REFUSED: &str = "which says how many shards there are, is not there";
+/// What a host says that finds no claim any more.
+const WENT_BACK: &str = "the store went back in time";
+/// How long the effects may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Between two looks at hosts that may end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What a round is like.
+#[derive(Debug)]
+struct Settings {
+    is_fifo: bool,
+    has_backlog: bool,
+    hosts: usize,
+}
+
+/// What may follow from what was removed so far.
+#[derive(Debug, Default)]
+struct Consequences {
+    /// Removed keys of records, each of which may reset each key once.
+    resets: u32,
+    /// Whether hosts may have ended and been started again, so that their counters are incomplete.
+    was_restarted: bool,
+    /// Whether events that waited may be lost.
+    is_lossy: bool,
+    /// The removed keys, in words.
+    removed: Vec<String>,
+}
+
+struct Round {
+    redis: Redis,
+    /// The record of the store's shape: schema and number of shards.
+    shape: [String; 2],
+    hosts: Vec<Receiver>,
+    settings: Settings,
+    sent: Sent,
+    done: Consequences,
+}
+
+/// Plays a round.
+pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
+    let settings = Settings {
+        is_fifo: random.random_bool(0.6),
+        has_backlog: random.random_bool(0.5),
+        hosts: if random.random_bool(0.3) { 2 } else { 1 },
+    };
+    let server = Redis::start(&[])?;
+    let kind = Kind {
+        is_fifo: settings.is_fifo,
+        has_backlog: settings.has_backlog,
+        store: redis(&server.url()),
+        // So that all kinds of keys are there.
+        stream: "spill_after = \"1ms\"\nkey_ttl = \"1h\"".to_owned(),
+        ..Kind::default()
+    };
+    let hosts = (0..settings.hosts).map(|_| Receiver::start(&kind)).collect::<Result<_>>()?;
+    let found = server.command(&["HMGET", SHAPE, "schema", "shards"])?;
+    let [schema, shards] = found.parts() else { bail!("no shape: {found:?}") };
+    let shape = [schema, shards].map(|it| it.text().unwrap_or_default().to_owned());
+    let (sent, done) = (Sent::new(), Consequences::default());
+    let mut round = Round { redis: server, shape, hosts, settings, sent, done };
+    let played = (0..random.random_range(1..5)).try_for_each(|_| round.remove_one(random));
+    let counted = played.and_then(|()| round.check());
+    let Round { hosts, settings, done, .. } = &mut round;
+    let counts = counted.with_context(|| format!("{done:?} {}", explain(&*settings, hosts)))?;
+    hosts.iter_mut().try_for_each(|host| host.service.end())?;
+    Ok(format!("{counts}; {settings:?}; removed {}", done.removed.join(", ")))
+}
+
+impl Round {
+    /// Sends events, removes a key, and sends more.
+    fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let calm = Duration::from_millis(random.random_range(100..1_500));
+        self.produce(0, random.random(), |round| round.watch(calm))?;
+        let is_quiet = random.random_bool(0.4);
+        if is_quiet {
+            self.until_settled()?;
+        }
+        let (kind, name) = self.choose(random)?;
+        let words = if is_quiet { "at rest" } else { "under load" };
+        self.done.removed.push(format!("{name} {words}"));
+        let is_lossy = kind == "data" || kind == "log";
+        let takes_waiting = is_lossy && !is_quiet;
+        let (before, after) = (random.random_range(0..1_000), random.random_range(200..2_000));
+        let (before, after) = (Duration::from_millis(before), Duration::from_millis(after));
+        self.produce(u32::from(is_lossy), random.random(), |round| {
+            if !is_quiet {
+                round.watch(before)?;
+            }
+            round.redis.command(&["DEL", &name])?;
+            round.done.is_lossy |= is_lossy;
+            round.done.resets += u32::from(kind == "data");
+            round.watch(after)
+        })?;
+        if takes_waiting {
+            // They may have waited, or their messages.
+            self.sent.values_mut().flatten().for_each(|event| event.is_safe = false);
+        }
+        if kind == "store" {
+            self.refuse_start()?;
+        }
+        Ok(())
+    }
+
+    /// Sends events while something else happens. With an odd phase they may get lost.
+    fn produce(
+        &mut self,
+        phase: u32,
+        seed: u64,
+        meanwhile: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let (phase, is_over) = (AtomicU32::new(phase), AtomicBool::new(false));
+        let addresses: Vec<SocketAddr> = self.hosts.iter().map(|host| host.address).collect();
+        let producer = Producer {
+            addresses: &addresses,
+            phase: &phase,
+            is_over: &is_over,
+            has_bursts: self.settings.has_backlog,
+            has_gaps: !self.settings.is_fifo,
+        };
+        let mut sent = std::mem::take(&mut self.sent);
+        let done = std::thread::scope(|scope| {
+            let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
+            let producing = scope.spawn(produce);
+            let done = meanwhile(self);
+            is_over.store(true, Ordering::SeqCst);
+            // A host that has ended meanwhile would let the producer wait.
+            while !producing.is_finished() {
+                self.watch(LOOK_INTERVAL)?;
+            }
+            let outcome = producing.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
+            done.and(outcome)
+        });
+        self.sent = sent;
+        done
+    }
+
+    /// A key of a random kind.
+    fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
+        let reply = self.redis.command(&["KEYS", "*"])?;
+        let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for name in reply.parts().iter().filter_map(ordain_servers::Reply::text) {
+            let kind = name.split(':').nth(2).context("a kind")?;
+            kinds.entry(kind.to_owned()).or_default().insert(name.to_owned());
+        }
+        let kinds: Vec<(String, Vec<String>)> =
+            kinds.into_iter().map(|(kind, names)| (kind, names.into_iter().collect())).collect();
+        let (kind, names) = kinds.choose(random).context("a key")?;
+        Ok((kind.clone(), names.choose(random).context("a key")?.clone()))
+    }
+
+    /// Looks after the hosts for a while. Those that end with the error of a store that went back are started again.
+    fn watch(&mut self, time: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            for host in &mut self.hosts {
+                if host.service.is_running()? {
+                    continue;
+                }
+                let log = host.service.stderr();
+                ensure!(self.done.resets > 0 && log.contains(WENT_BACK), "a host has ended: {log}");
+                self.done.was_restarted = true;
+                host.begin_again()?;
+                if let Err(error) = http::ready(&mut host.service) {
+                    ensure!(host.service.stderr().contains(REFUSED), "{error:?}");
+                    mend_shape(&self.redis, &self.shape)?;
+                    host.start_again()?;
+                }
+            }
+            if started.elapsed() >= time {
+                return Ok(());
+            }
+            sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Without the record of its shape, the store is refused by the next start, until the record is there again.
+    fn refuse_start(&mut self) -> Result<()> {
+        let host = &mut self.hosts[0];
+        if host.service.is_running()? {
+            host.service.kill()?;
+        }
+        self.done.was_restarted = true;
+        host.begin_again()?;
+        if self.redis.command(&["EXISTS", "ordain:{0}:partitions"])?.int() == Some(0) {
+            // Nothing shows any more that the store was used.
+            return http::ready(&mut host.service).map(drop);
+        }
+        let status = host.service.wait()?;
+        let log = host.service.stderr();
+        ensure!(!status.success() && log.contains(REFUSED), "the start ended with {status}: {log}");
+        mend_shape(&self.redis, &self.shape)?;
+        host.start_again()
+    }
+
+    /// Waits until all that must has taken effect, and looks after the hosts.
+    fn until_settled(&mut self) -> Result<()> {
+        if !self.settings.is_fifo && self.done.is_lossy {
+            self.send_again()?;
+        }
+        let started = Instant::now();
+        loop {
+            self.watch(LOOK_INTERVAL)?;
+            match taken(&self.hosts, &self.sent, self.demands()) {
+                Ok(_) => return Ok(()),
+                Err(error) if started.elapsed() > PATIENCE => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn demands(&self) -> Demands {
+        let Consequences { resets, is_lossy, .. } = self.done;
+        Demands { wants_all: !self.settings.is_fifo, resets, is_exact: !is_lossy }
+    }
+
+    /// Sends all events once more, and looks after the hosts.
+    fn send_again(&mut self) -> Result<()> {
+        let (sent, address) = (std::mem::take(&mut self.sent), self.hosts[0].address);
+        let done = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send_again(address, &sent));
+            while !sending.is_finished() {
+                self.watch(LOOK_INTERVAL)?;
+            }
+            sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        self.sent = sent;
+        done
+    }
+
+    fn check(&mut self) -> Result<Counts> {
+        self.until_settled()?;
+        let mut before = None;
+        // Events that still wait must not count as lost.
+        let taken = loop {
+            self.watch(SETTLES)?;
+            let count = taken(&self.hosts, &self.sent, self.demands())?;
+            if before.replace(count) == Some(count) {
+                break count;
+            }
+        };
+        let counts = Counts::of(&self.sent, taken);
+        if self.settings.is_fifo && self.settings.hosts == 1 && !self.done.was_restarted {
+            let counted = self.hosts[0].lost()?;
+            ensure!(
+                counted == counts.lost as u64,
+                "{} are lost, and {counted} were counted",
+                counts.lost
+            );
+        }
+        Ok(counts)
+    }
+}
+
+/// Writes the record as the error of the start says.
+fn mend_shape(redis: &Redis, [schema, shards]: &[String; 2]) -> Result<()> {
+    redis.command(&["HSET", SHAPE, "schema", schema, "shards", shards]).map(drop)
+}
